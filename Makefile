@@ -1,0 +1,49 @@
+# One place for every command; CI calls the same targets.
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+JOBS   ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo serve test check bench fix cover clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(PY) || python3 -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+install: $(STAMP) ## set up .venv from the lock file (idempotent)
+
+demo: $(STAMP) ## watch a steered agent run, offline, no key needed
+	@$(PY) -m gateway demo
+
+serve: $(STAMP) ## start the gateway on 127.0.0.1:8080
+	@$(PY) -m gateway serve
+
+test: $(STAMP) ## the test suite, without the slow tests
+	@$(PY) -m pytest -n $(JOBS) -m "not slow"
+
+check: $(STAMP) ## what CI runs: lint, types, import contracts, all tests
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/codespell gateway tests docs README.md CHANGELOG.md
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-logo 2>/dev/null || $(VENV)/bin/lint-imports
+	@$(PY) -m pytest -n $(JOBS)
+
+bench: $(STAMP) ## measure this gateway and its peers in one run
+	@$(PY) -m bench
+
+fix: $(STAMP) ## format and repair what ruff can
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+cover: $(STAMP) ## tests with branch coverage
+	@$(PY) -m pytest -n $(JOBS) --cov=gateway --cov-branch --cov-report=term-missing:skip-covered
+
+clean: ## remove everything that can be made again
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
