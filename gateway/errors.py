@@ -1,0 +1,176 @@
+"""The errors this gateway makes or passes on, and how each looks on the wire.
+
+    Exception
+    ├── ConfigError               start-up or reload: the settings are wrong
+    └── GatewayError              answered by the gateway itself, in OpenAI's error shape
+        ├── BadRequest            400
+        ├── Unauthorized          401
+        ├── Forbidden             403
+        ├── NotFound              404
+        ├── MethodNotAllowed      405
+        ├── BodyTooLarge          413
+        ├── LoopDetected          508
+        ├── Overloaded            429 or 503, with `retry-after`
+        └── UpstreamFailure       what the upstream did, or did not do
+            ├── UpstreamUnreachable   502
+            ├── UpstreamMalformed     502
+            └── UpstreamTimeout       504
+
+`label` is the closed set used for metrics; it never holds text from a request.
+"""
+
+from __future__ import annotations
+
+import json
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class ConfigError(Exception):
+    """A setting is wrong; the message starts with its key path."""
+
+
+class GatewayError(Exception):
+    """An answer in OpenAI's shape: status, `type`, `code`, `param` and a message for a person."""
+
+    status = 500
+    type = "internal_error"
+    code: str | None = None
+    label = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        type: str | None = None,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Headers = (),
+        label: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status or self.status
+        self.type = type or self.type
+        self.code = code or self.code
+        self.param = param
+        self.headers = headers
+        self.label = label or self.label
+
+    def payload(self) -> dict[str, dict[str, str | None]]:
+        """The error object of the OpenAI API."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def body(self) -> bytes:
+        """The payload as UTF-8 JSON."""
+        return json.dumps(self.payload(), ensure_ascii=False).encode("utf-8", "replace")
+
+
+class BadRequest(GatewayError):
+    """The request cannot be understood; `param` names the key."""
+
+    status, type, label = 400, "invalid_request_error", "bad_request"
+
+
+class Unauthorized(GatewayError):
+    """No gateway key, or an unknown one."""
+
+    status, type, code, label = 401, "authentication_error", "invalid_api_key", "unauthorized"
+
+
+class Forbidden(GatewayError):
+    """The key is known and may not do this."""
+
+    status, type, code, label = 403, "permission_error", "forbidden", "forbidden"
+
+
+class NotFound(GatewayError):
+    """No such route or object."""
+
+    status, type, code, label = 404, "invalid_request_error", "not_found", "not_found"
+
+
+class MethodNotAllowed(GatewayError):
+    """The route exists, not with this method."""
+
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+    label = "method_not_allowed"
+
+
+class BodyTooLarge(GatewayError):
+    """The body is over `server.max_body_mb`."""
+
+    status, type, code, label = 413, "invalid_request_error", "body_too_large", "body_too_large"
+
+
+class LoopDetected(GatewayError):
+    """The request has come through this gateway before: its upstream leads back to it."""
+
+    status, type, code, label = 508, "upstream_error", "loop_detected", "loop"
+
+
+class Overloaded(GatewayError):
+    """A limit of the gateway's own is reached; `retry-after` is in the headers."""
+
+    status, type, code, label = 429, "rate_limit_error", "gateway_limit", "overloaded"
+
+
+class UpstreamFailure(GatewayError):
+    """A failed upstream call.
+
+    `raw_body` is the upstream's own error body when it sent one (then it is relayed as it is);
+    `retryable` says whether another attempt may succeed.
+    """
+
+    status, type, code, label = 502, "upstream_error", "upstream_error", "upstream"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        type: str | None = None,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Headers = (),
+        label: str | None = None,
+        raw_body: bytes | None = None,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            message, status=status, type=type, code=code, param=param, headers=headers, label=label
+        )
+        self.raw_body = raw_body
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The upstream's body if there is one, else the gateway's own."""
+        return self.raw_body if self.raw_body is not None else super().body()
+
+
+class UpstreamUnreachable(UpstreamFailure):
+    """No connection, or it broke before an answer came."""
+
+    code, label = "upstream_unreachable", "unreachable"
+
+
+class UpstreamMalformed(UpstreamFailure):
+    """The upstream's answer is not HTTP, or broke off."""
+
+    code, label = "upstream_malformed", "malformed"
+
+
+class UpstreamTimeout(UpstreamFailure):
+    """A time limit of `timeouts` passed."""
+
+    status, code, label = 504, "upstream_timeout", "timeout"
