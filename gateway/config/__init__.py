@@ -1,1 +1,37 @@
+"""Strict settings: defaults < `config.yaml` < environment."""
 
+from gateway.config.litellm_form import ignored_keys
+from gateway.config.load import load_settings, read_file, settings_from_dict
+from gateway.config.settings import (
+    OPENAI_API_BASE,
+    AuthSettings,
+    Deployment,
+    Lane,
+    LoggingSettings,
+    Mode,
+    RouterSettings,
+    Secret,
+    ServerSettings,
+    Settings,
+    TimeoutSettings,
+    UpstreamSettings,
+)
+
+__all__ = [
+    "OPENAI_API_BASE",
+    "AuthSettings",
+    "Deployment",
+    "Lane",
+    "LoggingSettings",
+    "Mode",
+    "RouterSettings",
+    "Secret",
+    "ServerSettings",
+    "Settings",
+    "TimeoutSettings",
+    "UpstreamSettings",
+    "ignored_keys",
+    "load_settings",
+    "read_file",
+    "settings_from_dict",
+]

@@ -1,0 +1,65 @@
+"""LiteLLM's own sections, translated, so that an existing LiteLLM config loads as it is.
+
+Source: the config reference of the LiteLLM proxy (`model_list`, `router_settings`,
+`litellm_settings`, `general_settings`, `environment_variables`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ROUTER_KEYS = {
+    "num_retries": "num_retries",
+    "fallbacks": "fallbacks",
+    "cooldown_time": "cooldown_s",
+    "allowed_fails": "allowed_fails",
+}
+_TIMEOUT_KEYS = {"timeout": "first_byte_s", "request_timeout": "first_byte_s"}
+FOREIGN_SECTIONS = (
+    "router_settings",
+    "litellm_settings",
+    "general_settings",
+    "environment_variables",
+)
+
+
+def translate(raw: dict[str, Any]) -> dict[str, Any]:
+    """`raw` without LiteLLM's sections; what they say that applies here is in ours.
+
+    The gateway's own sections win. Keys of features that are the LiteLLM proxy's alone are left
+    out; `ignored_keys` lists them.
+    """
+    out = {k: v for k, v in raw.items() if k not in FOREIGN_SECTIONS}
+    for section in ("litellm_settings", "router_settings"):
+        values = raw.get(section)
+        if not isinstance(values, dict):
+            continue
+        _move(values, _ROUTER_KEYS, out, "router")
+        _move(values, _TIMEOUT_KEYS, out, "timeouts")
+    general = raw.get("general_settings")
+    if isinstance(general, dict) and general.get("master_key"):
+        auth = out.setdefault("auth", {})
+        if isinstance(auth, dict):
+            auth.setdefault("admin_key", general["master_key"])
+            auth.setdefault("gateway_keys", {"default": general["master_key"]})
+    return out
+
+
+def ignored_keys(raw: dict[str, Any]) -> list[str]:
+    """Key paths of LiteLLM's sections that have no meaning here, for `gateway check-config`."""
+    used = {*_ROUTER_KEYS, *_TIMEOUT_KEYS, "master_key"}
+    return [
+        f"{section}.{key}"
+        for section in FOREIGN_SECTIONS
+        if isinstance(raw.get(section), dict)
+        for key in raw[section]
+        if key not in used
+    ]
+
+
+def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], section: str) -> None:
+    for theirs, ours in names.items():
+        if values.get(theirs) is not None:
+            target = out.setdefault(section, {})
+            if isinstance(target, dict):
+                target.setdefault(ours, values[theirs])

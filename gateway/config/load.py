@@ -1,0 +1,122 @@
+"""Reading settings: defaults < config file < environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.config.litellm_form import translate
+from gateway.config.schema import build, join
+from gateway.config.settings import Secret, Settings
+from gateway.errors import ConfigError
+
+ENV_PREFIX = "GATEWAY_"
+ENV_SEPARATOR = "__"
+DEFAULT_FILE = "config.yaml"
+
+_BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_LITELLM_REF = "os.environ/"
+_SECRET_KEYS = re.compile(r"(^|_)(api_?key|secret|token|password|credentials)(_|$)|access_key")
+
+
+def load_settings(
+    path: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from `path` (or `./config.yaml` when there is one) and the environment.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, or holds a wrong key or value.
+    """
+    env = os.environ if env is None else env
+    chosen = (
+        path or env.get("GATEWAY_CONFIG") or (DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None)
+    )
+    raw = read_file(chosen) if chosen else {}
+    return settings_from_dict(raw, env)
+
+
+def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
+    """Settings from plain values; references are resolved, `GATEWAY_*` variables win."""
+    env = {} if env is None else env
+    merged = translate(dict(raw))
+    _overlay_environment(merged, env)
+    if base := env.get("OPENAI_BASE_URL"):
+        upstream = merged.setdefault("default_upstream", {})
+        if isinstance(upstream, dict):
+            upstream.setdefault("api_base", base)
+    return build(Settings, resolve(merged, env))
+
+
+def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """One YAML mapping.
+
+    Raises:
+        ConfigError: with the file, and the line where YAML itself is wrong.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: {exc.problem}") from exc
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"{path}: {exc}") from exc
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected a mapping at the top, got {type(raw).__name__}")
+    return raw
+
+
+def resolve(value: Any, env: Mapping[str, str], path: str = "", secret: bool = False) -> Any:
+    """`value` with `os.environ/NAME` and `${NAME}` (or `${NAME:-default}`) replaced.
+
+    Raises:
+        ConfigError: a variable is not set and has no default.
+    """
+    if isinstance(value, Mapping):
+        return {
+            k: resolve(v, env, join(path, str(k)), secret or bool(_SECRET_KEYS.search(str(k))))
+            for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [resolve(v, env, f"{path}[{i}]", secret) for i, v in enumerate(value)]
+    if isinstance(value, str):
+        text = _resolve_text(value, env, path)
+        return Secret(text) if secret else text
+    return value
+
+
+def _resolve_text(text: str, env: Mapping[str, str], path: str) -> str:
+    if text.startswith(_LITELLM_REF):
+        return _lookup(text.removeprefix(_LITELLM_REF), None, env, path)
+    return _BRACED.sub(lambda m: _lookup(m[1], m[2], env, path), text)
+
+
+def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -> str:
+    found = env.get(name, default)
+    if found is None:
+        raise ConfigError(f"{path}: environment variable {name!r} is not set")
+    return found
+
+
+def _overlay_environment(merged: dict[str, Any], env: Mapping[str, str]) -> None:
+    """`GATEWAY_SERVER__PORT=9000` sets `server.port`; names with one part are not settings."""
+    for name, value in env.items():
+        if not name.startswith(ENV_PREFIX) or ENV_SEPARATOR not in name:
+            continue
+        keys = name.removeprefix(ENV_PREFIX).lower().split(ENV_SEPARATOR)
+        node = merged
+        for key in keys[:-1]:
+            child = node.get(key)
+            node[key] = node = dict(child) if isinstance(child, dict) else {}
+        node[keys[-1]] = value

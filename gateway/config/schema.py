@@ -1,0 +1,178 @@
+"""Plain YAML values -> typed, frozen settings; every refusal names its key path.
+
+Works on any dataclass: the field's type says what is accepted, `__post_init__` may refuse more with
+`ValueError("<field>: <reason>")`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from gateway.errors import ConfigError
+
+T = TypeVar("T")
+
+_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+
+
+def build(cls: type[T], value: Any, path: str = "") -> T:
+    """`value` (a mapping, or None for all defaults) as an instance of dataclass `cls`.
+
+    Raises:
+        ConfigError: unknown key (with the nearest valid name), wrong type, refused value.
+    """
+    if value is None:
+        value = {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path or 'config'}: expected a mapping, got {_kind(value)}")
+    hints = _hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    for key in value:
+        if key not in fields:
+            raise ConfigError(_unknown(join(path, str(key)), str(key), fields))
+    kwargs = {k: convert(hints[k], v, join(path, k)) for k, v in value.items()}
+    for name, field in fields.items():
+        if name not in kwargs and _required(field):
+            raise ConfigError(f"{join(path, name)}: required")
+    try:
+        return cls(**kwargs)
+    except ValueError as exc:
+        raise ConfigError(join(path, str(exc))) from exc
+
+
+def convert(hint: Any, value: Any, path: str) -> Any:
+    """`value` as the type `hint`; text is accepted for numbers and booleans (environment)."""
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(hint, value, path)
+    if origin is typing.Literal:
+        return _convert_literal(hint, value, path)
+    if origin in (tuple, list):
+        return _convert_sequence(hint, value, path)
+    if origin in (dict, Mapping) or hint in (dict, Mapping):
+        return _convert_mapping(hint, value, path)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return build(hint, value, path)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return _convert_enum(hint, value, path)
+    return _convert_scalar(hint, value, path)
+
+
+def join(path: str, key: str) -> str:
+    """The key path with one more key."""
+    return f"{path}.{key}" if path else key
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _unknown(path: str, key: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+    return f"{path}: unknown key; {hint}"
+
+
+def _convert_union(hint: Any, value: Any, path: str) -> Any:
+    options = [a for a in typing.get_args(hint) if a is not type(None)]
+    if value is None:
+        if len(options) < len(typing.get_args(hint)):
+            return None
+        raise ConfigError(f"{path}: may not be null")
+    for option in options[:-1]:
+        try:
+            return convert(option, value, path)
+        except ConfigError:
+            continue
+    return convert(options[-1], value, path)
+
+
+def _convert_literal(hint: Any, value: Any, path: str) -> Any:
+    allowed = typing.get_args(hint)
+    # YAML 1.1 reads a bare on/off as a boolean; where the words are what is meant, they are meant.
+    if isinstance(value, bool) and not any(isinstance(a, bool) for a in allowed):
+        value = "on" if value else "off"
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), [str(a) for a in allowed], n=1)
+        hint_text = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"{path}: {value!r} is not one of {', '.join(map(str, allowed))}{hint_text}"
+        )
+    return value
+
+
+def _convert_sequence(hint: Any, value: Any, path: str) -> Any:
+    if isinstance(value, str) or not isinstance(value, (list, tuple)):
+        raise ConfigError(f"{path}: expected a list, got {_kind(value)}")
+    item = typing.get_args(hint)[0]
+    items = [convert(item, v, f"{path}[{i}]") for i, v in enumerate(value)]
+    return items if typing.get_origin(hint) is list else tuple(items)
+
+
+def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path}: expected a mapping, got {_kind(value)}")
+    args = typing.get_args(hint)
+    if not args:
+        return dict(value)
+    out = {}
+    for k, v in value.items():
+        key = convert(args[0], k, join(path, str(k)))
+        out[key] = convert(args[1], v, join(path, str(k)))
+    return out
+
+
+def _convert_enum(hint: type[enum.Enum], value: Any, path: str) -> Any:
+    try:
+        return value if isinstance(value, hint) else hint(value)
+    except ValueError:
+        names = ", ".join(str(m.value) for m in hint)
+        raise ConfigError(f"{path}: {value!r} is not one of {names}") from None
+
+
+def _convert_scalar(hint: Any, value: Any, path: str) -> Any:
+    if hint is bool:
+        text = str(value).lower()
+        if isinstance(value, bool) or (isinstance(value, str) and text in _TRUE | _FALSE):
+            return text in _TRUE
+    elif isinstance(hint, type) and issubclass(hint, str):
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return value if isinstance(value, hint) else hint(value)
+    elif hint in (int, float) and not isinstance(value, bool):
+        try:
+            number = hint(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number) and not (hint is int and isinstance(value, float) and value % 1):
+            return number
+    elif hint is object:
+        return value
+    raise ConfigError(f"{path}: expected {_name(hint)}, got {_kind(value)}")
+
+
+def _name(hint: Any) -> str:
+    if isinstance(hint, type) and issubclass(hint, str):
+        return "text"
+    return {bool: "true or false", int: "a whole number", float: "a number"}.get(hint, str(hint))
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= 60 else shown[:57] + '...'}"

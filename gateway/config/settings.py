@@ -1,0 +1,153 @@
+"""The tree of settings: sections, defaults, units and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+Lane = Literal["auto", "native", "litellm"]
+Mode = Literal["on", "shadow", "off"]
+
+OPENAI_API_BASE = "https://api.openai.com/v1"
+
+
+class Secret(str):
+    """Text that never shows itself in a repr, a log line or an error."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'*****'"
+
+
+def _at_least(value: float, low: float, name: str) -> None:
+    if value < low:
+        raise ValueError(f"{name}: must be at least {low:g}, got {value:g}")
+
+
+def _http_url(value: str, name: str) -> None:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{name}: {value!r} is not an http(s) URL")
+    try:
+        _ = parts.port
+    except ValueError as exc:
+        raise ValueError(f"{name}: {value!r}: {exc}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Where the gateway listens, and what it accepts."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    max_body_mb: float = 64
+    max_buffered_response_mb: float = 32
+    max_concurrent_requests: int = 0
+    sse_keepalive_s: float = 0
+    drain_s: float = 30
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port: must be 0 to 65535, got {self.port}")
+        for name in ("max_body_mb", "max_buffered_response_mb"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: must be above 0")
+        for name in ("max_concurrent_requests", "sse_keepalive_s", "drain_s"):
+            _at_least(getattr(self, name), 0, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutSettings:
+    """How long an upstream may take, in seconds; 0 waits for ever."""
+
+    connect_s: float = 10
+    first_byte_s: float = 600
+    idle_s: float = 300
+    total_s: float = 3600
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "first_byte_s", "idle_s", "total_s"):
+            _at_least(getattr(self, name), 0, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSettings:
+    """The provider that serves every name without a deployment."""
+
+    api_base: str = OPENAI_API_BASE
+    api_key: Secret | None = None
+
+    def __post_init__(self) -> None:
+        _http_url(self.api_base, "api_base")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One entry of `model_list`: what a requested model name maps to."""
+
+    model_name: str
+    litellm_params: Mapping[str, Any]
+    lane: Lane = "auto"
+    weight: float = 1
+    forward_client_key: bool = False
+    model_info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.model_name:
+            raise ValueError("model_name: may not be empty")
+        if not isinstance(self.litellm_params.get("model"), str):
+            raise ValueError("litellm_params.model: required")
+        if api_base := self.litellm_params.get("api_base"):
+            _http_url(str(api_base), "litellm_params.api_base")
+        _at_least(self.weight, 0, "weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """Retries, fallbacks and balancing, for failures before the first byte."""
+
+    num_retries: int = 2
+    backoff_s: float = 0.25
+    max_retry_after_s: float = 5
+    cooldown_s: float = 5
+    allowed_fails: int = 3
+    max_connections: int = 1000
+    fallbacks: tuple[Mapping[str, tuple[str, ...]], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("num_retries", "backoff_s", "max_retry_after_s", "cooldown_s"):
+            _at_least(getattr(self, name), 0, name)
+        _at_least(self.allowed_fails, 1, "allowed_fails")
+        _at_least(self.max_connections, 0, "max_connections")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingSettings:
+    """Log lines: level, and JSON for machines or coloured text for a terminal."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "console"] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthSettings:
+    """Keys the gateway asks for; none configured means no key is asked for on loopback."""
+
+    gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
+    admin_key: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a gateway can be told."""
+
+    server: ServerSettings = field(default_factory=ServerSettings)
+    timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
+    default_upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
+    model_list: tuple[Deployment, ...] = ()
+    router: RouterSettings = field(default_factory=RouterSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
