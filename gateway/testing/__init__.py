@@ -1,0 +1,23 @@
+"""A scripted provider for tests, demonstrations and benches: real HTTP, deterministic, with faults.
+
+`ScriptedUpstream` is the server, `Reply`, `ToolCall` and `Usage` say what the model answers,
+`Fault` and `FaultKind` what goes wrong, `ReceivedRequest` is what arrived, and `closed_port` gives
+a port that refuses connections. As a process of its own: `python -m gateway.testing --port 9000`.
+"""
+
+from gateway.testing.ports import closed_port
+from gateway.testing.received import ReceivedRequest
+from gateway.testing.upstream import Script, ScriptedUpstream
+from gateway.testing.values import Fault, FaultKind, Reply, ToolCall, Usage
+
+__all__ = [
+    "Fault",
+    "FaultKind",
+    "ReceivedRequest",
+    "Reply",
+    "Script",
+    "ScriptedUpstream",
+    "ToolCall",
+    "Usage",
+    "closed_port",
+]
