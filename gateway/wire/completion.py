@@ -1,0 +1,197 @@
+"""Chunks of a streamed chat completion -> the one completion they make up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.wire.sse import SSEDecoder, SSEEvent
+
+_TEXT_KEYS = ("content", "refusal", "reasoning_content", "reasoning")
+
+
+class CompletionAssembler:
+    """Adds chunk after chunk; malformed chunks are counted and skipped, never raised."""
+
+    __slots__ = ("_choices", "_head", "error", "malformed", "usage")
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] = {}
+        self._choices: dict[int, dict[str, Any]] = {}
+        self.usage: dict[str, Any] | None = None
+        self.error: Any = None
+        self.malformed = 0
+
+    def add(self, chunk: Any) -> None:
+        """One parsed chunk."""
+        if not isinstance(chunk, Mapping):
+            self.malformed += 1
+            return
+        if chunk.get("error"):
+            self.error = chunk["error"]
+        if not self._head:
+            self._head = {k: v for k, v in chunk.items() if k not in ("choices", "usage", "object")}
+        if isinstance(chunk.get("usage"), dict):
+            self.usage = chunk["usage"]
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, Mapping):
+                self._add_choice(choice)
+            else:
+                self.malformed += 1
+
+    @property
+    def started(self) -> bool:
+        """Whether any chunk came."""
+        return bool(self._head or self._choices)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice that began has its finish reason."""
+        return bool(self._choices) and all(
+            c["finish_reason"] is not None for c in self._choices.values()
+        )
+
+    def completion(self) -> dict[str, Any]:
+        """The whole: like the answer to the same request without `stream`."""
+        out = {**self._head, "object": "chat.completion"}
+        out["choices"] = [_closed(self._choices[i]) for i in sorted(self._choices)]
+        if self.usage is not None:
+            out["usage"] = self.usage
+        return out
+
+    def _add_choice(self, choice: Mapping[str, Any]) -> None:
+        index = choice.get("index")
+        index = index if isinstance(index, int) else 0
+        state = self._choices.get(index)
+        if state is None:
+            state = {"index": index, "parts": {}, "calls": {}, "extra": {}, "finish_reason": None}
+            state["logprobs"] = None
+            self._choices[index] = state
+        if choice.get("finish_reason") is not None:
+            state["finish_reason"] = choice["finish_reason"]
+        if isinstance(choice.get("logprobs"), Mapping):
+            state["logprobs"] = _merge_lists(state["logprobs"], choice["logprobs"])
+        delta = choice.get("delta")
+        if isinstance(delta, Mapping):
+            _add_delta(state, delta)
+
+
+def _add_delta(state: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    for key, value in delta.items():
+        if value is None:
+            continue
+        if key in _TEXT_KEYS and isinstance(value, str):
+            state["parts"].setdefault(key, []).append(value)
+        elif key == "tool_calls" and isinstance(value, list):
+            for position, call in enumerate(value):
+                if isinstance(call, Mapping):
+                    _add_call(state["calls"], call, position)
+        elif key == "function_call" and isinstance(value, Mapping):
+            _add_call(state["calls"], {"function": value}, -1)
+        else:
+            state["extra"][key] = value
+
+
+def _add_call(calls: dict[int, dict[str, Any]], part: Mapping[str, Any], position: int) -> None:
+    index = part.get("index")
+    index = index if isinstance(index, int) else position
+    call = calls.setdefault(index, {"id": None, "type": "function", "name": [], "arguments": []})
+    if isinstance(part.get("id"), str) and part["id"]:
+        call["id"] = part["id"]
+    if isinstance(part.get("type"), str):
+        call["type"] = part["type"]
+    function = part.get("function")
+    if isinstance(function, Mapping):
+        for key in ("name", "arguments"):
+            if isinstance(function.get(key), str):
+                call[key].append(function[key])
+
+
+def _merge_lists(old: dict[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(old or {})
+    for key, value in new.items():
+        known = merged.get(key)
+        both = isinstance(known, list) and isinstance(value, list)
+        merged[key] = [*known, *value] if both else value  # type: ignore[misc]
+    return merged
+
+
+def _closed(state: dict[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": None, **state["extra"]}
+    message |= {key: "".join(parts) for key, parts in state["parts"].items()}
+    calls = dict(sorted(state["calls"].items()))
+    if legacy := calls.pop(-1, None):
+        message["function_call"] = _function(legacy)
+    if calls:
+        message["tool_calls"] = [
+            {"id": c["id"], "type": c["type"], "function": _function(c)} for c in calls.values()
+        ]
+    return {
+        "index": state["index"],
+        "message": message,
+        "logprobs": state["logprobs"],
+        "finish_reason": state["finish_reason"],
+    }
+
+
+def _function(call: Mapping[str, Any]) -> dict[str, str]:
+    return {"name": "".join(call["name"]), "arguments": "".join(call["arguments"])}
+
+
+def assemble(
+    stream: bytes, loads: Callable[[bytes], Any] = json.loads
+) -> tuple[CompletionAssembler, bool]:
+    """A whole event stream -> (its assembler, whether the end marker came)."""
+    assembler = CompletionAssembler()
+    plain = _plain_payloads(stream)
+    if plain is not None:
+        chunks = _load_all(plain, loads)
+        if chunks is not None:
+            for chunk in chunks:
+                assembler.add(chunk)
+            return assembler, True
+    decoder = SSEDecoder()
+    done = False
+    for event in [*decoder.feed(stream), *decoder.flush()]:
+        done = add_event(assembler, event, loads) or done
+    return assembler, done
+
+
+def add_event(
+    assembler: CompletionAssembler, event: SSEEvent, loads: Callable[[bytes], Any] = json.loads
+) -> bool:
+    """Add one event; True when it was the end marker."""
+    if not event.data:
+        return False
+    if event.done:
+        return True
+    try:
+        assembler.add(loads(event.data))
+    except ValueError:
+        assembler.malformed += 1
+    return False
+
+
+def _plain_payloads(stream: bytes) -> list[bytes] | None:
+    """The payloads of a stream of one-line events that ends in `[DONE]`; None for any other.
+
+    This is how nearly every completion looks, and it saves an event object per chunk.
+    """
+    blocks = stream.split(b"\n\n")
+    if blocks[-1] or len(blocks) < 3 or blocks[-2] != b"data: [DONE]" or b"\r" in stream:
+        return None
+    blocks = blocks[:-2]
+    if all(b.startswith(b"data: ") and b"\n" not in b for b in blocks):
+        return [b[6:] for b in blocks]
+    return None
+
+
+def _load_all(payloads: list[bytes], loads: Callable[[bytes], Any]) -> list[Any] | None:
+    """All payloads in one parse; None when any of them is not JSON."""
+    try:
+        chunks = loads(b"[" + b",".join(payloads) + b"]")
+    except ValueError:
+        return None
+    return chunks if len(chunks) == len(payloads) else None

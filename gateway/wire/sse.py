@@ -1,0 +1,96 @@
+"""Server-sent events: an incremental decoder over any split of the bytes, and an encoder.
+
+Source: the WHATWG HTML standard, section 9.2 (event stream interpretation).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+# Atomic groups, so that one CRLF is never taken for two line ends.
+_EVENT_END: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_BOM: Final = b"\xef\xbb\xbf"
+
+DONE: Final = b"[DONE]"
+
+
+class SSEEvent(NamedTuple):
+    """One event; `raw` are its bytes with the blank line, so that the raws join to the stream.
+
+    A named tuple, because one is made per chunk of every stream and frozen dataclasses cost thrice.
+    """
+
+    raw: bytes
+    data: bytes
+    event: bytes = b""
+
+    @property
+    def done(self) -> bool:
+        """Whether this is OpenAI's end marker."""
+        return self.data.strip() == DONE
+
+
+class SSEDecoder:
+    """Bytes in any split -> events. `flush()` gives what stood behind the last blank line."""
+
+    __slots__ = ("_buffer", "_scanned")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._scanned = 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether everything fed so far was whole events."""
+        return not self._buffer.strip(b"\r\n")
+
+    def feed(self, chunk: bytes) -> list[SSEEvent]:
+        """The events that `chunk` completes."""
+        buffer = self._buffer + chunk if self._buffer else chunk
+        events, start = [], 0
+        # A terminator may straddle the old end of the buffer, by at most three bytes.
+        for match in _EVENT_END.finditer(buffer, max(0, self._scanned - 3)):
+            end = match.end()
+            events.append(parse_event(buffer[start:end]))
+            start = end
+        self._buffer = buffer[start:]
+        self._scanned = len(self._buffer)
+        return events
+
+    def flush(self) -> list[SSEEvent]:
+        """The last event when the stream ended without its blank line."""
+        rest, self._buffer, self._scanned = self._buffer, b"", 0
+        return [parse_event(rest)] if rest else []
+
+
+def parse_event(raw: bytes) -> SSEEvent:
+    """One block of lines as an event; comments and unknown fields are left out of `data`."""
+    # What nearly every chunk of a completion looks like.
+    one_line = raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2
+    if one_line and raw.startswith(b"data: ") and b"\r" not in raw:
+        return SSEEvent(raw=raw, data=raw[6:-2])
+    data: list[bytes] = []
+    event = b""
+    for line in _LINE_END.split(raw.removeprefix(_BOM)):
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            data.append(value)
+        elif name == b"event":
+            event = value
+    return SSEEvent(raw=raw, data=b"\n".join(data), event=event)
+
+
+def encode_event(payload: Any, *, event: str | None = None) -> bytes:
+    """One `data:` event holding `payload` as compact JSON."""
+    data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {data}\n\n".encode("utf-8", "replace")
+
+
+def encode_comment(text: str) -> bytes:
+    """A comment, which clients ignore; it keeps idle connections open."""
+    return f": {text}\n\n".encode()
