@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
-import functools
 import math
 import types
 import typing
@@ -33,7 +32,7 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
         value = {}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path or 'config'}: expected a mapping, got {_kind(value)}")
-    hints = _hints(cls)
+    hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in value:
         if key not in fields:
@@ -71,11 +70,6 @@ def convert(hint: Any, value: Any, path: str) -> Any:
 def join(path: str, key: str) -> str:
     """The key path with one more key."""
     return f"{path}.{key}" if path else key
-
-
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
