@@ -7,10 +7,12 @@ a port that refuses connections. As a process of its own: `python -m gateway.tes
 
 from gateway.testing.ports import closed_port
 from gateway.testing.received import ReceivedRequest
+from gateway.testing.server import AppServer
 from gateway.testing.upstream import Script, ScriptedUpstream
 from gateway.testing.values import Fault, FaultKind, Reply, ToolCall, Usage
 
 __all__ = [
+    "AppServer",
     "Fault",
     "FaultKind",
     "ReceivedRequest",

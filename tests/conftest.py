@@ -1,0 +1,142 @@
+"""Guards for every test, and the two servers that tests talk to."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gateway.testing import AppServer, ScriptedUpstream
+
+_OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
+_outside: list[str] = []
+
+
+class OutsideNetworkError(OSError):
+    """A test reached for something beyond the loopback interface."""
+
+
+def _is_loopback(host: object) -> bool:
+    if isinstance(host, bytes):
+        host = host.decode("ascii", "replace")
+    if host in (None, "", "localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(str(host).partition("%")[0])
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def _refuse(host: object) -> None:
+    if not _is_loopback(host):
+        _outside.append(str(host))
+        raise OutsideNetworkError(f"no network beyond loopback in tests: {host!r}")
+
+
+def _guard_sockets(patch: pytest.MonkeyPatch) -> None:
+    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
+    look_up = socket.getaddrinfo
+
+    def guarded_connect(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX:
+            _refuse(address[0])
+        connect(self, address)
+
+    def guarded_connect_ex(self: socket.socket, address: Any) -> int:
+        if self.family != socket.AF_UNIX:
+            _refuse(address[0])
+        return connect_ex(self, address)
+
+    def guarded_look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+        _refuse(host)
+        return look_up(host, *args, **kwargs)
+
+    patch.setattr(socket.socket, "connect", guarded_connect)
+    patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+    patch.setattr(socket, "getaddrinfo", guarded_look_up)
+
+
+def _guard_uvloop(patch: pytest.MonkeyPatch) -> None:
+    """uvloop connects and resolves in C, past the socket module."""
+    if sys.platform == "win32":
+        return
+    import uvloop
+
+    create, look_up = uvloop.Loop.create_connection, uvloop.Loop.getaddrinfo
+
+    async def guarded_create(self: Any, factory: Any, host: Any = None, *a: Any, **k: Any) -> Any:
+        _refuse(host)
+        return await create(self, factory, host, *a, **k)
+
+    async def guarded_look_up(self: Any, host: Any, *args: Any, **kwargs: Any) -> Any:
+        _refuse(host)
+        return await look_up(self, host, *args, **kwargs)
+
+    patch.setattr(uvloop.Loop, "create_connection", guarded_create)
+    patch.setattr(uvloop.Loop, "getaddrinfo", guarded_look_up)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loopback_only() -> Iterator[None]:
+    """Refuse every connection and every name beyond loopback."""
+    with pytest.MonkeyPatch.context() as patch:
+        _guard_sockets(patch)
+        _guard_uvloop(patch)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def outside_attempts() -> Iterator[list[str]]:
+    """Hosts beyond loopback that were tried; one left at the end fails the test.
+
+    So code that copes with the refusal is found out too. A test of the guard clears the list.
+    """
+    _outside.clear()
+    yield _outside
+    assert not _outside, f"reached for hosts beyond loopback: {sorted(set(_outside))}"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the developer's provider keys, base URLs, proxies and gateway settings."""
+    for name in list(os.environ):
+        if name.upper().startswith(_OWN_PREFIXES) or name.upper().endswith("_PROXY"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def upstream() -> Iterator[ScriptedUpstream]:
+    """A scripted provider; an exception raised by its script fails the test."""
+    with ScriptedUpstream() as server:
+        yield server
+
+
+@pytest.fixture
+def gateway_server(upstream: ScriptedUpstream) -> Iterator[Callable[..., AppServer]]:
+    """Start gateways from settings mappings; without a default upstream they use `upstream`.
+
+    The servers listen on a real socket and stop after the test, the newest first.
+    """
+    running: list[AppServer] = []
+
+    def start(
+        settings: Mapping[str, Any] | None = None, *, env: Mapping[str, str] | None = None
+    ) -> AppServer:
+        from gateway.app import build_app
+        from gateway.config import settings_from_dict
+
+        mapping = {"default_upstream": {"api_base": upstream.base_url}, **(settings or {})}
+        server = AppServer(build_app(settings_from_dict(mapping, env)))
+        server.start()
+        running.append(server)
+        return server
+
+    yield start
+    for server in reversed(running):
+        server.stop()
