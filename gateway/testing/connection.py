@@ -77,7 +77,9 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return
+            self._ending = Ending.CLOSE
+            if self._current is None:
+                self._transport.close()
         except httptools.HttpParserError:
             refusal = frame(Answer(pieces=(b"bad request",), status=400, content_type="text/plain"))
             self._transport.write(cast(bytes, refusal.numbered(0).steps[0]))

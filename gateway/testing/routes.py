@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gateway.testing import chat, faults, plain
+from gateway.testing import chat, faults, messages, plain, responses
 from gateway.testing.exchange import SSE_TYPE, Answer, Exchange, frame
 from gateway.testing.received import ReceivedRequest
 from gateway.testing.values import Fault, Reply
 
-Decide = Callable[[ReceivedRequest], Reply | Fault]
-Entry = Reply | Fault | Decide
+Entry = Reply | Fault | Callable[[ReceivedRequest], Reply | Fault]
 
-CACHED_ANSWERS = 64
+CACHED_EXCHANGES = 64
 """Rendered replies kept, the oldest dropped first; a bench needs one or two."""
 
 
-def route_of(request: ReceivedRequest) -> str | None:
-    """The name of the API a request is for, or None for the echo."""
+class Route(enum.Enum):
+    """What a request is for."""
+
+    CHAT = "/chat/completions"
+    COMPLETIONS = "/completions"
+    EMBEDDINGS = "/embeddings"
+    MESSAGES = "/messages"
+    RESPONSES = "/responses"
+    COUNT_TOKENS = "/messages/count_tokens"
+    STORED_RESPONSE = "/responses/"
+    MODELS = "/models"
+    ECHO = "echo"
+
+
+_SPOKEN = (Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS, Route.MESSAGES, Route.RESPONSES)
+"""Routes that answer with a reply even when nothing is scripted; the first that fits wins."""
+
+
+def route_of(request: ReceivedRequest) -> Route:
+    """The API a request is for, whatever stands before it in the path."""
     path = request.path.rstrip("/")
-    for suffix in ("/chat/completions", "/completions", "/embeddings"):
-        if path.endswith(suffix):
-            return suffix
-    if path.removeprefix("/v1").split("/")[1:2] == ["models"] and request.method == "GET":
-        return "/models"
-    return None
+    if request.method == "POST":
+        fitting = (r for r in (Route.COUNT_TOKENS, *_SPOKEN) if path.endswith(r.value))
+        return next(fitting, Route.ECHO)
+    if Route.STORED_RESPONSE.value in path:
+        return Route.STORED_RESPONSE
+    listing = path.endswith(Route.MODELS.value) or f"{Route.MODELS.value}/" in path
+    return Route.MODELS if listing and request.method == "GET" else Route.ECHO
 
 
 class Router:
@@ -34,14 +53,21 @@ class Router:
 
     def __init__(self, models: Sequence[str]) -> None:
         self.models = tuple(models)
+        self._responses = responses.ResponsesApi()
         self._rendered: dict[tuple[Any, ...], Exchange] = {}
 
     def exchange(self, request: ReceivedRequest, entry: Entry | None, default: Entry) -> Exchange:
-        """What to answer: the script's entry, or `default` where the route has a conversation."""
+        """What to answer: the script's entry, or `default` where the route speaks."""
         route = route_of(request)
-        if route in (None, "/models") and entry is None:
-            return frame(self._without_reply(request, route))
-        chosen = _decided(entry if entry is not None else default, request)
+        if request.header("upgrade") == "websocket":
+            return frame(Answer(pieces=(b"",), status=426))
+        if route is Route.RESPONSES:
+            request.history = self._responses.history(request)
+            if missing := self._responses.missing(request):
+                return frame(missing)
+        if entry is None and route not in _SPOKEN:
+            return frame(self._unspoken(request, route))
+        chosen = _decided(default if entry is None else entry, request)
         if isinstance(chosen, Reply):
             return self._whole(chosen, request, route)
         return self._spoilt(chosen, request, route, default)
@@ -51,49 +77,67 @@ class Router:
         body = _shape(route_of(request)).error(500, "script_error", None, repr(error))
         return frame(Answer(pieces=(body,), status=500))
 
-    def _whole(self, reply: Reply, request: ReceivedRequest, route: str | None) -> Exchange:
-        if route != "/chat/completions":
+    def _whole(self, reply: Reply, request: ReceivedRequest, route: Route) -> Exchange:
+        if route not in (Route.CHAT, Route.MESSAGES):
             return _framed(reply, self._answer(reply, request, route))
-        key = (reply, request.stream, request.model, *chat.options(request))
+        extra = chat.options(request) if route is Route.CHAT else ()
+        key = (reply, route, request.stream, request.model, *extra)
         known = self._rendered.get(key)
         if known is None:
             known = _framed(reply, self._answer(reply, request, route))
-            if len(self._rendered) >= CACHED_ANSWERS:
+            if len(self._rendered) >= CACHED_EXCHANGES:
                 del self._rendered[next(iter(self._rendered))]
             self._rendered[key] = known
         return known
 
     def _spoilt(
-        self, fault: Fault, request: ReceivedRequest, route: str | None, default: Entry
+        self, fault: Fault, request: ReceivedRequest, route: Route, default: Entry
     ) -> Exchange:
         shape = _shape(route)
         if faults.is_error(fault):
             return frame(faults.error_answer(fault, shape))
         reply = fault.reply or _decided(default, request)
-        while isinstance(reply, Fault):
+        if isinstance(reply, Fault):
             reply = reply.reply or Reply("Spoilt.")
         spoilt = faults.spoilt_reply(fault, reply)
         return faults.spoil(fault, self._answer(spoilt, request, route), shape)
 
-    def _answer(self, reply: Reply, request: ReceivedRequest, route: str | None) -> Answer:
+    def _answer(self, reply: Reply, request: ReceivedRequest, route: Route) -> Answer:
         if reply.raw is not None:
             return _raw(reply, request)
-        match route:
-            case "/chat/completions":
-                answer = chat.answer(reply, request)
-            case "/completions":
-                answer = plain.completions(reply, request)
-            case "/embeddings":
-                answer = plain.embeddings(reply, request)
-            case _:
-                answer = self._without_reply(request, route)
-        kind = reply.content_type or answer.content_type
-        return replace(answer, status=reply.status, content_type=kind, headers=reply.headers)
+        answer = self._spoken(reply, request, route)
+        return replace(
+            answer,
+            status=reply.status,
+            content_type=reply.content_type or answer.content_type,
+            headers=reply.headers,
+        )
 
-    def _without_reply(self, request: ReceivedRequest, route: str | None) -> Answer:
-        if route == "/models":
-            return plain.models(self.models, request)
-        return plain.echo(request)
+    def _spoken(self, reply: Reply, request: ReceivedRequest, route: Route) -> Answer:
+        match route:
+            case Route.CHAT:
+                return chat.answer(reply, request)
+            case Route.MESSAGES:
+                return messages.answer(reply, request)
+            case Route.RESPONSES:
+                return self._responses.answer(reply, request)
+            case Route.COMPLETIONS:
+                return plain.completions(reply, request)
+            case Route.EMBEDDINGS:
+                return plain.embeddings(reply, request)
+            case _:
+                return self._unspoken(request, route)
+
+    def _unspoken(self, request: ReceivedRequest, route: Route) -> Answer:
+        match route:
+            case Route.MODELS:
+                return plain.models(self.models, request)
+            case Route.COUNT_TOKENS:
+                return messages.count_tokens(request)
+            case Route.STORED_RESPONSE:
+                return self._responses.stored(request)
+            case _:
+                return plain.echo(request)
 
 
 def _decided(entry: Entry, request: ReceivedRequest) -> Reply | Fault:
@@ -115,16 +159,19 @@ def _raw(reply: Reply, request: ReceivedRequest) -> Answer:
 
 
 def _framed(reply: Reply, answer: Answer) -> Exchange:
+    delay_s = reply.chunk_delay_s
     if reply.write_bytes and answer.streamed:
         whole, size = b"".join(answer.pieces), reply.write_bytes
         cut = tuple(whole[i : i + size] for i in range(0, len(whole), size))
-        return frame(
-            replace(answer, pieces=cut),
-            delay_s=reply.chunk_delay_s or 0.0,
-            first_s=reply.first_byte_delay_s,
-        )
-    return frame(answer, delay_s=reply.chunk_delay_s, first_s=reply.first_byte_delay_s)
+        answer, delay_s = replace(answer, pieces=cut), delay_s or 0.0
+    return frame(answer, delay_s=delay_s, first_s=reply.first_byte_delay_s)
 
 
-def _shape(route: str | None) -> faults.ErrorShape:
-    return chat
+def _shape(route: Route) -> faults.ErrorShape:
+    match route:
+        case Route.MESSAGES | Route.COUNT_TOKENS:
+            return messages
+        case Route.RESPONSES:
+            return responses
+        case _:
+            return chat

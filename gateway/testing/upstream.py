@@ -13,7 +13,7 @@ from gateway.testing.connection import Connection
 from gateway.testing.exchange import Exchange
 from gateway.testing.ports import LOOPBACK
 from gateway.testing.received import ReceivedRequest
-from gateway.testing.routes import Router, route_of
+from gateway.testing.routes import Route, Router, route_of
 from gateway.testing.text import echo
 from gateway.testing.values import Fault, Reply
 
@@ -186,7 +186,7 @@ class ScriptedUpstream:
     def echoes(self, request: ReceivedRequest) -> bool:
         """Whether a chunked body of an unscripted route is streamed back while it arrives."""
         chunked = request.header("transfer-encoding") == "chunked"
-        return chunked and route_of(request) is None and self._match(request) is None
+        return chunked and route_of(request) is Route.ECHO and self._match(request) is None
 
     def respond(self, request: ReceivedRequest) -> Exchange:
         """Record `request` and play the script's next entry."""

@@ -1,0 +1,189 @@
+"""OpenAI Responses, streamed and not, with stored responses for `previous_response_id`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from gateway.testing import chat
+from gateway.testing.exchange import SSE_TYPE, Answer
+from gateway.testing.received import ReceivedRequest
+from gateway.testing.responses_stream import Item, event, events
+from gateway.testing.values import Reply, ToolCall, Usage
+
+INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Finish reason in chat terms -> reason of an incomplete response; all others complete."""
+
+ECHOED: Mapping[str, Any] = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+"""Request fields a response repeats, with the value it shows when the request has none."""
+
+
+class ResponsesApi:
+    """Answers `/v1/responses` and remembers the answers, as the API does unless told not to."""
+
+    def __init__(self) -> None:
+        self._responses: dict[str, Item] = {}
+        self._inputs: dict[str, list[Item]] = {}
+        self._histories: dict[str, list[Item]] = {}
+
+    def missing(self, request: ReceivedRequest) -> Answer | None:
+        """The error for a `previous_response_id` that is not stored, if that is the case."""
+        previous = request.fields.get("previous_response_id")
+        if not previous or previous in self._histories:
+            return None
+        message = f"Previous response with id '{previous}' not found."
+        body = error(400, "invalid_request_error", "previous_response_not_found", message)
+        return Answer(pieces=(body,), status=400)
+
+    def history(self, request: ReceivedRequest) -> list[Item]:
+        """All input items the model sees: those of the responses before, then the request's own."""
+        key = request.fields.get("previous_response_id") or _conversation(request)
+        return [*self._histories.get(key or "", []), *input_items(request)]
+
+    def answer(self, reply: Reply, request: ReceivedRequest) -> Answer:
+        """The whole reply, as a JSON body or as stream events; stored unless `store` is false."""
+        response = _response(reply, request)
+        if request.fields.get("store") is not False:
+            self._store(response, request)
+        if not request.stream:
+            return Answer(pieces=(orjson.dumps(response),))
+        streamed = tuple(events(reply, response))
+        return Answer(
+            pieces=streamed, streamed=True, finish_at=len(streamed) - 1, content_type=SSE_TYPE
+        )
+
+    def stored(self, request: ReceivedRequest) -> Answer:
+        """GET or DELETE of a stored response, or its input items."""
+        wanted, _, rest = request.path.rpartition("/responses/")[2].partition("/")
+        if wanted not in self._responses:
+            message = f"Response with id '{wanted}' not found."
+            return Answer(pieces=(error(404, "invalid_request_error", None, message),), status=404)
+        if request.method == "DELETE":
+            del self._responses[wanted], self._inputs[wanted], self._histories[wanted]
+            body: Item = {"id": wanted, "object": "response", "deleted": True}
+        elif rest == "input_items":
+            body = {"object": "list", "data": self._inputs[wanted], "has_more": False}
+        else:
+            body = self._responses[wanted]
+        return Answer(pieces=(orjson.dumps(body),))
+
+    def _store(self, response: Item, request: ReceivedRequest) -> None:
+        key = response["id"]
+        self._responses[key] = response
+        self._inputs[key] = input_items(request)
+        self._histories[key] = [*request.history, *response["output"]]
+        if conversation := _conversation(request):
+            self._histories[conversation] = self._histories[key]
+
+
+def input_items(request: ReceivedRequest) -> list[Item]:
+    """The request's own input as items; a plain text is one user message."""
+    value = request.fields.get("input")
+    if isinstance(value, str):
+        content = [{"type": "input_text", "text": value}]
+        return [{"type": "message", "role": "user", "content": content}]
+    return value if isinstance(value, list) else []
+
+
+def error(status: int, kind: str, code: str | None, message: str) -> bytes:
+    """The body of an error answer."""
+    return chat.error(status, kind, code, message)
+
+
+def error_event(kind: str, code: str | None, message: str) -> bytes:
+    """An error in the middle of a stream."""
+    detail = {"type": "error", "code": code or kind, "message": message, "param": None}
+    return event({**detail, "sequence_number": 0})
+
+
+def usage_of(usage: Usage) -> Item:
+    """The `usage` object of Responses."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _response(reply: Reply, request: ReceivedRequest) -> Item:
+    fields = request.fields
+    reason = INCOMPLETE.get(reply.finish)
+    return {
+        "id": reply.id or f"resp_{request.sequence:08d}",
+        "object": "response",
+        "created_at": chat.CREATED,
+        "status": "incomplete" if reason else "completed",
+        "error": None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "model": reply.model or request.model or "scripted-model",
+        **{key: fields.get(key, usual) for key, usual in ECHOED.items()},
+        "output": _output(reply, request),
+        "usage": usage_of(reply.usage) if reply.usage else None,
+        **reply.extra,
+    }
+
+
+def _output(reply: Reply, request: ReceivedRequest) -> list[Item]:
+    number = f"{request.sequence:08d}"
+    output: list[Item] = []
+    if reply.reasoning:
+        summary = [{"type": "summary_text", "text": reply.reasoning}]
+        item: Item = {"id": f"rs_{number}", "type": "reasoning", "summary": summary}
+        if "reasoning.encrypted_content" in (request.fields.get("include") or []):
+            item["encrypted_content"] = reply.signature
+        output.append(item)
+    if reply.content is not None or reply.refusal:
+        message = {"id": f"msg_{number}", "type": "message", "status": "completed"}
+        content = [_part(reply)]
+        output.append({**message, "role": "assistant", "content": content, **reply.message_extra})
+    custom = _custom_tools(request)
+    for index, call in enumerate(reply.tool_calls):
+        output.append(_call(call, f"{number}_{index}", call.name in custom))
+    return output
+
+
+def _part(reply: Reply) -> Item:
+    if reply.refusal:
+        return {"type": "refusal", "refusal": reply.refusal}
+    return {"type": "output_text", "text": reply.content, "annotations": [], "logprobs": []}
+
+
+def _call(call: ToolCall, number: str, custom: bool) -> Item:
+    head = {"status": "completed", "call_id": call.id or f"call_{number}", "name": call.name}
+    if custom:
+        return {"id": f"ctc_{number}", "type": "custom_tool_call", **head, "input": call.text}
+    return {"id": f"fc_{number}", "type": "function_call", **head, "arguments": call.text}
+
+
+def _custom_tools(request: ReceivedRequest) -> set[str]:
+    tools = request.fields.get("tools") or []
+    custom = (tool for tool in tools if isinstance(tool, dict) and tool.get("type") == "custom")
+    return {str(tool.get("name")) for tool in custom}
+
+
+def _conversation(request: ReceivedRequest) -> str | None:
+    value = request.fields.get("conversation")
+    return value.get("id") if isinstance(value, dict) else value
