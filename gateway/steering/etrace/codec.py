@@ -1,0 +1,116 @@
+"""Patterns as JSON: one object a line, in files, the control plane and the starter library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from gateway.steering.etrace.pattern import Pattern, Tier, failure_label
+
+STRUCTURAL = frozenset(
+    {
+        "pattern_id",
+        "id",
+        "tier",
+        "level",
+        "tenant",
+        "customer_id",
+        "failure_type",
+        "model_family",
+        "gate_threshold",
+        "source_trace_id",
+        "fields",
+        "stats",
+    }
+)
+"""Keys of a pattern itself; any other key of a flat record belongs to its payload."""
+
+
+def to_record(pattern: Pattern) -> dict[str, Any]:
+    """The pattern as a JSON object; what is empty is left out, the tenant always."""
+    record: dict[str, Any] = {"pattern_id": pattern.pattern_id, "tier": pattern.tier.value}
+    optional = {
+        "failure_type": pattern.failure_type,
+        "model_family": pattern.model_family or None,
+        "gate_threshold": pattern.gate_threshold,
+        "source_trace_id": pattern.source_trace_id,
+    }
+    record |= {key: value for key, value in optional.items() if value is not None}
+    return record | {"fields": dict(pattern.fields)}
+
+
+def from_record(record: Mapping[str, Any], *, tenant: str = "") -> Pattern:
+    """A pattern from a JSON object, its payload under `fields` or flat beside `tier`.
+
+    `tenant` owns the pattern when it is of tier e1; a tenant named in the record is ignored, so
+    that a file can not put patterns into another tenant's store.
+    Raises: ValueError, with the key in front, for what is missing, of a wrong type or too long.
+    """
+    if not isinstance(record, Mapping):
+        raise ValueError("a pattern is a JSON object")
+    tier = _tier(_string(record, "tier") or _string(record, "level"))
+    flat = {key: value for key, value in record.items() if key not in STRUCTURAL}
+    fields = record.get("fields", flat)
+    if not isinstance(fields, Mapping):
+        raise ValueError("fields: not a JSON object")
+    found = {**fields, **{key: record[key] for key in _LIMITS if record.get(key) is not None}}
+    return Pattern(
+        tier=tier,
+        fields={key: value for key, value in fields.items() if key not in STRUCTURAL},
+        pattern_id=_string(record, "pattern_id") or _string(record, "id"),
+        tenant=tenant if tier is Tier.E1 else "",
+        failure_type=failure_label(_string(found, "failure_type")),
+        model_family=_string(found, "model_family"),
+        gate_threshold=_number(found, "gate_threshold"),
+        source_trace_id=_string(found, "source_trace_id") or None,
+    )
+
+
+_LIMITS = ("failure_type", "model_family", "gate_threshold", "source_trace_id")
+
+
+def to_line(pattern: Pattern) -> str:
+    """The pattern as one line of JSON, without a line end."""
+    return json.dumps(to_record(pattern), ensure_ascii=False, separators=(", ", ": "))
+
+
+def read_lines(lines: Iterable[str], *, tenant: str = "") -> Iterator[Pattern]:
+    """The patterns of a JSONL file, in order; blank lines are skipped.
+
+    Raises: ValueError that starts with `line N:` at the first line that is no pattern.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield from_record(json.loads(line), tenant=tenant)
+        except RecursionError:
+            raise ValueError(f"line {number}: nested too deeply") from None
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+
+
+def _tier(name: str) -> Tier:
+    try:
+        return Tier(name.lower())
+    except ValueError:
+        raise ValueError(f"tier: {name!r} is none of e1, e2, e3") from None
+
+
+def _string(record: Mapping[str, Any], key: str) -> str:
+    value = record.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{key}: {type(value).__name__} is not text")
+    return value
+
+
+def _number(record: Mapping[str, Any], key: str) -> float | None:
+    value = record.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{key}: {type(value).__name__} is not a number")
+    return float(value)

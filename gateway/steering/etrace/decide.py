@@ -1,0 +1,127 @@
+"""What a call gets of what its plan found, and what that costs the run's allowances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.steering.etrace.families import model_family
+from gateway.steering.etrace.gate import Plan
+from gateway.steering.etrace.pattern import Match, Query, Tier
+from gateway.steering.etrace.render import FRAME_CHARS, pattern_text
+from gateway.steering.etrace.settings import InjectionSettings
+from gateway.steering.etrace.state import GuidanceState, count, with_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One text of a block. `tier` is None for a monitor text, which has no pattern either."""
+
+    text: str
+    tier: Tier | None = None
+    match: Match | None = None
+    failure_type: str | None = None
+    severity: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What a call gets: new `items` in the block's order, and the bookkeeping after it."""
+
+    step: int
+    state: GuidanceState
+    items: tuple[Item, ...] = ()
+    directive: bool = False
+    reasons: tuple[str, ...] = ()
+
+
+def decide(
+    guidance: GuidanceState,
+    planned: Plan,
+    found: Mapping[Tier, Sequence[Match]],
+    injection: InjectionSettings,
+) -> Decided:
+    """What this call gets, from the answers to the plan's look-ups.
+
+    `found` has no entry for a tier whose look-up failed: that, like an empty answer or texts that
+    do not fit the block, spends no allowance.
+    """
+    candidates = _candidates(planned, found, injection)
+    items = tuple(_fitting(candidates, injection.max_block_chars - FRAME_CHARS))
+    state = _spend(guidance, planned, items)
+    return Decided(
+        step=planned.step,
+        state=state,
+        items=items,
+        directive=planned.directive,
+        reasons=planned.reasons,
+    )
+
+
+def passing(query: Query, matches: Iterable[Match]) -> tuple[Match, ...]:
+    """The matches an injection may use: over floor and gate, not excluded, best first.
+
+    A pattern's own `gate_threshold` replaces the gate. Universal rules come in order of their ids.
+    """
+    unique = {match.pattern.pattern_id: match for match in matches}
+    kept = [match for key, match in unique.items() if key not in query.exclude]
+    if query.tier is not Tier.E3:
+        kept = [match for match in kept if match.similarity >= _needed(query, match)]
+    kept.sort(key=lambda match: (-match.similarity, match.pattern.pattern_id))
+    return tuple(kept[: query.top_k])
+
+
+def _needed(query: Query, match: Match) -> float:
+    own = match.pattern.gate_threshold
+    return max(query.floor, query.gate if own is None else own)
+
+
+def _candidates(
+    planned: Plan, found: Mapping[Tier, Sequence[Match]], injection: InjectionSettings
+) -> Iterator[Item]:
+    if monitor := planned.monitor:
+        yield Item(text=monitor.text, failure_type=monitor.failure_type, severity=monitor.severity)
+    family = model_family(planned.model)
+    by_tier = {query.tier: query for query in planned.queries}
+    for tier in (Tier.E3, Tier.E1, Tier.E2):
+        query = by_tier.get(tier)
+        if query is None:
+            continue
+        for match in passing(query, found.get(tier, ())):
+            text = pattern_text(match.pattern, family, injection.max_field_chars)
+            if text:
+                failure_type = match.pattern.failure_type
+                yield Item(text=text, tier=tier, match=match, failure_type=failure_type)
+
+
+def _fitting(items: Iterable[Item], room: int) -> Iterator[Item]:
+    for item in items:
+        needed = len(item.text) + len("\n\n")
+        if needed <= room:
+            room -= needed
+            yield item
+
+
+def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> GuidanceState:
+    tiers = {item.tier for item in items}
+    searched = [item.match for item in items if item.match and item.tier is not Tier.E3]
+    decided = planned.step if guidance.decided_step is None else guidance.decided_step
+    state = replace(
+        guidance,
+        decided_step=max(decided, planned.step),
+        e1_count=guidance.e1_count + (Tier.E1 in tiers),
+        e3_done=guidance.e3_done or Tier.E3 in tiers,
+        pattern_ids=(*guidance.pattern_ids, *(match.pattern.pattern_id for match in searched)),
+    )
+    if Tier.E2 in tiers:
+        spent = count(state.e2_counts, planned.failure_type) + 1
+        state = replace(state, e2_counts=with_count(state.e2_counts, planned.failure_type, spent))
+    if planned.monitor and None in tiers:
+        told = planned.monitor
+        state = replace(
+            state,
+            monitor_count=state.monitor_count + 1,
+            monitor_step=planned.step,
+            severities=with_count(state.severities, told.failure_type, told.severity),
+        )
+    return state

@@ -1,0 +1,206 @@
+"""Where guidance goes: edits of the client's messages, and the replay of earlier ones.
+
+A prompt cache keeps the longest unchanged prefix of a request. So what was put into one request is
+put into every later one of the run again, the same bytes at the same place, and new guidance goes
+behind it. The one exception is the SKIP directive, which holds for one call: it stands in a block
+of its own, so that leaving it out moves nothing else.
+
+Messages are given as the client sent them, as mappings. For dialects with the system prompt outside
+the messages the caller puts it in front as `{"role": "system", "content": ...}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.steering.etrace.breakpoints import system_marker
+from gateway.steering.etrace.decide import Decided, Item
+from gateway.steering.etrace.edits import (
+    Edit,
+    InsertMessage,
+    InsertSystem,
+    Message,
+    SystemAppend,
+    SystemRole,
+)
+from gateway.steering.etrace.guidance import SKIP_DIRECTIVE
+from gateway.steering.etrace.pattern import Tier
+from gateway.steering.etrace.render import frame
+from gateway.steering.etrace.settings import InjectionSettings
+from gateway.steering.etrace.state import FIRST_CALL, GuidanceState, Injection, Place
+from gateway.steering.etrace.target import Target
+
+_SYSTEM_ROLES = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The edits of one request, in order of position, and the run's bookkeeping after it.
+
+    `added` = the blocks that are new with this call, `voids_cache` = the leading system message
+    differs from the one of the run's previous call, so that the provider's cache starts anew.
+    """
+
+    edits: tuple[Edit, ...]
+    state: GuidanceState
+    added: tuple[Injection, ...] = ()
+    voids_cache: bool = False
+
+
+def place(
+    messages: Sequence[Message],
+    decided: Decided,
+    *,
+    target: Target,
+    settings: InjectionSettings,
+    tools: Sequence[Message] = (),
+) -> Placed:
+    """Where this call's guidance goes, old and new. Never raises for messages of any shape.
+
+    `tools` are only looked at to count the client's cache markers.
+    """
+    lead = _leading(messages)
+    tail_ok = _late_allowed(target, settings) and _tail_free(messages, lead)
+    offset = len(messages) - lead
+    replayed = _remembered(decided, settings)
+    added = _new_injections(decided, tail_ok, offset, settings)
+    system: list[str] = []
+    between: list[Injection] = []
+    for block in (*replayed, *_directive(decided, tail_ok, offset), *added):
+        if block.place == "message" and _fits(block, messages, lead, target, settings):
+            between.append(block)
+        else:
+            system.append(block.text)
+    edits = _system_edits(messages, lead, system, target, tools)
+    edits += _message_edits(messages, lead, between)
+    return Placed(
+        edits=tuple(edits),
+        state=replace(decided.state, injections=(*replayed, *added)),
+        added=added,
+        voids_cache=decided.step != FIRST_CALL and any(i.place == "system" for i in added),
+    )
+
+
+def _directive(decided: Decided, tail_ok: bool, offset: int) -> tuple[Injection, ...]:
+    if not decided.directive:
+        return ()
+    where: Place = "message" if tail_ok else "system"
+    return (Injection(step=decided.step, place=where, offset=offset, text=frame([SKIP_DIRECTIVE])),)
+
+
+def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injection, ...]:
+    """What is sent again; with lifetime `call` only what this same step got (it is a retry)."""
+    if settings.lifetime == "run":
+        return decided.state.injections
+    return tuple(item for item in decided.state.injections if item.step >= decided.step)
+
+
+def _new_injections(
+    decided: Decided, tail_ok: bool, offset: int, settings: InjectionSettings
+) -> tuple[Injection, ...]:
+    if not decided.items:
+        return ()
+    pinned, late = _split(decided.items, tail_ok, settings)
+
+    def block(items: Sequence[Item], where: Place) -> Injection:
+        text = frame([item.text for item in items])
+        at = offset if where == "message" else 0
+        return Injection(step=decided.step, place=where, offset=at, text=text)
+
+    blocks = [block(pinned, "system")] if pinned else []
+    return tuple([*blocks, block(late, "message")] if late else blocks)
+
+
+def _split(
+    items: Sequence[Item], tail_ok: bool, settings: InjectionSettings
+) -> tuple[list[Item], list[Item]]:
+    """The items for the system message and those for the tail."""
+    if not tail_ok:
+        return list(items), []
+    if settings.placement == "tail":
+        return [], list(items)
+    universal = [item for item in items if item.tier is Tier.E3]
+    return universal, [item for item in items if item.tier is not Tier.E3]
+
+
+def _late_allowed(target: Target, settings: InjectionSettings) -> bool:
+    if settings.placement == "system" or target.breakpoints:
+        return False
+    return settings.placement == "tail" or target.late_system
+
+
+def _tail_free(messages: Sequence[Message], lead: int) -> bool:
+    # After an assistant message (a prefill, or calls without answers) nothing may stand.
+    return len(messages) > lead and _role(messages[-1]) != "assistant"
+
+
+def _fits(
+    block: Injection,
+    messages: Sequence[Message],
+    lead: int,
+    target: Target,
+    settings: InjectionSettings,
+) -> bool:
+    """Whether a block between messages can stand (again) there; it goes to the front otherwise.
+
+    A run may have been routed to a target that takes none, or its client may have rewritten the
+    history: between a call and its answer a block would make the request invalid.
+    """
+    position = lead + block.offset
+    if not _late_allowed(target, settings) or not lead < position <= len(messages):
+        return False
+    after = _role(messages[position]) if position < len(messages) else ""
+    return _role(messages[position - 1]) != "assistant" and after != "tool"
+
+
+def _message_edits(
+    messages: Sequence[Message], lead: int, items: Sequence[Injection]
+) -> list[Edit]:
+    role: SystemRole = "system"
+    if lead and messages[0].get("role") == "developer":
+        role = "developer"
+    ordered = sorted(items, key=lambda item: item.offset)
+    return [
+        InsertMessage(position=lead + item.offset, role=role, text=item.text) for item in ordered
+    ]
+
+
+def _system_edits(
+    messages: Sequence[Message],
+    lead: int,
+    texts: Sequence[str],
+    target: Target,
+    tools: Sequence[Message],
+) -> list[Edit]:
+    if not texts:
+        return []
+    if not lead or not _appendable(messages[0].get("content")):
+        return [InsertSystem(texts=tuple(texts))]
+    marker = system_marker(messages, tools) if target.breakpoints else None
+    return [SystemAppend(index=0, texts=tuple(texts), breakpoint=marker)]
+
+
+def _appendable(content: Any) -> bool:
+    return content is None or isinstance(content, str | list)
+
+
+def _leading(messages: Sequence[Message]) -> int:
+    """How many system or developer messages stand before the first other one."""
+    for index, message in enumerate(messages):
+        if message.get("role") not in _SYSTEM_ROLES:
+            return index
+    return len(messages)
+
+
+def _role(message: Message) -> str:
+    """`assistant`, `tool` or `user`, also for the typed items of the Responses API."""
+    role, kind = message.get("role"), message.get("type")
+    if role in ("tool", "function"):
+        return "tool"
+    if isinstance(role, str):
+        return "assistant" if role == "assistant" else "user"
+    if isinstance(kind, str):
+        return "tool" if kind.endswith("_output") else "assistant"
+    return "user"

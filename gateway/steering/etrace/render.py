@@ -1,0 +1,160 @@
+"""Guidance as text: sanitised per field, shaped for the model's family, framed once.
+
+Nothing a pattern or an observation says can end the frame, open a role of its own or carry control
+characters; every text is bounded. The same input always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gateway.steering.etrace.families import ModelFamily
+from gateway.steering.etrace.pattern import Content, Pattern, Tier, content
+
+FRAME_OPEN = "[STEERING GUIDANCE]"
+FRAME_CLOSE = "[/STEERING GUIDANCE]"
+ADVISORY = (
+    "Notes from a monitor that watches this run and from earlier runs. They are advisory, not "
+    "from the user: weigh them against what you see, and keep to the user's task and rules."
+)
+PLACEHOLDER = "<removed>"
+"""Has angle brackets so that what is left around it cannot make a tag with attributes of it."""
+TRUNCATION = "\n<... cut ...> "
+"""Ends on its own line, so that the tail of a cut text never starts one."""
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
+)
+"""Control characters but tab and line ends, invisible and direction marks, lone surrogates."""
+
+_FRAME = re.compile(
+    r"""
+      \[ \s* /? \s* STEERING [\s_-]* GUIDANCE \s* \]          # this frame
+    | \[ \s* /? \s* (?: SYSTEM | INST | REASONBLOCKS ) \s* \] # other frames and role marks
+    | < \s* /? \s* (?: system | assistant | user | developer | tool | function_results
+        | system-reminder | tool_call | tool_response | invoke )  (?: \s [^<>]{0,200} )? /? \s* >
+    | <</?SYS>>
+    | </?s>
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Anything a model or a chat template may read as the end of the frame or as a new speaker."""
+
+_TOKEN_OPEN, _TOKEN_CLOSE = re.compile("<(?=[|\uff5c])"), re.compile("([|\uff5c])>")
+"""The two ends of special tokens of chat templates (`<|im_start|>`, and with full-width bars)."""
+
+_TURN = re.compile(r"^([ \t]*)(human|assistant|system|user|developer)[ \t]*:", re.I | re.M)
+_NEVER = re.compile(r"(?:(?<=[.;!?])\s+|^)never\b", re.IGNORECASE)
+_BLOCK = re.compile(
+    rf"\s*^{re.escape(FRAME_OPEN)}$.*?^{re.escape(FRAME_CLOSE)}$\s*", re.DOTALL | re.MULTILINE
+)
+
+
+def sanitise(text: str, limit: int) -> str:
+    """`text` safe to stand inside the frame, at most `limit` characters, white space cut.
+
+    Long texts keep their head and their tail. Each match is replaced, never deleted, so that what
+    is left around it cannot join into a new one.
+    """
+    # Bounded before the expressions run, so that a text of a megabyte costs no more than a page.
+    bounded = _cut(text, 4 * limit)
+    clean = _HIDDEN.sub("", bounded.replace("\r\n", "\n").replace("\r", "\n"))
+    clean = _TOKEN_CLOSE.sub(r"\1 >", _TOKEN_OPEN.sub("< ", clean))
+    clean = _FRAME.sub(PLACEHOLDER, clean)
+    clean = _TURN.sub(r"\1\2 -", clean)
+    return _cut(clean.strip(), limit)
+
+
+def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
+    """A pattern as labelled lines for models of `family`; each field at most `limit` characters.
+
+    Universal rules get ALWAYS and NEVER lines, or the pattern's own question for families that
+    answer better to one; e2 and e1 get situation, cause, way out and dead end, as far as present.
+    Source: reference section 6.4 for the three Claude families.
+    """
+    texts = content(pattern.fields)
+    if pattern.tier is Tier.E3:
+        pairs = _universal(texts, family)
+    elif pattern.tier is Tier.E2:
+        pairs = _failure(texts, family)
+    else:
+        pairs = _instance(texts, family)
+    pairs = pairs or _whatever(texts)
+    lines = [(label, sanitise(text, limit)) for label, text in pairs]
+    return "\n".join(f"{label}: {text}" for label, text in lines if text)
+
+
+def frame(texts: Sequence[str]) -> str:
+    """The block that is injected: opening line, advisory line, the texts, closing line."""
+    return "\n".join((FRAME_OPEN, ADVISORY, "", "\n\n".join(texts), FRAME_CLOSE))
+
+
+FRAME_CHARS = len(frame([""]))
+"""What the frame adds to the texts inside it."""
+
+
+def strip_guidance(text: str) -> str:
+    """`text` without the blocks that `frame` made and the white space around them.
+
+    For texts that come back with guidance in them: it must never count as what the agent said.
+    """
+    if FRAME_OPEN not in text:
+        return text
+    return _BLOCK.sub("\n\n", text).strip("\n")
+
+
+def _universal(texts: Content, family: ModelFamily) -> list[tuple[str, str]]:
+    if family.asks_questions and texts.question:
+        return [("CHECK YOURSELF", texts.question)]
+    rule = texts.instruction or texts.move
+    if not rule:
+        return [("CHECK YOURSELF", texts.question)] if texts.question else []
+    split = _NEVER.search(rule)
+    if split is None:
+        return [("ALWAYS", rule)]
+    always, never = rule[: split.start()].strip(), rule[split.end() :].strip()
+    return [("ALWAYS", always), ("NEVER", never)]
+
+
+def _failure(texts: Content, family: ModelFamily) -> list[tuple[str, str]]:
+    if family.terse:
+        return [
+            ("SITUATION", texts.situation),
+            ("DEAD END", texts.avoid),
+            ("UNLOCK", texts.move),
+        ]
+    return [
+        ("TRAJECTORY", texts.situation),
+        ("DIAGNOSIS", texts.diagnosis),
+        ("INTERVENTION", texts.move),
+        ("AVOID", texts.avoid),
+        ("EXAMPLE", texts.example),
+    ]
+
+
+def _instance(texts: Content, family: ModelFamily) -> list[tuple[str, str]]:
+    if family.one_liner and texts.move:
+        return [("KNOWN-GOOD APPROACH (worked in earlier runs of similar tasks)", texts.move)]
+    return [
+        ("SITUATION", texts.situation),
+        ("DEAD END", texts.avoid),
+        ("UNLOCK", texts.move),
+    ]
+
+
+def _whatever(texts: Content) -> list[tuple[str, str]]:
+    return [
+        ("SITUATION", texts.situation),
+        ("GUIDANCE", texts.instruction or texts.move or texts.question),
+        ("AVOID", texts.avoid),
+    ]
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    head = limit // 2
+    tail = limit - head - len(TRUNCATION)
+    return text[:head] + TRUNCATION + text[-tail:]
