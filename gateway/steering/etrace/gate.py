@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from gateway.steering.etrace.guidance import evidence_for, failure_of, monitor_text
 from gateway.steering.etrace.pattern import Query, Tier
@@ -17,10 +16,8 @@ from gateway.steering.etrace.query import query_text
 from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.etrace.state import FIRST_CALL, GuidanceState, count
 from gateway.steering.fsm import FSMState
+from gateway.steering.monitors.base import Readings
 from gateway.steering.steps import Step
-
-if TYPE_CHECKING:
-    from gateway.steering.monitors import Readings
 
 MAX_SEVERITY = 3
 

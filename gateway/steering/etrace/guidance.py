@@ -8,24 +8,13 @@ plan. A problem that persists is told the next one, never the same again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from gateway.steering.etrace.pattern import FAILURE_TYPES
 from gateway.steering.etrace.render import sanitise
-
-if TYPE_CHECKING:
-    from gateway.steering.monitors import Readings
+from gateway.steering.monitors.base import FAILURE_TYPES, Readings
 
 SEVERITIES = (1, 2, 3)
 
-MONITOR_OF: Mapping[str, str] = {
-    "loop": "streak",
-    "budget": "call_count",
-    "edit_revert": "edit_revert",
-    "test_repeat": "test_repeat",
-    "diversity": "diversity",
-    "hedge": "hedge",
-}
+MONITOR_OF: Mapping[str, str] = {label: monitor for monitor, label in FAILURE_TYPES.items()}
 """Monitor whose reading and evidence belong to a failure type."""
 
 MAX_EVIDENCE_CHARS = 300
@@ -114,7 +103,7 @@ def failure_of(readings: Readings) -> str | None:
     """The failure to speak about: that of the worst fired monitor, else of the highest score."""
     if readings.failure_type:
         return readings.failure_type
-    worst = max(FAILURE_TYPES, key=lambda name: readings.scores.get(MONITOR_OF[name], 0.0))
+    worst = max(MONITOR_OF, key=lambda name: readings.scores.get(MONITOR_OF[name], 0.0))
     return worst if readings.scores.get(MONITOR_OF[worst], 0.0) > 0.0 else None
 
 

