@@ -1,7 +1,7 @@
 """Strict settings: defaults < `config.yaml` < environment."""
 
 from gateway.config.litellm_form import ignored_keys
-from gateway.config.load import load_settings, read_file, settings_from_dict
+from gateway.config.load import DEFAULT_FILE, load_settings, read_file, settings_from_dict
 from gateway.config.settings import (
     OPENAI_API_BASE,
     AuthSettings,
@@ -18,6 +18,7 @@ from gateway.config.settings import (
 )
 
 __all__ = [
+    "DEFAULT_FILE",
     "OPENAI_API_BASE",
     "AuthSettings",
     "Deployment",

@@ -75,10 +75,15 @@ class TimeoutSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSettings:
-    """The provider that serves every name without a deployment."""
+    """The provider that serves every name without a deployment.
+
+    `provider_prefixes`: whether `anthropic/...` and its like are sent through LiteLLM to that
+    provider; off where the upstream itself uses such names (OpenRouter).
+    """
 
     api_base: str = OPENAI_API_BASE
     api_key: Secret | None = None
+    provider_prefixes: bool = True
 
     def __post_init__(self) -> None:
         _http_url(self.api_base, "api_base")

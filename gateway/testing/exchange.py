@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 ID_MARK = b"~~~ID~~~"
@@ -32,8 +32,7 @@ class Exchange:
 
     def numbered(self, sequence: int) -> Exchange:
         """The same exchange with the request number in place of `ID_MARK`."""
-        mark = b"%08d" % (sequence % 100_000_000)
-        steps = (s.replace(ID_MARK, mark) if isinstance(s, bytes) else s for s in self.steps)
+        steps = (_numbered(s, sequence) if isinstance(s, bytes) else s for s in self.steps)
         return Exchange(steps=tuple(steps), ending=self.ending)
 
 
@@ -51,6 +50,10 @@ class Answer:
     content_type: str = JSON_TYPE
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    def numbered(self, sequence: int) -> Answer:
+        """The same answer with the request number in place of `ID_MARK`, before it is cut up."""
+        return replace(self, pieces=tuple(_numbered(piece, sequence) for piece in self.pieces))
+
 
 def frame(answer: Answer, *, delay_s: float | None = None, first_s: float = 0.0) -> Exchange:
     """The exchange that delivers `answer` whole."""
@@ -62,6 +65,17 @@ def frame(answer: Answer, *, delay_s: float | None = None, first_s: float = 0.0)
     if delay_s is None:
         return Exchange(steps=(*steps, b"".join(parts)))
     return Exchange(steps=(*steps, *spaced(parts, delay_s)))
+
+
+def without_body(exchange: Exchange) -> Exchange:
+    """What a HEAD request gets: the same head, and nothing after it."""
+    steps: list[bytes | float] = []
+    for step in exchange.steps:
+        if isinstance(step, bytes):
+            start = step.partition(b"\r\n\r\n")[0]
+            return Exchange(steps=(*steps, start + b"\r\n\r\n"), ending=exchange.ending)
+        steps.append(step)
+    return exchange
 
 
 def spaced(parts: Sequence[bytes], delay_s: float) -> Iterable[bytes | float]:
@@ -92,6 +106,10 @@ def chunk(data: bytes) -> bytes:
 
 
 LAST_CHUNK = b"0\r\n\r\n"
+
+
+def _numbered(data: bytes, sequence: int) -> bytes:
+    return data.replace(ID_MARK, b"%08d" % (sequence % 100_000_000))
 
 
 def _phrase(status: int) -> str:

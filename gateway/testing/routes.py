@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.testing import chat, faults, messages, plain, responses
-from gateway.testing.exchange import SSE_TYPE, Answer, Exchange, frame
+from gateway.testing.exchange import SSE_TYPE, Answer, Exchange, frame, without_body
 from gateway.testing.received import ReceivedRequest
 from gateway.testing.values import Fault, Reply
 
@@ -58,7 +58,12 @@ class Router:
 
     def exchange(self, request: ReceivedRequest, entry: Entry | None, default: Entry) -> Exchange:
         """What to answer: the script's entry, or `default` where the route speaks."""
-        route = route_of(request)
+        exchange = self._exchange(request, route_of(request), entry, default)
+        return without_body(exchange) if request.method == "HEAD" else exchange
+
+    def _exchange(
+        self, request: ReceivedRequest, route: Route, entry: Entry | None, default: Entry
+    ) -> Exchange:
         if request.header("upgrade") == "websocket":
             return frame(Answer(pieces=(b"",), status=426))
         if route is Route.RESPONSES:
@@ -78,8 +83,9 @@ class Router:
         return frame(Answer(pieces=(body,), status=500))
 
     def _whole(self, reply: Reply, request: ReceivedRequest, route: Route) -> Exchange:
-        if route not in (Route.CHAT, Route.MESSAGES):
-            return _framed(reply, self._answer(reply, request, route))
+        if route not in (Route.CHAT, Route.MESSAGES) or reply.write_bytes:
+            answer = self._answer(reply, request, route)
+            return _framed(reply, answer.numbered(request.sequence))
         extra = chat.options(request) if route is Route.CHAT else ()
         key = (reply, route, request.stream, request.model, *extra)
         known = self._rendered.get(key)
@@ -100,7 +106,8 @@ class Router:
         if isinstance(reply, Fault):
             reply = reply.reply or Reply("Spoilt.")
         spoilt = faults.spoilt_reply(fault, reply)
-        return faults.spoil(fault, self._answer(spoilt, request, route), shape)
+        answer = self._answer(spoilt, request, route).numbered(request.sequence)
+        return faults.spoil(fault, answer, shape)
 
     def _answer(self, reply: Reply, request: ReceivedRequest, route: Route) -> Answer:
         if reply.raw is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -54,7 +55,7 @@ class AppServer:
         self.port = listener.getsockname()[1]
         server = self._server = uvicorn.Server(self._config)
         self._thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [listener]}, name="app-server", daemon=True
+            target=_run, args=(server, listener), name="app-server", daemon=True
         )
         self._thread.start()
         deadline = time.monotonic() + START_S
@@ -82,3 +83,9 @@ class AppServer:
     def base_url(self) -> str:
         """`http://127.0.0.1:port/v1`."""
         return f"{self.url}/v1"
+
+
+def _run(server: uvicorn.Server, listener: socket.socket) -> None:
+    # uvicorn exits the process when the application does not start; here that ends the thread.
+    with suppress(SystemExit):
+        server.run(sockets=[listener])

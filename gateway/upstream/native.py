@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import httpx
@@ -90,7 +90,7 @@ class NativeResponse:
     __slots__ = ("_guard", "_iterator", "_stream", "headers", "status", "usage")
 
     def __init__(self, response: httpx.Response, idle_s: float) -> None:
-        self._stream: Any = response.stream
+        self._stream = cast(Any, response.stream)
         self._iterator = self._stream.__aiter__()
         self._guard = IdleGuard(idle_s)
         self.status = response.status_code

@@ -1,0 +1,101 @@
+"""`gateway`: parse arguments, call, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gateway import __version__
+from gateway.config import DEFAULT_FILE, Settings, ignored_keys, load_settings, read_file
+from gateway.errors import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status: 0 done, 1 failed, 2 wrong usage or config."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args) or 0)
+    except ConfigError as exc:
+        print(f"gateway: {exc}", file=sys.stderr)  # noqa: T201 - the terminal is the interface
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gateway", description="An OpenAI-compatible gateway that steers agent runs."
+    )
+    parser.add_argument("--version", action="version", version=f"gateway {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands)
+    _add_check_config(commands)
+    return parser
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser("serve", help="start the gateway")
+    serve.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
+    serve.add_argument("--host", help="address to listen on (server.host)")
+    serve.add_argument("--port", type=int, help="port to listen on (server.port)")
+    serve.set_defaults(run=_serve)
+
+
+def _add_check_config(commands: Any) -> None:
+    check = commands.add_parser("check-config", help="read the config, report what is wrong")
+    check.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
+    check.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    check.set_defaults(run=_check_config)
+
+
+def _serve(args: argparse.Namespace) -> None:
+    from gateway.server import serve
+
+    def load() -> Settings:
+        env = dict(os.environ)
+        if args.host is not None:
+            env["GATEWAY_SERVER__HOST"] = args.host
+        if args.port is not None:
+            env["GATEWAY_SERVER__PORT"] = str(args.port)
+        return load_settings(args.config, env)
+
+    serve(load(), load, _config_file(args.config))
+
+
+def _check_config(args: argparse.Namespace) -> int:
+    from gateway.server import refuse_self_upstream
+
+    path = _config_file(args.config)
+    ignored = ignored_keys(read_file(path)) if path else []
+    problem = None
+    try:
+        refuse_self_upstream(load_settings(args.config))
+    except ConfigError as exc:
+        problem = str(exc)
+    if args.json:
+        report = {"config": str(path) if path else None, "ok": problem is None}
+        _print(json.dumps(report | {"problem": problem, "ignored": ignored}))
+    else:
+        for key in ignored:
+            _print(f"note: {key} belongs to the LiteLLM proxy and has no meaning here")
+        _print(f"{path or 'defaults'}: {problem or 'ok'}")
+    return 2 if problem else 0
+
+
+def _config_file(given: Path | None) -> Path | None:
+    if given is not None:
+        return given
+    chosen = Path(os.environ.get("GATEWAY_CONFIG") or DEFAULT_FILE)
+    return chosen if chosen.exists() else None
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

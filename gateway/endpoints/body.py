@@ -1,0 +1,107 @@
+"""Reading request bodies, and noticing clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from types import TracebackType
+from typing import Any
+
+from gateway.errors import BodyTooLarge
+from gateway.exchange import Exchange
+from gateway.tasks import spawn
+from gateway.upstream.base import RawHeaders, header
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client closed its connection; nobody is left to answer."""
+
+
+async def read_body(headers: RawHeaders, receive: Receive, exchange: Exchange, limit: int) -> bytes:
+    """The whole body, at most `limit` bytes.
+
+    Raises:
+        BodyTooLarge: over the limit; found before reading when the length is declared.
+        ClientGone: the client left half way.
+    """
+    started = time.perf_counter()
+    parts = [chunk async for chunk in body_chunks(headers, receive, limit)]
+    exchange.waited_s += time.perf_counter() - started
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def body_chunks(headers: RawHeaders, receive: Receive, limit: int) -> AsyncIterator[bytes]:
+    """The body as it arrives; raises like `read_body`."""
+    _check_size(int(header(headers, b"content-length") or 0), limit)
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        _check_size(size, limit)
+        if chunk:
+            yield chunk
+        if not message.get("more_body"):
+            return
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise BodyTooLarge(
+            f"the body is larger than {limit / 2**20:g} MiB (server.max_body_mb)", param="body"
+        )
+
+
+class DisconnectWatch:
+    """Cancels the block as soon as the client is gone; to be entered when the body is read.
+
+    Raises:
+        ClientGone: in place of the cancellation.
+    """
+
+    def __init__(self, receive: Receive, exchange: Exchange) -> None:
+        self._receive = receive
+        self._exchange = exchange
+        self._task: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> DisconnectWatch:
+        self._task = asyncio.current_task()
+        self._watcher = spawn(self._watch())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._exchange.client_gone and kind is asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            raise ClientGone from exc
+
+    def stop(self) -> None:
+        """The answer is about to end: whatever the connection does now, nothing is cancelled."""
+        self._task = None
+
+    async def _watch(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            if self._task is not None:
+                self._exchange.client_gone = True
+                self._task.cancel()

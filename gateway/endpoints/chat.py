@@ -1,0 +1,76 @@
+"""`POST /v1/chat/completions`: the steered endpoint."""
+
+from __future__ import annotations
+
+import orjson
+
+from gateway.endpoints.auth import Authenticator
+from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, read_body
+from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.relay import Relay
+from gateway.errors import LoopDetected
+from gateway.exchange import Exchange
+from gateway.pipeline import Pipeline
+from gateway.services import Runtime
+from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.dispatch import INSTANCE_HEADER
+from gateway.wire.request import ChatRequest
+from gateway.wire.watch import UsageFilter
+
+
+class ChatEndpoint:
+    """Reads one request, lets the pipeline prepare and send it, relays the answer."""
+
+    def __init__(self, runtime: Runtime, pipeline: Pipeline, auth: Authenticator) -> None:
+        self._runtime = runtime
+        self._pipeline = pipeline
+        self._auth = auth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope[EXCHANGE]
+        exchange.route = "chat_completions"
+        headers: RawHeaders = scope["headers"]
+        with self._runtime.services.in_use() as services:
+            refuse_loop(headers, services.dispatcher.instance)
+            principal = self._auth.principal(headers)
+            exchange.tenant = principal.tenant
+            limit = int(services.settings.server.max_body_mb * 2**20)
+            raw = await read_body(headers, receive, exchange, limit)
+            request = ChatRequest.parse(raw, orjson.loads)
+            exchange.model, exchange.streamed = request.model, request.stream
+            async with DisconnectWatch(receive, exchange) as watch:
+                prepared = await self._pipeline.prepare(services, exchange, request, headers)
+                call = prepared.call(headers, scope["query_string"], principal.key_header)
+                response = await self._pipeline.send(services, exchange, prepared, call)
+                relay = Relay(send, exchange, watch, prepared.complete, services.settings.server)
+                try:
+                    await _answer(relay, response, prepared.hides_usage)
+                finally:
+                    await response.aclose()
+
+
+async def _answer(relay: Relay, response: LaneResponse, hides_usage: bool) -> None:
+    if is_event_stream(response):
+        await relay.stream(response, UsageFilter(orjson.loads) if hides_usage else None)
+    else:
+        await relay.whole(response)
+
+
+def is_event_stream(response: LaneResponse) -> bool:
+    """Whether a successful answer is server-sent events."""
+    return response.status < 300 and header(response.headers, b"content-type").startswith(
+        b"text/event-stream"
+    )
+
+
+def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
+    """Stop a request that this gateway itself has sent.
+
+    Raises:
+        LoopDetected: it carries this gateway's mark.
+    """
+    if header(headers, INSTANCE_HEADER) == instance:
+        raise LoopDetected(
+            "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "
+            "the gateway's own environment) points at the gateway itself"
+        )

@@ -1,0 +1,149 @@
+"""The outermost layer: request id, error bodies, the canonical log line, metrics.
+
+Plain ASGI, because Starlette's `BaseHTTPMiddleware` loses context variables and costs a task.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from typing import Any
+
+from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
+from gateway.errors import GatewayError, Overloaded
+from gateway.exchange import Exchange
+from gateway.observability.logging import get_logger
+from gateway.services import Runtime
+from gateway.upstream.base import header
+
+_VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
+_CLIENT_CLOSED = 499  # nginx's code for a client that left; never sent, only logged and counted
+_QUIET_ROUTES = frozenset({"healthz", "readyz", "metrics"})
+
+EXCHANGE = "gateway.exchange"
+
+
+class Edge:
+    """Wraps the whole application."""
+
+    def __init__(self, app: Any, runtime: Runtime, *, max_concurrent: int = 0) -> None:
+        self._app = app
+        self.runtime = runtime
+        self._metrics = runtime.metrics
+        self._max_concurrent = max_concurrent
+        self._in_flight = 0
+        self._log = get_logger("gateway.access")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _begin(scope)
+        scope[EXCHANGE] = exchange
+        answer = _Answer(exchange, send)
+        self._in_flight += 1
+        self._metrics.in_flight.set(self._in_flight)
+        try:
+            self._admit()
+            await self._app(scope, receive, answer.send)
+        except ClientGone:
+            exchange.client_gone = True
+            exchange.status, exchange.error = _CLIENT_CLOSED, "client_gone"
+        except GatewayError as exc:
+            exchange.error = exc.label
+            await answer.error(exc)
+        except Exception:
+            exchange.error = "internal"
+            self._log.exception("unhandled error", request_id=exchange.request_id)
+            await answer.error(GatewayError("the gateway failed; its log has the details"))
+        finally:
+            self._in_flight -= 1
+            self._metrics.in_flight.set(self._in_flight)
+            self._finish(exchange)
+
+    def _admit(self) -> None:
+        if self._max_concurrent and self._in_flight > self._max_concurrent:
+            raise Overloaded(
+                f"{self._max_concurrent} requests are in flight (server.max_concurrent_requests)",
+                headers=(("retry-after", "1"),),
+            )
+
+    def _finish(self, exchange: Exchange) -> None:
+        duration = time.perf_counter() - exchange.started
+        overhead = exchange.overhead_s or max(0.0, duration - exchange.waited_s)
+        self._metrics.observe(exchange.route, exchange.status, exchange.lane, duration, overhead)
+        if exchange.error:
+            self._metrics.errors.labels(exchange.error).inc()
+        log = self._log.debug if exchange.route in _QUIET_ROUTES else self._log.info
+        log("request", **_line(exchange, duration, overhead))
+
+
+class _Answer:
+    """Notes the status, adds the gateway's headers, knows whether an error can still be told."""
+
+    def __init__(self, exchange: Exchange, send: Send) -> None:
+        self._exchange = exchange
+        self._send = send
+        self._started = False
+
+    async def send(self, message: Message) -> None:
+        if not self._started and message["type"] == "http.response.start":
+            self._started = True
+            self._exchange.status = message["status"]
+            message["headers"] = self._headers(message.get("headers", ()))
+        await self._send(message)
+
+    async def error(self, exc: GatewayError) -> None:
+        if self._started:
+            return
+        body = exc.body()
+        headers = [(k.lower().encode(), v.encode("latin-1", "replace")) for k, v in exc.headers]
+        if not any(name == b"content-type" for name, _ in headers):
+            headers.append((b"content-type", b"application/json"))
+        headers = [h for h in headers if h[0] != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self.send({"type": "http.response.start", "status": exc.status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+    def _headers(self, headers: Any) -> list[tuple[bytes, bytes]]:
+        own = self._exchange.request_id.encode()
+        out = list(headers)
+        theirs = header(out, b"x-request-id")
+        if not theirs:
+            out.append((b"x-request-id", own))
+        elif self._exchange.client_request_id and theirs != own:
+            out = [h for h in out if h[0] != b"x-request-id"]
+            out += [(b"x-request-id", own), (b"x-upstream-request-id", theirs)]
+        return out + self._exchange.headers
+
+
+def _begin(scope: Scope) -> Exchange:
+    brought = header(scope["headers"], b"x-request-id")
+    usable = bool(_VISIBLE.fullmatch(brought))
+    return Exchange(
+        method=scope["method"],
+        path=scope["path"],
+        request_id=brought.decode() if usable else f"req-{secrets.token_hex(12)}",
+        client_request_id=usable,
+    )
+
+
+def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "request_id": exchange.request_id,
+        "method": exchange.method,
+        "path": exchange.path,
+        "status": exchange.status,
+        "duration_ms": round(duration_s * 1000, 2),
+        "overhead_ms": round(overhead_s * 1000, 3),
+    }
+    if exchange.model:
+        line |= {"model": exchange.model, "lane": exchange.lane, "stream": exchange.streamed}
+        line["deployment"] = exchange.deployment
+        line["attempts"] = exchange.attempts
+    if exchange.model_asked and exchange.model_asked != exchange.model:
+        line["model_asked"] = exchange.model_asked
+    if exchange.error:
+        line["error"] = exchange.error
+    return line | exchange.notes

@@ -1,0 +1,50 @@
+"""`/healthz`, `/readyz`, `/metrics`, and the answer to every path there is not."""
+
+from __future__ import annotations
+
+from gateway import __version__
+from gateway.endpoints.body import Receive, Scope, Send
+from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.reply import send_bytes, send_json
+from gateway.errors import MethodNotAllowed, NotFound
+from gateway.observability.metrics import CONTENT_TYPE
+from gateway.services import Runtime
+
+
+class HealthEndpoints:
+    """Liveness, readiness and metrics of one gateway."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def healthz(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The process answers."""
+        scope[EXCHANGE].route = "healthz"
+        await send_json(send, 200, {"status": "ok", "version": __version__})
+
+    async def readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether requests should be sent here; 503 names what is missing."""
+        scope[EXCHANGE].route = "readyz"
+        problems = await self._runtime.problems()
+        body = {"status": "unready" if problems else "ready", "problems": problems}
+        await send_json(send, 503 if problems else 200, body)
+
+    async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Prometheus exposition."""
+        scope[EXCHANGE].route = "metrics"
+        await send_bytes(send, 200, self._runtime.metrics.render(), CONTENT_TYPE.encode())
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """Raises: NotFound, with the routes there are."""
+    scope[EXCHANGE].route = "unknown"
+    raise NotFound(
+        f"no route {scope['method']} {scope['path']}: the API is below /v1, "
+        "beside /healthz, /readyz and /metrics"
+    )
+
+
+async def method_not_allowed(scope: Scope, receive: Receive, send: Send) -> None:
+    """Raises: MethodNotAllowed."""
+    scope[EXCHANGE].route = "unknown"
+    raise MethodNotAllowed(f"{scope['path']} does not take {scope['method']}")

@@ -1,0 +1,167 @@
+"""Every other `/v1/*` route: unchanged, both ways, streaming bodies included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import orjson
+
+from gateway.endpoints.auth import Authenticator
+from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, body_chunks, read_body
+from gateway.endpoints.chat import refuse_loop
+from gateway.endpoints.edge import EXCHANGE
+from gateway.errors import BadRequest, GatewayError, UpstreamFailure
+from gateway.exchange import Exchange
+from gateway.services import Runtime, Services
+from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.dispatch import Call, outgoing_headers, target_url
+from gateway.wire.request import ChatRequest, parse_object
+
+
+class PassThrough:
+    """Forwards to the default upstream, or, for a JSON body naming one, to its deployment."""
+
+    def __init__(self, runtime: Runtime, auth: Authenticator) -> None:
+        self._runtime = runtime
+        self._auth = auth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope[EXCHANGE]
+        exchange.route = "passthrough"
+        headers: RawHeaders = scope["headers"]
+        _refuse_upgrade(headers)
+        with self._runtime.services.in_use() as services:
+            refuse_loop(headers, services.dispatcher.instance)
+            principal = self._auth.principal(headers)
+            exchange.tenant = principal.tenant
+            call = Call(
+                method=scope["method"],
+                path=_path(scope),
+                headers=headers,
+                query=scope["query_string"],
+                key_header=principal.key_header,
+                body=lambda _: b"",
+                parsed=lambda _: {},
+                attempts=exchange.attempts,
+            )
+            limit = int(services.settings.server.max_body_mb * 2**20)
+            if _is_json(scope["method"], headers):
+                raw = await read_body(headers, receive, exchange, limit)
+                async with DisconnectWatch(receive, exchange) as watch:
+                    response = await _send_json(services, exchange, call, raw)
+                    await _relay(response, send, exchange, watch)
+            else:
+                chunks = body_chunks(headers, receive, limit)
+                response = await _send_stream(services, exchange, call, chunks)
+                async with DisconnectWatch(receive, exchange) as watch:
+                    await _relay(response, send, exchange, watch)
+
+
+async def _send_json(
+    services: Services, exchange: Exchange, call: Call, raw: bytes
+) -> LaneResponse:
+    """A body that is read first, so that its `model` can choose the deployment, and be retried."""
+    request = _named_request(raw)
+    model = request.model if request else ""
+    exchange.model = model
+
+    def body(target_model: str | None) -> bytes:
+        if request is None or target_model is None:
+            return raw
+        exchange.model_asked = target_model
+        return request.render(request.with_model(target_model))
+
+    call.body = body
+    native = [t for t in services.table.resolve(model) if t.lane == "native"]
+    started = time.perf_counter()
+    try:
+        if request is None or not native or native == [services.table.default]:
+            return await _to_default(services, call, raw)
+        delivery = await services.dispatcher.send(call, model)
+    finally:
+        exchange.waited_s += time.perf_counter() - started
+    exchange.lane, exchange.deployment = delivery.target.lane, delivery.target.name
+    return delivery.response
+
+
+async def _send_stream(
+    services: Services, exchange: Exchange, call: Call, chunks: AsyncIterator[bytes]
+) -> LaneResponse:
+    started = time.perf_counter()
+    try:
+        if call.method in ("GET", "HEAD", "OPTIONS") or not _has_body(call.headers):
+            return await _to_default(services, call, b"")
+        return await _to_default(services, call, chunks)
+    finally:
+        exchange.waited_s += time.perf_counter() - started
+
+
+async def _to_default(
+    services: Services, call: Call, content: bytes | AsyncIterator[bytes]
+) -> LaneResponse:
+    target = services.table.default
+    headers = outgoing_headers(call, target, services.dispatcher.instance)
+    length = header(call.headers, b"content-length")
+    if length and not isinstance(content, bytes):
+        headers.append((b"content-length", length))
+    url = target_url(target.api_base, call.path, call.query)
+    return await services.native.send(call.method, url, headers, content)
+
+
+async def _relay(
+    response: LaneResponse, send: Send, exchange: Exchange, watch: DisconnectWatch
+) -> None:
+    exchange.lane, exchange.deployment = "native", exchange.deployment or "default"
+    exchange.overhead_s = max(0.0, time.perf_counter() - exchange.started - exchange.waited_s)
+    try:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": response.headers,
+            }
+        )
+        async for chunk in response:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        watch.stop()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    except UpstreamFailure as exc:
+        # The status is out already: breaking the connection off is what the upstream did, too.
+        exchange.error = exc.label
+    finally:
+        await response.aclose()
+
+
+def _named_request(raw: bytes) -> ChatRequest | None:
+    try:
+        body = parse_object(raw, orjson.loads)
+    except BadRequest:
+        return None  # not ours to judge: the upstream answers for its own routes
+    return ChatRequest(raw, body) if isinstance(body.get("model"), str) else None
+
+
+def _is_json(method: str, headers: RawHeaders) -> bool:
+    return method == "POST" and header(headers, b"content-type").startswith(b"application/json")
+
+
+def _has_body(headers: RawHeaders) -> bool:
+    return header(headers, b"content-length") not in (b"", b"0") or bool(
+        header(headers, b"transfer-encoding")
+    )
+
+
+def _path(scope: Scope) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.split(b"?")[0].decode("ascii", "replace").removeprefix("/v1")
+
+
+def _refuse_upgrade(headers: RawHeaders) -> None:
+    if header(headers, b"upgrade").lower() == b"websocket":
+        raise GatewayError(
+            "WebSocket is not offered on this route; use HTTP",
+            status=426,
+            type="invalid_request_error",
+            code="websocket_not_supported",
+            label="upgrade_refused",
+        )

@@ -1,0 +1,194 @@
+"""The upstream answer on its way to the client: as it comes, or whole; a broken one made visible."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.config import ServerSettings
+from gateway.endpoints.body import DisconnectWatch, Send
+from gateway.errors import UpstreamFailure, UpstreamMalformed
+from gateway.exchange import Exchange
+from gateway.tasks import spawn
+from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.wire.completion import assemble
+from gateway.wire.request import parse_object
+from gateway.wire.sse import encode_comment, encode_event
+from gateway.wire.watch import ResponseWatch, UsageFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What the upstream said, once it is complete; None where it could not be read."""
+
+    completion: dict[str, Any] | None
+    usage: dict[str, Any] | None
+
+
+Complete = Callable[[Reply], Awaitable[None]]
+"""Called when the answer is whole and before the client has its last byte."""
+
+
+class Relay:
+    """Sends one answer on. `complete` runs exactly once for an answer that arrived whole."""
+
+    def __init__(
+        self,
+        send: Send,
+        exchange: Exchange,
+        watch: DisconnectWatch,
+        complete: Complete,
+        server: ServerSettings,
+    ) -> None:
+        self._send = send
+        self._exchange = exchange
+        self._disconnect = watch
+        self._complete = complete
+        self._limit = int(server.max_buffered_response_mb * 2**20)
+        self._keepalive_s = server.sse_keepalive_s
+
+    async def stream(self, response: LaneResponse, usage_filter: UsageFilter | None) -> None:
+        """An event stream, chunk by chunk.
+
+        The chunk that holds the end marker waits for `complete`. A stream that breaks off, or ends
+        without its end marker and without a finish reason, gets an error event and no proper end.
+        """
+        watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
+        drop = (b"content-length",) if usage_filter or self._keepalive_s else ()
+        await self._start(response, drop)
+        completed = False
+        try:
+            async for chunk in self._with_keepalive(response):
+                watch.feed(chunk)
+                out = usage_filter.feed(chunk) if usage_filter else chunk
+                if watch.ended and not completed:
+                    completed = await self._try_complete(watch, response)
+                if out:
+                    await self._body(out)
+            if not completed:
+                await self._finish_unmarked(watch, response)
+        except UpstreamFailure as exc:
+            await self._break_off(exc)
+            return
+        rest = usage_filter.flush() if usage_filter else b""
+        await self._body(rest, last=True)
+
+    async def whole(self, response: LaneResponse) -> None:
+        """A body that is not a stream; `complete` runs before its first byte leaves.
+
+        Raises:
+            UpstreamMalformed: a successful answer that is not a JSON object.
+        """
+        watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
+        chunks: list[bytes] = []
+        iterator = response.__aiter__()
+        size = 0
+        async for chunk in iterator:
+            watch.feed(chunk)
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > self._limit:
+                break
+        else:
+            if response.status < 300:
+                await self._complete(_reply(response, watch))
+            await self._start(response, ())
+            await self._body(b"".join(chunks), last=True)
+            return
+        await self._complete(Reply(completion=None, usage=response.usage))
+        await self._pass_on(response, chunks, iterator)
+
+    async def _pass_on(
+        self, response: LaneResponse, chunks: list[bytes], rest: AsyncIterator[bytes]
+    ) -> None:
+        await self._start(response, ())
+        await self._body(b"".join(chunks))
+        async for chunk in rest:
+            await self._body(chunk)
+        await self._body(b"", last=True)
+
+    async def _try_complete(self, watch: ResponseWatch, response: LaneResponse) -> bool:
+        assembler, done = assemble(watch.content, orjson.loads)
+        if not done:
+            watch.ended = False
+            return False
+        usage = response.usage or assembler.usage
+        await self._complete(Reply(completion=assembler.completion(), usage=usage))
+        return True
+
+    async def _finish_unmarked(self, watch: ResponseWatch, response: LaneResponse) -> None:
+        """The stream ended without `[DONE]`: some upstreams do that, and so does a cut one."""
+        if watch.opaque:
+            await self._complete(Reply(completion=None, usage=response.usage))
+            return
+        assembler, _ = assemble(watch.content, orjson.loads)
+        if assembler.error is None and not assembler.finished:
+            raise UpstreamMalformed("the upstream's stream ended without a finish reason")
+        completion = assembler.completion() if assembler.finished else None
+        await self._complete(Reply(completion=completion, usage=response.usage or assembler.usage))
+
+    async def _break_off(self, exc: UpstreamFailure) -> None:
+        """One error event, then the connection is closed without the end of the body.
+
+        Many clients take a stream that just ends for a complete one.
+        """
+        self._exchange.error = exc.label
+        await self._body(b"\n\n" + encode_event(exc.payload()))
+
+    async def _with_keepalive(self, response: LaneResponse) -> AsyncIterator[bytes]:
+        iterator = response.__aiter__()
+        if not self._keepalive_s:
+            async for chunk in iterator:
+                yield chunk
+            return
+        at_boundary = True
+        while True:
+            pending = spawn(_next(iterator))
+            try:
+                while not (await asyncio.wait({pending}, timeout=self._keepalive_s))[0]:
+                    if at_boundary:
+                        await self._body(encode_comment("keep-alive"))
+            except BaseException:
+                pending.cancel()
+                raise
+            chunk = pending.result()
+            if not chunk:
+                return
+            at_boundary = chunk.endswith((b"\n\n", b"\r\n\r\n"))
+            yield chunk
+
+    async def _start(self, response: LaneResponse, drop: tuple[bytes, ...]) -> None:
+        headers: RawHeaders = [h for h in response.headers if h[0] not in drop]
+        self._exchange.answer_starts()
+        await self._send(
+            {"type": "http.response.start", "status": response.status, "headers": headers}
+        )
+
+    async def _body(self, body: bytes, *, last: bool = False) -> None:
+        if last:
+            self._disconnect.stop()
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+async def _next(iterator: AsyncIterator[bytes]) -> bytes:
+    return await anext(iterator, b"")
+
+
+def _reply(response: LaneResponse, watch: ResponseWatch) -> Reply:
+    if watch.opaque:
+        return Reply(completion=None, usage=response.usage)
+    try:
+        completion = parse_object(watch.content, orjson.loads)
+    except Exception as exc:
+        raise UpstreamMalformed(
+            f"the upstream answered {response.status} with a body that is not a JSON object"
+        ) from exc
+    usage = completion.get("usage")
+    return Reply(
+        completion=completion,
+        usage=response.usage or (usage if isinstance(usage, dict) else None),
+    )

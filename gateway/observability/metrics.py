@@ -1,0 +1,84 @@
+"""Every metric of the gateway, declared in one place; labels come from closed sets only."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+# Seconds: from the gateway's own share of a request to a long completion.
+_LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """One registry per gateway, so that two can run in one process."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "gateway_requests_total",
+            "Requests answered, by route, status and lane.",
+            ("route", "status", "lane"),
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "gateway_request_duration_seconds",
+            "From the request's first byte to the answer's last.",
+            ("route",),
+            buckets=_LATENCY,
+            registry=registry,
+        )
+        self.overhead = Histogram(
+            "gateway_overhead_seconds",
+            "Time a request spent in the gateway before it was forwarded.",
+            ("route",),
+            buckets=_OVERHEAD,
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "gateway_requests_in_flight", "Requests being served now.", registry=registry
+        )
+        self.attempts = Counter(
+            "gateway_upstream_attempts_total",
+            "Calls made upstream, by deployment and outcome.",
+            ("deployment", "outcome"),
+            registry=registry,
+        )
+        self.errors = Counter(
+            "gateway_errors_total",
+            "Errors by kind; `client_gone` is a client that left.",
+            ("kind",),
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "gateway_tokens_total",
+            "Tokens reported by upstreams.",
+            ("direction",),
+            registry=registry,
+        )
+        self.config_reloads = Counter(
+            "gateway_config_reloads_total", "Reloads of the config.", ("result",), registry=registry
+        )
+        self._request_labels: dict[tuple[str, int, str], Counter] = {}
+        self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
+
+    def observe(
+        self, route: str, status: int, lane: str, duration_s: float, overhead_s: float
+    ) -> None:
+        """Count one finished request; the label lookups are kept, they cost more than the count."""
+        key = (route, status, lane)
+        counter = self._request_labels.get(key)
+        if counter is None:
+            counter = self._request_labels[key] = self.requests.labels(route, str(status), lane)
+        counter.inc()
+        histograms = self._duration_labels.get(route)
+        if histograms is None:
+            histograms = (self.duration.labels(route), self.overhead.labels(route))
+            self._duration_labels[route] = histograms
+        histograms[0].observe(duration_s)
+        histograms[1].observe(overhead_s)
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,213 @@
+"""One request to its targets: headers, retries, fallbacks; returns the first usable answer."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import httpx
+
+from gateway.config import RouterSettings
+from gateway.errors import UpstreamFailure
+from gateway.observability.metrics import Metrics
+from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
+from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.native import NativeLane
+
+INSTANCE_HEADER = b"x-gateway-instance"
+
+# What authenticates a client to its provider; it goes to that provider only.
+CREDENTIAL_HEADERS = frozenset(
+    {
+        b"authorization",
+        b"api-key",
+        b"x-api-key",
+        b"x-goog-api-key",
+        b"cookie",
+        b"openai-organization",
+        b"openai-project",
+    }
+)
+# Set anew for each connection, or meant for the gateway itself.
+_OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
+
+# Another attempt may succeed: rate limits and server errors (529 is Anthropic's "overloaded").
+RETRY_STATUSES = frozenset({429, 500, 502, 503, 504, 529})
+
+
+class ForeignLane(Protocol):
+    """The LiteLLM lane, as the dispatcher sees it."""
+
+    async def send(
+        self, target: Target, body: Mapping[str, Any], headers: RawHeaders
+    ) -> LaneResponse:
+        """One call; streams when the body says so.
+
+        Raises:
+            UpstreamFailure: whatever went wrong, in OpenAI's error shape.
+        """
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request on its way out."""
+
+    method: str
+    path: str
+    """Below the target's `api_base`, with a leading slash."""
+
+    headers: RawHeaders
+    query: bytes = b""
+    key_header: bytes | None = None
+    """The client's header that held a gateway key: never forwarded."""
+
+    body: Callable[[str | None], bytes]
+    """The bytes to send when a target asks for this model (None: the client's own)."""
+
+    parsed: Callable[[str | None], Mapping[str, Any]]
+    """The same as JSON, for the LiteLLM lane."""
+
+    attempts: list[str] = field(default_factory=list)
+    """What became of each attempt: `<deployment>:<status or error label>`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """The answer to relay, and who gave it."""
+
+    response: LaneResponse
+    target: Target
+
+
+class Dispatcher:
+    """Tries targets in order until one answers with something worth relaying."""
+
+    def __init__(
+        self,
+        table: DeploymentTable,
+        native: NativeLane,
+        foreign: ForeignLane,
+        settings: RouterSettings,
+        metrics: Metrics,
+    ) -> None:
+        self.instance = secrets.token_hex(8).encode()
+        self._table = table
+        self._native = native
+        self._foreign = foreign
+        self._settings = settings
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, call: Call, model: str) -> Delivery:
+        """The first answer worth relaying, else the last attempt's error answer.
+
+        Raises:
+            UpstreamFailure: the last attempt gave no answer at all.
+        """
+        candidates = self._table.candidates(model, self._loop.time())
+        schedule = attempt_schedule(candidates, self._settings.num_retries)
+        at = 0
+        while True:
+            target = schedule[at]
+            outcome = await self._attempt(call, target)
+            if isinstance(outcome, Delivery) and outcome.response.status not in RETRY_STATUSES:
+                return outcome
+            self._table.failed(target, self._loop.time())
+            upcoming, pause_s = self._next(schedule, at, outcome)
+            if upcoming is None:
+                if isinstance(outcome, Delivery):
+                    return outcome
+                raise outcome
+            if isinstance(outcome, Delivery):
+                await outcome.response.aclose()
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            at = upcoming
+
+    async def _attempt(self, call: Call, target: Target) -> Delivery | UpstreamFailure:
+        try:
+            response = await self._forward(call, target)
+        except UpstreamFailure as exc:
+            self._note(call, target, exc.label if exc.raw_body is None else str(exc.status))
+            return exc
+        self._note(call, target, str(response.status))
+        if response.status < 400:
+            self._table.succeeded(target)
+        return Delivery(response=response, target=target)
+
+    async def _forward(self, call: Call, target: Target) -> LaneResponse:
+        if target.lane == "litellm":
+            return await self._foreign.send(target, call.parsed(target.model), call.headers)
+        headers = outgoing_headers(call, target, self.instance)
+        url = target_url(target.api_base, call.path, call.query)
+        return await self._native.send(call.method, url, headers, call.body(target.model))
+
+    def _note(self, call: Call, target: Target, outcome: str) -> None:
+        call.attempts.append(f"{target.name}:{outcome}")
+        self._metrics.attempts.labels(target.name, outcome).inc()
+
+    def _next(
+        self, schedule: list[Target], at: int, outcome: Delivery | UpstreamFailure
+    ) -> tuple[int | None, float]:
+        """(where in the schedule to go on, or None; seconds to wait before)."""
+        wait_s, same_again = self._patience(outcome, at)
+        for index in range(at + 1, len(schedule)):
+            if schedule[index] is not schedule[at]:
+                return index, 0.0
+            if same_again:
+                return index, wait_s
+        return None, 0.0
+
+    def _patience(self, outcome: Delivery | UpstreamFailure, at: int) -> tuple[float, bool]:
+        """(seconds to wait before asking the same target again, whether that makes sense)."""
+        if isinstance(outcome, Delivery):
+            asked, retryable = retry_after_s(outcome.response.headers), True
+        else:
+            asked, retryable = outcome.retry_after_s, outcome.retryable
+        if asked is None:
+            return self._settings.backoff_s * 2**at, retryable
+        return asked, retryable and asked <= self._settings.max_retry_after_s
+
+
+def attempt_schedule(candidates: list[Target], num_retries: int) -> list[Target]:
+    """Targets in the order to try: the requested name's in turn, each fallback once after them."""
+    own = [t for t in candidates if t.name == candidates[0].name]
+    turns = max(len(own), 1 + num_retries)
+    return [own[i % len(own)] for i in range(turns)] + candidates[len(own) :]
+
+
+def outgoing_headers(call: Call, target: Target, instance: bytes) -> RawHeaders:
+    """The client's headers as this target may see them, with the target's own key."""
+    drop = _OWN_HEADERS
+    if call.key_header:
+        drop |= {call.key_header}
+    if target.api_key or not target.forward_client_key:
+        drop |= CREDENTIAL_HEADERS
+    out = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
+    if target.api_key:
+        out.append((b"authorization", f"Bearer {target.api_key}".encode()))
+    out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
+    out.append((INSTANCE_HEADER, instance))
+    return out
+
+
+def retry_after_s(headers: RawHeaders) -> float | None:
+    """Seconds the upstream asks to wait; None when it does not say, or says it as a date."""
+    for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
+        try:
+            return max(0.0, float(header(headers, name)) / unit)
+        except ValueError:
+            continue
+    return None
+
+
+@functools.lru_cache(maxsize=512)
+def target_url(base: httpx.URL, path: str, query: bytes) -> httpx.URL:
+    """The upstream URL; kept, because parsing one costs more than sending the request."""
+    raw = base.raw_path.split(b"?")[0].rstrip(b"/") + path.encode("ascii", "replace")
+    return base.copy_with(raw_path=raw + (b"?" + query if query else b""))

@@ -1,0 +1,96 @@
+"""Watching an answer pass by: keeps its bytes, undoes its compression, tells when it has ended."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from gateway.wire.sse import SSEDecoder, SSEEvent
+
+# zlib's window argument that accepts both gzip and zlib headers.
+_ANY_ZLIB_HEADER: Final = 47
+_MARKER: Final = b"[DONE]"
+
+
+class _Inflater(Protocol):
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class ResponseWatch:
+    """Sees every byte of an answer and changes none.
+
+    Keeps at most `limit_bytes` (decompressed); beyond that, or under a compression it cannot undo,
+    it is `opaque`: the answer goes through unwatched.
+    """
+
+    __slots__ = ("_chunks", "_inflater", "_limit", "_size", "_tail", "ended", "opaque")
+
+    def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:
+        encoding = content_encoding.strip().lower()
+        self._inflater: _Inflater | None = None
+        if encoding in (b"gzip", b"x-gzip", b"deflate"):
+            self._inflater = zlib.decompressobj(_ANY_ZLIB_HEADER)
+        self.opaque = encoding not in (b"", b"identity", b"gzip", b"x-gzip", b"deflate")
+        self.ended = False
+        self._chunks: list[bytes] = []
+        self._limit = limit_bytes
+        self._size = 0
+        self._tail = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Look at the next bytes; sets `ended` when a stream's end marker may be among them."""
+        if self.opaque:
+            return
+        if self._inflater is not None:
+            try:
+                chunk = self._inflater.decompress(chunk)
+            except zlib.error:
+                self._give_up()
+                return
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if self._size > self._limit:
+            self._give_up()
+            return
+        if _MARKER in chunk or (self._tail and _MARKER in self._tail + chunk[:5]):
+            self.ended = True
+        # Only a `[` near the end can be the start of a marker that the next chunk completes.
+        self._tail = chunk[-5:] if b"[" in chunk[-5:] else b""
+
+    @property
+    def content(self) -> bytes:
+        """Everything seen, decompressed; empty when opaque."""
+        return b"".join(self._chunks)
+
+    def _give_up(self) -> None:
+        self.opaque = True
+        self._chunks = []
+
+
+class UsageFilter:
+    """Takes the usage chunk out of a stream whose client did not ask for it."""
+
+    __slots__ = ("_decoder", "_loads")
+
+    def __init__(self, loads: Callable[[bytes], Any] = json.loads) -> None:
+        self._decoder = SSEDecoder()
+        self._loads = loads
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The bytes of `chunk` (and what was held before it) that the client shall see."""
+        return b"".join(e.raw for e in self._decoder.feed(chunk) if not self._is_usage(e))
+
+    def flush(self) -> bytes:
+        """What was held at the end of the stream."""
+        return b"".join(e.raw for e in self._decoder.flush() if not self._is_usage(e))
+
+    def _is_usage(self, event: SSEEvent) -> bool:
+        if b'"usage"' not in event.data or b'"choices"' not in event.data:
+            return False
+        try:
+            chunk = self._loads(event.data)
+        except ValueError:
+            return False
+        return isinstance(chunk, dict) and chunk.get("choices") == [] and bool(chunk.get("usage"))
