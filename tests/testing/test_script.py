@@ -1,0 +1,122 @@
+"""How a script is used up, and what a scripted model can see."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from gateway.testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def say(client: openai.OpenAI) -> str | None:
+    """The text of one completion."""
+    return client.chat.completions.create(model="m", messages=HELLO).choices[0].message.content
+
+
+def test_entries_are_used_in_order(
+    upstream: ScriptedUpstream, openai_client: openai.OpenAI
+) -> None:
+    """Each request takes the next entry; then the default answers."""
+    upstream.script(Reply("a"), Reply("b"))
+    assert [say(openai_client) for _ in range(3)] == ["a", "b", "You said: hello"]
+
+
+def test_the_default_can_be_replaced(openai_client: openai.OpenAI) -> None:
+    """A reply given to the constructor answers everything."""
+    with ScriptedUpstream(Reply("always")) as server:
+        client = openai_client.with_options(base_url=server.base_url)
+        assert [say(client), say(client)] == ["always", "always"]
+
+
+def test_a_callable_sees_the_transcript(openai_client: openai.OpenAI) -> None:
+    """A model can decide from the messages: a tool loop of four steps ends by itself."""
+
+    def model(request: ReceivedRequest) -> Reply:
+        results = [m for m in request.messages if m["role"] == "tool"]
+        if len(results) == 3:
+            return Reply(f"read {results[-1]['content']}")
+        return Reply(tool_calls=(ToolCall("read", {"page": len(results)}),))
+
+    messages: list[object] = list(HELLO)
+    with ScriptedUpstream(model) as server:
+        client = openai_client.with_options(base_url=server.base_url)
+        for step in range(4):
+            reply = client.chat.completions.create(model="m", messages=messages)
+            message = reply.choices[0].message
+            messages.append(message)
+            for call in message.tool_calls or ():
+                result = f"page {step}"
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    assert message.content == "read page 2"
+
+
+def test_a_callable_may_choose_a_fault(
+    upstream: ScriptedUpstream, openai_client: openai.OpenAI
+) -> None:
+    """A callable entry can answer with a fault."""
+    upstream.script(lambda request: Fault(FaultKind.BAD_REQUEST, message=request.model))
+    with pytest.raises(openai.BadRequestError, match="'message': 'm'"):
+        say(openai_client)
+
+
+def test_what_a_callable_raises_is_seen_by_both_sides(openai_client: openai.OpenAI) -> None:
+    """The client gets status 500 and the end of the `with` block raises the script's error."""
+
+    def model(request: ReceivedRequest) -> Reply:
+        raise KeyError("not in the script")
+
+    def run() -> None:
+        with ScriptedUpstream(model) as server:
+            client = openai_client.with_options(base_url=server.base_url)
+            with pytest.raises(openai.InternalServerError, match="not in the script"):
+                say(client)
+
+    with pytest.raises(KeyError, match="not in the script"):
+        run()
+
+
+def test_entries_can_wait_for_a_path(
+    upstream: ScriptedUpstream, openai_client: openai.OpenAI
+) -> None:
+    """Entries for a path serve that path only, whatever the method."""
+    upstream.script(Fault(FaultKind.UNAVAILABLE), path="/models")
+    assert say(openai_client) == "You said: hello"
+    with pytest.raises(openai.InternalServerError):
+        openai_client.models.list()
+    assert len(openai_client.models.list().data) == 2
+
+
+def test_a_get_leaves_the_script_alone(upstream: ScriptedUpstream) -> None:
+    """Listing models does not use up what is meant for completions."""
+    upstream.script(Reply("kept"))
+    httpx.get(f"{upstream.base_url}/models")
+    assert upstream.pending == 1
+
+
+def test_reset_forgets(upstream: ScriptedUpstream, openai_client: openai.OpenAI) -> None:
+    """After a reset nothing is queued and nothing is recorded."""
+    say(openai_client)
+    upstream.script(Reply("late"))
+    upstream.reset()
+    assert (upstream.pending, len(upstream.requests)) == (0, 0)
+    assert say(openai_client) == "You said: hello"
+
+
+def test_a_server_can_be_stopped_twice() -> None:
+    """Stopping is idempotent and frees the port."""
+    server = ScriptedUpstream()
+    server.start()
+    port = server.port
+    server.stop()
+    server.stop()
+    with ScriptedUpstream(port=port) as again:
+        assert again.port == port
+
+
+def test_a_taken_port_is_an_error(upstream: ScriptedUpstream) -> None:
+    """Starting on a port in use raises in the caller's thread."""
+    with pytest.raises(OSError, match="in use"):
+        ScriptedUpstream(port=upstream.port).start()
