@@ -1,0 +1,179 @@
+"""What one message says, whatever form its content has; reading never raises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gateway.steering.etrace.render import FRAME_OPEN, strip_guidance
+
+_TEXT_PARTS = ("text", "input_text", "output_text", None)
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call as the model asked for it; `id` is empty when there is none.
+
+    `observation` is set when the message that makes the call also holds its result (text only).
+    """
+
+    name: str = ""
+    arguments: str = ""
+    id: str = ""
+    observation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """An answer to a call; `name` is the tool's, where the message tells."""
+
+    text: str
+    id: str = ""
+    name: str = ""
+    is_error: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Content:
+    """A message's content taken apart: text as one piece, reasoning, calls, results.
+
+    `guidance_only`: there was text, and nothing of it is left without our own guidance.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    guidance_only: bool = False
+
+
+def text(value: object) -> str:
+    """`value` when it is text, else nothing."""
+    return value if isinstance(value, str) else ""
+
+
+def read_content(value: object) -> Content:
+    """Takes a message's `content` apart; text parts are joined without a separator.
+
+    Parts of other kinds (images, files, unknown ones) are left out; a number counts as its digits.
+    """
+    content = Content()
+    texts: list[str] = []
+    reasoning: list[str] = []
+    for part in _parts(value):
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping):
+            _read_part(part, texts, reasoning, content)
+    joined = "".join(texts)
+    content.text = without_guidance(joined)
+    content.guidance_only = bool(joined) and not content.text
+    content.reasoning = "\n".join(reasoning)
+    return content
+
+
+def _parts(value: object) -> Iterator[object]:
+    if isinstance(value, list | tuple):
+        yield from value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+    else:
+        yield value
+
+
+def _read_part(
+    part: Mapping[str, object], texts: list[str], reasoning: list[str], content: Content
+) -> None:
+    kind = part.get("type")
+    if kind in _TEXT_PARTS:
+        texts.append(text(part.get("text")))
+    elif kind == "refusal":
+        texts.append(text(part.get("refusal")))
+    elif kind in ("thinking", "reasoning"):
+        reasoning.append(text(part.get("thinking")) or text(part.get("text")))
+    elif kind == "tool_use":
+        content.calls.append(_call(part, part))
+    elif kind == "tool_result":
+        content.results.append(read_result(part, part.get("tool_use_id")))
+
+
+def read_result(message: Mapping[str, object], call_id: object) -> Result:
+    """The result in a tool message or a tool_result part; an error only where it is flagged."""
+    value = message.get("content")
+    if isinstance(value, str):
+        observation = without_guidance(value)
+    else:
+        observation = without_guidance("".join(_result_texts(value)))
+    return Result(
+        text=observation,
+        id=text(call_id),
+        name=text(message.get("name")),
+        is_error=message.get("is_error") is True,
+    )
+
+
+def _result_texts(value: object) -> Iterator[str]:
+    for part in _parts(value):
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS:
+            yield text(part.get("text"))
+
+
+def read_calls(message: Mapping[str, object], content: Content) -> list[Call]:
+    """The calls of an assistant message: `tool_calls`, else tool_use parts, else `function_call`.
+
+    An entry that cannot be read stays as a call without a name, so that its result has a place.
+    """
+    listed = message.get("tool_calls")
+    entries = listed if isinstance(listed, list | tuple) else [listed] if listed else []
+    if isinstance(listed, str | int | float):
+        entries = []
+    if not entries and not content.calls:
+        legacy = message.get("function_call")
+        entries = [legacy] if isinstance(legacy, Mapping) else []
+    return [_read_call(entry) for entry in entries] or content.calls
+
+
+def _read_call(entry: object) -> Call:
+    if not isinstance(entry, Mapping):
+        return Call()
+    inner = entry.get("function") or entry.get("custom")
+    return _call(entry, inner if isinstance(inner, Mapping) else entry)
+
+
+def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> Call:
+    arguments = function.get("arguments")
+    return Call(
+        id=text(entry.get("id")),
+        name=text(function.get("name")),
+        arguments=as_text(function.get("input") if arguments is None else arguments),
+    )
+
+
+def as_text(arguments: object) -> str:
+    """Arguments as text: text as it is, nothing for null, anything else as JSON."""
+    if isinstance(arguments, str):
+        return arguments
+    if arguments is None:
+        return ""
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+
+
+def read_reasoning(message: Mapping[str, object], content: Content) -> str:
+    """Reasoning from the message's own fields, else from the parts of its content."""
+    for name in _REASONING_FIELDS:
+        value = text(message.get(name))
+        if value:
+            return value
+    return content.reasoning
+
+
+def without_guidance(value: str) -> str:
+    """`value` without what this gateway itself put in: never what the agent said or saw."""
+    return strip_guidance(value) if FRAME_OPEN in value else value

@@ -1,0 +1,150 @@
+"""The difficulty state machine: how hard the agent has been working lately.
+
+Rules are rows `(from, guard, to)`, tried in order; when no guard holds the state stays.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+SkipExit = Literal["hold", "demote", "absorb"]
+SKIP_EXITS: tuple[str, ...] = ("hold", "demote", "absorb")
+
+
+class FSMState(enum.Enum):
+    """State of a run after its newest scored step; the value is the name.
+
+    END is set by the boundary of a run, never by scores.
+    """
+
+    INIT = "INIT"
+    FAST = "FAST"
+    NORMAL = "NORMAL"
+    SLOW = "SLOW"
+    SKIP = "SKIP"
+    END = "END"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FSMSettings:
+    """Thresholds in [0, 1], windows in scored steps.
+
+    `skip_exit` says where SKIP goes on a score that neither leaves nor confirms it: `hold` stays,
+    `demote` falls back to SLOW, `absorb` stays whatever the score until the run ends.
+
+    Raises:
+        ValueError: a window below 1, a threshold or margin outside [0, 1], thresholds not in order.
+    Source: reference section 3.
+    """
+
+    fast_threshold: float = 0.2
+    slow_threshold: float = 0.6
+    skip_threshold: float = 0.85
+    hysteresis_margin: float = 0.1
+    fast_window: int = 6
+    slow_window: int = 5
+    skip_window: int = 35
+    skip_exit: SkipExit = "hold"
+
+    def __post_init__(self) -> None:
+        for name in ("fast_threshold", "slow_threshold", "skip_threshold", "hysteresis_margin"):
+            _refuse_outside_unit(name, getattr(self, name))
+        for name in ("fast_window", "slow_window", "skip_window"):
+            _refuse_below_one(name, getattr(self, name))
+        if self.fast_threshold >= self.slow_threshold:
+            raise ValueError(
+                f"fast_threshold: {self.fast_threshold!r} is not below "
+                f"slow_threshold {self.slow_threshold!r}"
+            )
+        if self.slow_threshold > self.skip_threshold:
+            raise ValueError(
+                f"slow_threshold: {self.slow_threshold!r} is above "
+                f"skip_threshold {self.skip_threshold!r}"
+            )
+        if self.skip_exit not in SKIP_EXITS:
+            raise ValueError(f"skip_exit: {self.skip_exit!r} is none of {', '.join(SKIP_EXITS)}")
+
+    @property
+    def longest_window(self) -> int:
+        """Scored steps of history that a transition can depend on."""
+        return max(self.fast_window, self.slow_window, self.skip_window)
+
+
+def _refuse_outside_unit(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name}: expected a number in [0, 1], got {value!r}")
+
+
+def _refuse_below_one(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
+
+
+Guard = Callable[[Sequence[float], FSMSettings], bool]
+
+
+def _always(_history: Sequence[float], _settings: FSMSettings) -> bool:
+    return True
+
+
+def _easy_window(history: Sequence[float], s: FSMSettings) -> bool:
+    tail = history[-s.fast_window :]
+    return len(tail) == s.fast_window and max(tail) < s.fast_threshold
+
+
+def _hard_window(history: Sequence[float], s: FSMSettings) -> bool:
+    tail = history[-s.slow_window :]
+    return len(tail) == s.slow_window and min(tail) > s.slow_threshold
+
+
+def _very_hard_window(history: Sequence[float], s: FSMSettings) -> bool:
+    tail = history[-s.skip_window :]
+    return len(tail) == s.skip_window and min(tail) > s.skip_threshold
+
+
+def _leaves_fast(history: Sequence[float], s: FSMSettings) -> bool:
+    return history[-1] > s.fast_threshold + s.hysteresis_margin
+
+
+def _leaves_slow(history: Sequence[float], s: FSMSettings) -> bool:
+    return history[-1] < s.slow_threshold - s.hysteresis_margin
+
+
+def _demoted(history: Sequence[float], s: FSMSettings) -> bool:
+    return s.skip_exit == "demote" and not _very_hard_window(history, s)
+
+
+def _leaves_skip(history: Sequence[float], s: FSMSettings) -> bool:
+    return s.skip_exit != "absorb" and _leaves_slow(history, s)
+
+
+RULES: tuple[tuple[FSMState, Guard, FSMState], ...] = (
+    (FSMState.INIT, _always, FSMState.NORMAL),
+    (FSMState.NORMAL, _easy_window, FSMState.FAST),
+    (FSMState.NORMAL, _hard_window, FSMState.SLOW),
+    (FSMState.FAST, _leaves_fast, FSMState.NORMAL),
+    (FSMState.SLOW, _leaves_slow, FSMState.NORMAL),
+    (FSMState.SLOW, _very_hard_window, FSMState.SKIP),
+    (FSMState.SKIP, _leaves_skip, FSMState.NORMAL),
+    (FSMState.SKIP, _demoted, FSMState.SLOW),
+)
+"""Every transition; all comparisons are strict. Source: reference section 3."""
+
+
+def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings) -> FSMState:
+    """The state after the newest score; one transition per scored step.
+
+    `history` holds all difficulty scores of the run in order, the new one last; only its last
+    `settings.longest_window` items are looked at. Without a score, or with NaN as the newest one,
+    the state stays as it is. Never raises.
+    """
+    if not history or math.isnan(history[-1]):
+        return state
+    for origin, guard, target in RULES:
+        if origin is state and guard(history, settings):
+            return target
+    return state

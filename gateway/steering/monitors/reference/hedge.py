@@ -1,0 +1,70 @@
+"""Hedge: the thoughts retract something, or grow less certain."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.steering.difficulty import HEDGES, HEDGES_PER_WORD
+from gateway.steering.monitors.base import MonitorSettings
+from gateway.steering.monitors.reference.call import Call
+
+PHRASES = (*HEDGES, "let me think", "on second thought")
+RETRACTION = re.compile(
+    r"\b(?:bug|issue|problem|fix)\s+is\s+(?:not|actually)\b"
+    r"|\bi\s+was\s+wrong\b"
+    r"|\bnever\s*mind\b"
+    r"|\bdisregard\s+(?:that|my\s+last)\b",
+    re.IGNORECASE,
+)
+# A shorter run has no halves worth comparing.
+MIN_THOUGHTS = 4
+HEALTHY_RATIO, RATIO_SPAN = 2.0, 3.0
+
+
+class Hedge:
+    """Hedging phrases per word, late against early; any retraction scores 1 for ever.
+
+    Source: reference section 4.6.
+    """
+
+    __slots__ = ("_hedges", "_retraction", "_words")
+
+    def __init__(self, _settings: MonitorSettings) -> None:
+        # Sums after each thought, from which both halves follow without going back.
+        self._hedges = [0]
+        self._words = [0]
+        self._retraction = ""
+
+    def push(self, call: Call) -> None:
+        """Count the phrases of a thought."""
+        thought = call.thought
+        if not thought:
+            return
+        lowered = thought.lower()
+        self._hedges.append(self._hedges[-1] + sum([lowered.count(p) for p in PHRASES]))
+        self._words.append(self._words[-1] + len(thought.split()))
+        if not self._retraction:
+            found = RETRACTION.search(thought)
+            self._retraction = found.group() if found else ""
+
+    def reading(self) -> tuple[float, str]:
+        """1 after a retraction; hedges per word in a short run; else the late over the early."""
+        if self._retraction:
+            return 1.0, f"retraction: {' '.join(self._retraction.split())}"
+        hedges, words = self._hedges, self._words
+        thoughts = len(hedges) - 1
+        if thoughts < MIN_THOUGHTS:
+            score = min(hedges[-1] / (HEDGES_PER_WORD * words[-1] + 1), 1.0)
+        else:
+            half = thoughts // 2
+            early = hedges[half] / max(words[half], 1)
+            late = (hedges[-1] - hedges[half]) / max(words[-1] - words[half], 1)
+            score = _growth(early, late)
+        return score, f"{hedges[-1]} hedges in {words[-1]} words" if score else ""
+
+
+def _growth(early: float, late: float) -> float:
+    if not early:
+        return min(late / HEDGES_PER_WORD, 1.0)
+    ratio = late / early
+    return 0.0 if ratio <= HEALTHY_RATIO else min((ratio - 1) / RATIO_SPAN, 1.0)

@@ -1,0 +1,88 @@
+"""Test repeat: a test fails twice in the same way."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.steering.monitors.base import MonitorSettings
+from gateway.steering.monitors.reference.call import Call
+
+TEST_HINTS = ("pytest", "test", "run_tests", "npm test", "cargo test")
+FAILURE_MARKS = ("assertionerror", "failed ", "failures=")
+HEAD_CHARS = 60
+SIGNATURE_CHARS = 200
+# A prefix of this length, up to a line end, nearly always yields the whole signature.
+_PREFIX_CHARS = 2000
+
+# What differs between two runs of one failing test, in the order of replacement.
+_VOLATILE = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?:/tmp/|C:\\Users\\|/var/folders/)\S*",
+        r"(?i:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})",
+        r"(?i:0x[0-9a-f]+)",
+        r"(?i:pid[=: ]\d+)",
+        r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}\S*",
+        r"\b\d{10,}\b",
+    )
+)
+_PLACEHOLDER = "#"
+
+
+class TestRepeat:
+    """1 once two neighbouring failures of test steps have one signature; never expires.
+
+    Steps that are no failing tests add nothing and break nothing. Source: reference section 4.4.
+    """
+
+    __slots__ = ("_last", "_repeated")
+
+    def __init__(self, _settings: MonitorSettings) -> None:
+        self._last = ""
+        self._repeated = ""
+
+    def push(self, call: Call) -> None:
+        """Compare a failing test with the one before."""
+        if self._repeated or not call.failed or not _is_test(call):
+            return
+        signature = failure_signature(call.observation)
+        if signature and signature == self._last:
+            self._repeated = signature
+        self._last = signature
+
+    def reading(self) -> tuple[float, str]:
+        """1.0 after a repetition, else 0."""
+        if not self._repeated:
+            return 0.0, ""
+        return 1.0, f"same failure twice: {' '.join(self._repeated.split())[:80]}"
+
+
+def _is_test(call: Call) -> bool:
+    name, observation = call.name.lower(), call.lowered_observation
+    return (
+        any(hint in name for hint in TEST_HINTS)
+        or "test" in observation[:HEAD_CHARS]
+        or any(mark in observation for mark in FAILURE_MARKS)
+    )
+
+
+def failure_signature(observation: str) -> str:
+    """The first 200 characters of a failure without what changes from run to run.
+
+    Temporary paths, identifiers, addresses, process ids, time stamps and long numbers become one
+    placeholder each. Source: reference section 4, failure signature.
+    """
+    text = observation.lstrip()
+    cut = text.find("\n", _PREFIX_CHARS)
+    if cut >= 0:
+        # No volatile stretch crosses a line end, so a prefix of lines normalises by itself.
+        signature = _normalised(text[:cut])
+        if len(signature) >= SIGNATURE_CHARS:
+            return signature[:SIGNATURE_CHARS]
+    return _normalised(text)[:SIGNATURE_CHARS]
+
+
+def _normalised(text: str) -> str:
+    for pattern in _VOLATILE:
+        text = pattern.sub(_PLACEHOLDER, text)
+    return text.strip()

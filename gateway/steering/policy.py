@@ -1,0 +1,62 @@
+"""Policy: every threshold, window, weight and cap of the decision core, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gateway.steering.difficulty import DifficultySettings
+from gateway.steering.fsm import FSMSettings
+from gateway.steering.monitors import MonitorSettings
+
+RunBoundary = Literal["final_answer", "never"]
+RUN_BOUNDARIES: tuple[str, ...] = ("final_answer", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the core decides by; decisions are replayed exactly under an equal policy.
+
+    `run_boundary`: `final_answer` ends a run where an assistant message without a call is followed
+    by a user message, `never` keeps a conversation in one run.
+
+    Raises:
+        ValueError: unknown run boundary.
+    """
+
+    fsm: FSMSettings = field(default_factory=FSMSettings)
+    difficulty: DifficultySettings = field(default_factory=DifficultySettings)
+    monitors: MonitorSettings = field(default_factory=MonitorSettings)
+    run_boundary: RunBoundary = "final_answer"
+
+    def __post_init__(self) -> None:
+        if self.run_boundary not in RUN_BOUNDARIES:
+            known = ", ".join(RUN_BOUNDARIES)
+            raise ValueError(f"run_boundary: {self.run_boundary!r} is none of {known}")
+
+    def digest(self) -> str:
+        """SHA-256 over all values, 64 hex digits; equal for equal policies in any process."""
+        canonical = json.dumps(_plain(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    """`value` as JSON types, with no order in mappings and no difference between 1 and 1.0."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(str(_plain(item)) for item in value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return value

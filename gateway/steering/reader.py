@@ -1,0 +1,262 @@
+"""Reading steps off a transcript, message by message.
+
+Calls are read from `tool_calls`, the legacy `function_call`, `tool_use` parts, and three forms of
+text: a written-out list of calls, ReAct, and a block of code that the next user message answers.
+Which of them a conversation speaks is learnt on the way: a step is read with what came before it
+and what answers it, never with anything later. Once a conversation has made a real call, its texts
+are no longer searched for written ones.
+
+Consecutive assistant messages are separate steps, with one exception: one that has calls and no
+text of its own is the rest of the message right before it, if that made no call (some clients echo
+one reply as two messages).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.steering import text_protocols
+from gateway.steering.content import (
+    Call,
+    Content,
+    Result,
+    read_calls,
+    read_content,
+    read_reasoning,
+    read_result,
+    text,
+    without_guidance,
+)
+from gateway.steering.step import Action, Step
+
+
+class Change(enum.Enum):
+    """What reading one message did to the newest step."""
+
+    NONE = enum.auto()
+    OPENED = enum.auto()
+    """A new step began; the one before can no longer change."""
+    ANSWERED = enum.auto()
+    """The newest step got a result, or the rest of its calls."""
+    FINAL = enum.auto()
+    """A user message follows the newest step, which called nothing: it was a final answer."""
+
+
+class Draft:
+    """The newest step of a transcript, still open to answers."""
+
+    __slots__ = (
+        "block",
+        "calls",
+        "followed",
+        "index",
+        "reasoning",
+        "results",
+        "textual",
+        "thought",
+        "user_followed",
+    )
+
+    def __init__(self, reply: _Reply, index: int) -> None:
+        self.index = index
+        self.thought = reply.thought
+        self.reasoning = reply.reasoning
+        self.calls = reply.calls
+        self.textual = reply.textual
+        self.block = reply.block
+        self.results: list[Result] = []
+        self.followed = False
+        self.user_followed = False
+
+    @property
+    def acts(self) -> bool:
+        """Whether it has an action so far."""
+        return bool(self.calls or self.results)
+
+    def step(self) -> Step:
+        """The step with the answers known so far."""
+        return Step(
+            index=self.index,
+            thought=self.thought,
+            actions=_actions(self.calls, self.results),
+            reasoning=self.reasoning,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reply:
+    """An assistant message taken apart; `block`: code in it that may turn out to be a call."""
+
+    thought: str
+    reasoning: str
+    calls: list[Call]
+    textual: bool = False
+    block: text_protocols.TextCalls | None = None
+
+
+class StepReader:
+    """Reads a transcript message by message; the newest step is `draft`. Never raises."""
+
+    __slots__ = ("_blocks", "_native", "_steps", "_textual", "draft")
+
+    def __init__(self) -> None:
+        self.draft: Draft | None = None
+        self._steps = 0
+        self._native = False
+        self._textual = False
+        self._blocks = False
+
+    def read(self, message: object) -> Change:
+        """Take in the next message of the transcript."""
+        if not isinstance(message, Mapping):
+            return self._unreadable()
+        role = message.get("role")
+        if role == "assistant":
+            return self._assistant(message)
+        if role in ("tool", "function"):
+            return self._result(read_result(message, message.get("tool_call_id")))
+        if role == "user":
+            return self._user(read_content(message.get("content")))
+        if role in ("system", "developer"):
+            if self.draft is None:
+                self._prompt(read_content(message.get("content")).text)
+            return Change.NONE
+        return self._unreadable()
+
+    def would_call(self, reply: object) -> bool:
+        """Whether an assistant message, were it the next one, calls anything in any protocol."""
+        return isinstance(reply, Mapping) and bool(self._reply(reply).calls)
+
+    def _unreadable(self) -> Change:
+        if self.draft is not None:
+            self.draft.followed = True
+        return Change.NONE
+
+    def _prompt(self, prompt: str) -> None:
+        if text_protocols.asks_for_blocks(prompt):
+            self._blocks = self._textual = True
+
+    def _reply(self, message: Mapping[str, object]) -> _Reply:
+        content = read_content(message.get("content"))
+        thought = content.text.strip() or without_guidance(text(message.get("refusal"))).strip()
+        reply = _Reply(
+            thought=thought,
+            reasoning=read_reasoning(message, content),
+            calls=read_calls(message, content),
+        )
+        if reply.calls or self._native:
+            return reply
+        found = text_protocols.find_calls(thought)
+        reply.block = text_protocols.find_block(thought, unlabelled=self._blocks)
+        if found is None and self._blocks:
+            found, reply.block = reply.block, None
+        if found is not None:
+            reply.thought, reply.calls, reply.textual = found.thought, list(found.calls), True
+        return reply
+
+    def _assistant(self, message: Mapping[str, object]) -> Change:
+        reply = self._reply(message)
+        self._textual = self._textual or reply.textual
+        self._native = self._native or bool(reply.calls and not reply.textual)
+        before = self.draft
+        if before is not None and _continues(before, reply):
+            before.calls, before.textual, before.block = reply.calls, reply.textual, None
+            return Change.ANSWERED
+        self.draft = Draft(reply, self._steps)
+        self._steps += 1
+        return Change.OPENED
+
+    def _result(self, result: Result) -> Change:
+        draft = self.draft
+        if draft is None or (draft.user_followed and not draft.acts):
+            return Change.NONE
+        draft.followed = True
+        draft.results.append(result)
+        return Change.ANSWERED
+
+    def _user(self, content: Content) -> Change:
+        draft = self.draft
+        if draft is None:
+            self._prompt(content.text)
+            return Change.NONE
+        if content.results:
+            changes = [self._result(each) for each in content.results]
+            return Change.ANSWERED if Change.ANSWERED in changes else Change.NONE
+        if content.guidance_only or draft.user_followed:
+            return Change.NONE
+        draft.followed = draft.user_followed = True
+        return self._answer(draft, content.text)
+
+    def _answer(self, draft: Draft, answer: str) -> Change:
+        """The first user message behind a step: a result, a complaint, or the end of the run."""
+        if draft.textual:
+            return _answer_calls(draft, answer)
+        if draft.acts:
+            return Change.NONE
+        if draft.block is not None and text_protocols.looks_like_output(answer):
+            draft.thought, draft.calls = draft.block.thought, list(draft.block.calls)
+            draft.textual = self._textual = self._blocks = True
+            return _answer_calls(draft, answer)
+        if text_protocols.is_complaint(answer, textual=self._textual):
+            return Change.NONE
+        return Change.FINAL
+
+
+def _continues(draft: Draft, reply: _Reply) -> bool:
+    if draft.followed or draft.acts:
+        return False
+    return bool(reply.calls) and not reply.thought and not reply.reasoning
+
+
+def _answer_calls(draft: Draft, answer: str) -> Change:
+    """One user message answers written calls as a whole: it goes to the first without a result."""
+    at = next((i for i, call in enumerate(draft.calls) if call.observation is None), None)
+    if at is None:
+        if not text_protocols.is_observation(answer):
+            return Change.NONE
+        # What the model imagined behind its own call gives way to the real result.
+        at = len(draft.calls) - 1
+    observation = text_protocols.observation_of(answer)
+    draft.calls[at] = replace(draft.calls[at], observation=observation)
+    return Change.ANSWERED
+
+
+def _actions(calls: Sequence[Call], results: Sequence[Result]) -> tuple[Action, ...]:
+    """Calls with their results: matched by id, what is left over in order.
+
+    Without any call the results stand for themselves; results beyond the calls are dropped.
+    """
+    if not calls:
+        return tuple(_orphan(result) for result in results)
+    by_id: defaultdict[str, deque[int]] = defaultdict(deque)
+    for at, call in enumerate(calls):
+        by_id[call.id].append(at)
+    matched: dict[int, Result] = {}
+    rest = []
+    for result in results:
+        waiting = by_id.get(result.id) if result.id else None
+        if waiting:
+            matched[waiting.popleft()] = result
+        else:
+            rest.append(result)
+    free = [at for at in range(len(calls)) if at not in matched]
+    matched.update(zip(free, rest, strict=False))
+    return tuple(_action(call, matched.get(at)) for at, call in enumerate(calls))
+
+
+def _action(call: Call, result: Result | None) -> Action:
+    if result is None:
+        return Action(name=call.name, arguments=call.arguments, observation=call.observation or "")
+    return Action(
+        name=call.name,
+        arguments=call.arguments,
+        observation=result.text,
+        is_error=result.is_error,
+    )
+
+
+def _orphan(result: Result) -> Action:
+    return Action(name=result.name, observation=result.text, is_error=result.is_error)

@@ -1,0 +1,34 @@
+"""The values that the whole core works on: a step and its actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One tool call with its result.
+
+    `arguments` as the model sent them; `observation` uncut; `is_error` only where the protocol
+    flags the result as an error. `name` is empty for a result whose call could not be read.
+    """
+
+    name: str
+    arguments: str = ""
+    observation: str = ""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One assistant message and its answers; `index` counts the steps of a conversation from 0.
+
+    `thought` is the text beside the calls, without white space at the ends (clients change it when
+    they echo a reply). `tokens` is None where the source does not tell.
+    """
+
+    index: int
+    thought: str = ""
+    actions: tuple[Action, ...] = ()
+    reasoning: str = ""
+    tokens: int | None = None
