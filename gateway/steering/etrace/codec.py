@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gateway.steering.etrace.pattern import Pattern, Tier, failure_label
+from gateway.steering.etrace.labels import failure_label
+from gateway.steering.etrace.pattern import Pattern, Tier
 
 STRUCTURAL = frozenset(
     {

@@ -20,24 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.steering.monitors.base import FAILURE_TYPES
-
 MAX_TEXT_CHARS = 64_000
 """Longest text of one field. Source: the reference's limit for texts in its API."""
 
 MAX_ID_CHARS = 128
 """Longest pattern id, tenant or model family that is accepted."""
 
-FAILURE_ALIASES: Mapping[str, str] = {
-    **FAILURE_TYPES,
-    "infinite_loop": "loop",
-    "semantic_loop": "loop",
-    "late_sprawl": "budget",
-    "thrashing": "edit_revert",
-}
-"""Other names in use for the six labels, the monitors' own among them. Source: reference, C26."""
-
-_LABEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SPACE = re.compile(r"\s+")
 
 
@@ -155,20 +143,6 @@ def embedding_text(pattern: Pattern) -> str:
     signs = _text(pattern.fields.get("evidence"))
     found_by = " ".join(part for part in (texts.situation, signs) if part)
     return found_by or texts.diagnosis or texts.move or texts.instruction or texts.avoid
-
-
-def failure_label(name: str | None) -> str | None:
-    """The label for a failure's name, aliases resolved; None for none.
-
-    A label outside the six is kept: such a pattern is found by unfiltered look-ups only.
-    Raises: ValueError when `name` is no label (lower-case letters, digits, underscores).
-    """
-    if not name:
-        return None
-    label = FAILURE_ALIASES.get(name.lower(), name.lower())
-    if not _LABEL.fullmatch(label):
-        raise ValueError(f"failure_type: {name!r} is not a label of letters, digits and '_'")
-    return label
 
 
 def content_id(pattern: Pattern) -> str:

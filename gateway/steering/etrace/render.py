@@ -77,10 +77,10 @@ def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
     texts = content(pattern.fields)
     if pattern.tier is Tier.E3:
         pairs = _universal(texts, family)
-    elif pattern.tier is Tier.E2:
-        pairs = _failure(texts, family)
+    elif not (texts.move or texts.avoid):
+        pairs = []
     else:
-        pairs = _instance(texts, family)
+        pairs = _failure(texts, family) if pattern.tier is Tier.E2 else _instance(texts, family)
     pairs = pairs or _whatever(texts)
     lines = [(label, sanitise(text, limit)) for label, text in pairs]
     return "\n".join(f"{label}: {text}" for label, text in lines if text)
