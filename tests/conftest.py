@@ -121,7 +121,8 @@ def upstream() -> Iterator[ScriptedUpstream]:
 def gateway_server(upstream: ScriptedUpstream) -> Iterator[Callable[..., AppServer]]:
     """Start gateways from settings mappings; without a default upstream they use `upstream`.
 
-    The servers listen on a real socket and stop after the test, the newest first.
+    They listen on a real socket, configured as in production but with a short drain, and stop
+    after the test, the newest first. `server.app.runtime` gives access to a gateway's services.
     """
     running: list[AppServer] = []
 
@@ -130,9 +131,13 @@ def gateway_server(upstream: ScriptedUpstream) -> Iterator[Callable[..., AppServ
     ) -> AppServer:
         from gateway.app import build_app
         from gateway.config import settings_from_dict
+        from gateway.server import uvicorn_config
 
         mapping = {"default_upstream": {"api_base": upstream.base_url}, **(settings or {})}
-        server = AppServer(build_app(settings_from_dict(mapping, env)))
+        mapping["server"] = {"drain_s": 1, **mapping.get("server", {})}
+        loaded = settings_from_dict(mapping, env)
+        app = build_app(loaded)
+        server = AppServer(app, config=uvicorn_config(app, loaded))
         server.start()
         running.append(server)
         return server

@@ -21,16 +21,19 @@ POLL_S = 0.005
 class AppServer:
     """Runs an ASGI application with its lifespan between `start()` and `stop()`.
 
-    drain_s: how long `stop()` lets open requests finish. options: further `uvicorn.Config` options.
+    config: uvicorn's; its host and port are not used. None takes a quiet default.
     """
 
-    def __init__(self, app: Any, *, drain_s: float = 1.0, **options: Any) -> None:
+    def __init__(self, app: Any, *, config: uvicorn.Config | None = None) -> None:
         self.app = app
-        defaults = {"lifespan": "on", "log_level": "error", "access_log": False}
-        self._config = uvicorn.Config(
+        self._config = config or uvicorn.Config(
             app,
-            timeout_graceful_shutdown=max(1, round(drain_s)),
-            **{"server_header": False, "date_header": False, **defaults, **options},
+            lifespan="on",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=1,
         )
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None

@@ -36,8 +36,11 @@ class ScriptedUpstream:
             upstream.script(Fault(FaultKind.RATE_LIMIT, times=2), Reply("done"))
             client = OpenAI(base_url=upstream.base_url, api_key="any")
 
-    default: answers what no script entry matches. models: names that `/v1/models` lists.
-    port: 0 takes a free one. record: keep at most so many requests (None keeps all).
+    Waiting blocks the calling thread: in a coroutine use `asyncio.to_thread`.
+
+    default: answers what no script entry matches; a fault here strikes for ever.
+    models: names that `/v1/models` lists. port: 0 takes a free one.
+    record: keep at most so many requests (None keeps all).
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class ScriptedUpstream:
         self.errors: list[Exception] = []
         self.connections_opened = 0
         self._sequence = 0
-        self._queue: deque[list[object]] = deque()
+        self._queue: deque[tuple[str | None, Script]] = deque()
         self._open: set[Connection] = set()
         self._changed = threading.Condition()
         self._router = Router(models)
@@ -123,7 +126,7 @@ class ScriptedUpstream:
         with self._changed:
             for entry in entries:
                 times = entry.times if isinstance(entry, Fault) else 1
-                self._queue.extend([path, entry] for _ in range(times))
+                self._queue.extend((path, entry) for _ in range(times))
 
     @property
     def pending(self) -> int:
@@ -211,9 +214,10 @@ class ScriptedUpstream:
 
     def _match(self, request: ReceivedRequest) -> int | None:
         served = request.method == "POST" and not request.path.endswith("/count_tokens")
-        for index, (path, _) in enumerate(self._queue):
-            if served if path is None else request.path.endswith(str(path)):
-                return index
+        with self._changed:
+            for index, (path, _) in enumerate(self._queue):
+                if served if path is None else request.path.endswith(path):
+                    return index
         return None
 
     def _take(self, request: ReceivedRequest) -> Script | None:
@@ -223,7 +227,7 @@ class ScriptedUpstream:
                 return None
             entry = self._queue[index][1]
             del self._queue[index]
-            return entry  # type: ignore[return-value]
+            return entry
 
     # The server's thread.
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -49,5 +50,6 @@ def test_a_failing_start_up_is_an_error() -> None:
         raise RuntimeError("no store")
         yield
 
+    app = Starlette(lifespan=lifespan)
     with pytest.raises(RuntimeError, match="did not start"):
-        AppServer(Starlette(lifespan=lifespan), log_level="critical").start()
+        AppServer(app, config=uvicorn.Config(app, log_level="critical")).start()

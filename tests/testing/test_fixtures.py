@@ -1,0 +1,35 @@
+"""The fixtures that every other test builds on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+
+from gateway.testing import AppServer, Reply, ScriptedUpstream
+
+HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def test_the_gateway_under_test_talks_to_the_scripted_upstream(
+    upstream: ScriptedUpstream, gateway_server: Callable[..., AppServer]
+) -> None:
+    """Without settings, a request to the gateway reaches the scripted upstream and its reply us."""
+    upstream.script(Reply("through"))
+    answer = httpx.post(f"{gateway_server().base_url}/chat/completions", json=HELLO)
+    assert answer.json()["choices"][0]["message"]["content"] == "through"
+    assert upstream.last.json == HELLO
+
+
+def test_two_gateways_run_side_by_side(
+    upstream: ScriptedUpstream, gateway_server: Callable[..., AppServer]
+) -> None:
+    """Each call of the factory starts another gateway with settings of its own."""
+    with ScriptedUpstream(Reply("other")) as other:
+        servers = (
+            gateway_server(),
+            gateway_server({"default_upstream": {"api_base": other.base_url}}),
+        )
+        answers = [httpx.post(f"{s.base_url}/chat/completions", json=HELLO) for s in servers]
+    texts = [answer.json()["choices"][0]["message"]["content"] for answer in answers]
+    assert texts == ["You said: hello", "other"]
