@@ -49,7 +49,7 @@ ATTACKS = (
 )
 _FORBIDDEN = re.compile(
     r"\[\s*/?\s*(?:steering\s*guidance|system|inst)\s*\]|<\||\|>|<\s*/?\s*(?:system|user)\b[^<>]*>"
-    r"|</?s>|<<|^[ \t]*(?:human|assistant|system|user|developer)[ \t]*:",
+    r"|</?s>|<</?sys>>|^[ \t]*(?:human|assistant|system|user|developer)[ \t]*:",
     re.IGNORECASE | re.MULTILINE,
 )
 HOSTILE = st.lists(st.sampled_from(ATTACKS) | st.text(max_size=12), max_size=12).map("".join)
@@ -58,7 +58,7 @@ HOSTILE = st.lists(st.sampled_from(ATTACKS) | st.text(max_size=12), max_size=12)
 def escapes(text: str) -> bool:
     """Whether a reader could take part of `text` for something other than plain words."""
     hidden = [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\t\n"]
-    return bool(_FORBIDDEN.search(text.replace("<< ", ""))) or bool(hidden)
+    return bool(_FORBIDDEN.search(text)) or bool(hidden)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

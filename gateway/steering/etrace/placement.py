@@ -68,7 +68,10 @@ def place(
     added = _new_injections(decided, tail_ok, offset, settings)
     system: list[str] = []
     between: list[Injection] = []
-    for block in (*replayed, *_directive(decided, tail_ok, offset), *added):
+    # The directive goes before all of this step's blocks, those of a retried call included.
+    earlier = [block for block in replayed if block.step < decided.step]
+    current = (*replayed[len(earlier) :], *added)
+    for block in (*earlier, *_directive(decided, tail_ok, offset), *current):
         if block.place == "message" and _fits(block, messages, lead, target, settings):
             between.append(block)
         else:
