@@ -1,0 +1,167 @@
+"""The LiteLLM lane: chat completions from providers that do not speak OpenAI's wire."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.config import TimeoutSettings
+from gateway.errors import UpstreamTimeout
+from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
+from gateway.upstream.deployments import Target
+from gateway.upstream.litellm_lane import chunks, errors, request, sdk
+from gateway.upstream.litellm_lane.answers import CompleteAnswer, StreamedAnswer
+from gateway.upstream.litellm_lane.transport import SHORTEST_SECRET, Call, current_call
+from gateway.upstream.native import NativeLane
+from gateway.upstream.providers import split_model
+
+# They describe the provider's bytes, which are not the bytes the client gets.
+_OF_THE_OTHER_BODY = frozenset(
+    {b"content-length", b"content-type", b"content-encoding", b"etag", b"last-modified"}
+    | {b"accept-ranges", b"vary", b"set-cookie", b"alt-svc", b"date", b"server", b"via"}
+)
+_SECRET_PARAMS = ("key", "secret", "token", "password", "credentials")
+
+
+class LiteLLMLane:
+    """Calls providers through `litellm.acompletion`, over the native lane's connections.
+
+    LiteLLM is imported by `start()` or by the first call, in a thread.
+    """
+
+    def __init__(
+        self,
+        native: NativeLane,
+        timeouts: TimeoutSettings,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._native = native
+        self._timeouts = timeouts
+        self._headers = dict(headers or {})
+        self._sdk: sdk.Sdk | None = None
+
+    async def start(self) -> None:
+        """Import LiteLLM now, so that the first call does not wait for it.
+
+        Raises:
+            ImportError: it is not installed.
+        """
+        self._sdk = await asyncio.to_thread(sdk.load)
+
+    async def send(
+        self, target: Target, body: Mapping[str, Any], headers: RawHeaders
+    ) -> LaneResponse:
+        """One call; the answer streams when the body says so, and then its first event is there.
+
+        Raises:
+            UpstreamFailure: whatever went wrong, in OpenAI's error shape.
+        """
+        if self._sdk is None:
+            await self.start()
+        call = Call(native=self._native, secrets=_secrets(target.params))
+        token = current_call.set(call)
+        limit = asyncio.timeout(_limit_s(target.params, streaming=bool(body.get("stream"))))
+        try:
+            async with limit:
+                return await self._call(target, body, headers, call)
+        except Exception as exc:
+            await call.close()
+            if limit.expired():
+                raise UpstreamTimeout("no answer within litellm_params.timeout") from exc
+            raise errors.failure(exc, call) from exc
+        except BaseException:
+            await call.close()
+            raise
+        finally:
+            current_call.reset(token)
+
+    async def _call(
+        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, call: Call
+    ) -> LaneResponse:
+        assert self._sdk is not None
+        model = _model(target)
+        provider, name = self._sdk.split(model, target.params)
+        prepared = request.prepare(
+            body,
+            target.params,
+            provider=provider,
+            supported=self._sdk.supported(provider, name),
+            speaks_openai=self._sdk.speaks_openai(provider),
+        )
+        streaming = bool(body.get("stream"))
+        if target.forward_client_key and not prepared.kwargs.get("api_key"):
+            prepared.kwargs["api_key"] = request.client_key(headers)
+        result = await self._sdk.acompletion(
+            **prepared.kwargs,
+            **self._controls(target, model, headers, streaming),
+            litellm_logging_obj=self._sdk.call_log(
+                model, prepared.kwargs["messages"], stream=streaming
+            ),
+        )
+        passed = _passed_on(call, prepared.dropped)
+        if not streaming:
+            return CompleteAnswer(chunks.completion(result.model_dump(), model=name), passed)
+        answer = StreamedAnswer(
+            result,
+            call,
+            chunks.ChunkStream(
+                id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=name
+            ),
+            headers=passed,
+            include_usage=request.wants_usage(body),
+        )
+        await answer.prime()
+        return answer
+
+    def _controls(
+        self, target: Target, model: str, headers: RawHeaders, streaming: bool
+    ) -> dict[str, Any]:
+        """What the gateway decides about the call: retries, limits and usage are its own."""
+        controls: dict[str, Any] = {
+            "model": model,
+            "stream": streaming,
+            "timeout": self._timeouts.first_byte_s or None,
+            "max_retries": 0,
+            "num_retries": 0,
+            "drop_params": True,
+            "extra_headers": request.extra_headers(target.params, headers, self._headers),
+        }
+        if streaming:
+            controls["stream_options"] = {"include_usage": True}
+        return controls
+
+
+def _model(target: Target) -> str:
+    """The model as LiteLLM names it: `provider:name` is `provider/name`."""
+    model = str(target.params["model"])
+    provider, name = split_model(model)
+    return f"{provider}/{name}" if provider else model
+
+
+def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:
+    """LiteLLM's own limit of a deployment, in seconds; up to the first event for a stream."""
+    value = params.get("stream_timeout") if streaming else None
+    value = params.get("timeout") if value is None else value
+    return float(value) if value else None
+
+
+def _secrets(params: Mapping[str, Any]) -> set[str]:
+    return {
+        value
+        for name, value in params.items()
+        if isinstance(value, str)
+        and len(value) >= SHORTEST_SECRET
+        and any(part in name for part in _SECRET_PARAMS)
+    }
+
+
+def _passed_on(call: Call, dropped: tuple[str, ...]) -> RawHeaders:
+    """The provider's headers that still say something about the answer, and what was left out."""
+    passed = end_to_end(call.headers, _OF_THE_OTHER_BODY)
+    if dropped:
+        passed.append((b"x-gateway-dropped-params", ",".join(dropped).encode("ascii", "replace")))
+    return passed

@@ -1,0 +1,1 @@
+"""The parts of the LiteLLM lane; `gateway.upstream.litellm` puts them together."""

@@ -1,0 +1,291 @@
+"""LiteLLM's answers -> completions and chunks as OpenAI's API sends them. Pure.
+
+One id, model and creation time for the whole stream; the role once; tool calls repaired; signed
+thinking whole instead of in pieces; the finish reason last, once, and only if the provider gave
+one; usage in a chunk of its own, for a client that asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.wire import toolcalls
+
+Json = dict[str, Any]
+
+# What providers call the end of a turn, where LiteLLM lets it through untranslated.
+# Source: stop reasons of Anthropic Messages, Bedrock Converse, Cohere Chat, Gemini.
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "eos": "stop",
+    "complete": "stop",
+    "tool_use": "tool_calls",
+    "tool_call": "tool_calls",
+    "max_tokens": "length",
+    "model_length": "length",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+}
+_CUT = frozenset({"length", "content_filter"})
+# Tools that ran at the provider: LiteLLM lists them as calls, and an agent would try to run them.
+_SERVER_CALL = "srvtoolu_"
+_HEAD_KEYS = frozenset({"id", "object", "created", "model", "choices", "usage", "stream_options"})
+
+
+@dataclass(slots=True)
+class _Choice:
+    calls: toolcalls.ToolCallStream
+    finish_reason: str | None = None
+    thinking: str = ""
+    thinking_blocks: int = 0
+    reasoned: bool = False
+    server_slots: set[Any] = field(default_factory=set)
+
+
+class ChunkStream:
+    """Chunks in, OpenAI's chunks out, for one streamed answer."""
+
+    def __init__(self, *, id: str, created: int, model: str) -> None:
+        self._head: Json = {"id": id, "created": created, "model": model}
+        self._started = False
+        self._choices: dict[int, _Choice] = {}
+        self.usage: Json | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the provider has given every choice a finish reason."""
+        return bool(self._choices) and all(
+            choice.finish_reason is not None for choice in self._choices.values()
+        )
+
+    def push(self, chunk: Mapping[str, Any]) -> list[Json]:
+        """The chunks to send for one received; may be empty."""
+        if not self._started:
+            self._start(chunk)
+        usage = chunk.get("usage")
+        if isinstance(usage, Mapping) and any(usage.values()):
+            reasoned = any(choice.reasoned for choice in self._choices.values())
+            self.usage = clean_usage(usage, reasoned=reasoned)
+        extras = {k: v for k, v in chunk.items() if k not in _HEAD_KEYS and v}
+        out: list[Json] = []
+        for choice in chunk.get("choices") or ():
+            out += self._push_choice(choice, extras)
+        return out
+
+    def end(self, reason: str | None) -> None:
+        """The finish reason of an adapter that keeps it apart from its chunks, if it has one."""
+        for choice in self._choices.values():
+            choice.finish_reason = choice.finish_reason or _finish(reason)
+
+    def finish(self, *, include_usage: bool) -> list[Json]:
+        """The last chunks: what was held back, one finish reason per choice, usage if wanted."""
+        out: list[Json] = []
+        for index, choice in sorted(self._choices.items()):
+            cut = choice.finish_reason in _CUT
+            rest = choice.calls.finish(cut=cut)
+            if rest:
+                out.append(self._chunk([_one(index, {"tool_calls": rest})]))
+            reason = toolcalls.finish_reason(choice.finish_reason, choice.calls.announced)
+            out.append(self._chunk([_one(index, {}, finish_reason=reason)]))
+        if include_usage and self.usage is not None:
+            out.append({**self._chunk([]), "usage": self.usage})
+        return out
+
+    def _start(self, chunk: Mapping[str, Any]) -> None:
+        self._started = True
+        for key in ("id", "created", "model"):
+            if chunk.get(key):
+                self._head[key] = chunk[key]
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        head = self._head
+        return {
+            "id": head["id"],
+            "object": "chat.completion.chunk",
+            "created": head["created"],
+            "model": head["model"],
+            "choices": choices,
+        }
+
+    def _push_choice(self, choice: Mapping[str, Any], extras: Json) -> list[Json]:
+        index = choice.get("index") or 0
+        state = self._choices.get(index)
+        delta = _clean_delta(choice.get("delta") or {})
+        if state is None:
+            state = self._choices[index] = _Choice(toolcalls.ToolCallStream(self._new_id))
+            delta = {"role": "assistant", "content": "", **delta}
+        if choice.get("finish_reason"):
+            state.finish_reason = _finish(choice["finish_reason"])
+        state.reasoned = state.reasoned or "reasoning_content" in delta
+        self._repair_calls(state, delta)
+        _join_thinking(state, delta)
+        logprobs = choice.get("logprobs")
+        if not delta and not logprobs and not extras:
+            return []
+        out = {**self._chunk([_one(index, delta)]), **extras}
+        if logprobs:
+            out["choices"][0]["logprobs"] = logprobs
+        return [out]
+
+    def _new_id(self, index: int) -> str:
+        return f"call_{str(self._head['id']).removeprefix('chatcmpl-')}_{index}"
+
+    def _repair_calls(self, state: _Choice, delta: Json) -> None:
+        calls = delta.pop("tool_calls", None)
+        if not calls:
+            return
+        sent = state.calls.push([call for call in calls if not _is_server(call, state)])
+        if sent:
+            delta["tool_calls"] = sent
+
+
+def completion(answer: Mapping[str, Any], *, model: str) -> Json:
+    """LiteLLM's complete answer as OpenAI's API would give it."""
+    out: Json = {key: value for key, value in answer.items() if key in _HEAD_KEYS or value}
+    out.pop("stream_options", None)
+    out["object"] = "chat.completion"
+    out["model"] = out.get("model") or model
+    out["choices"] = [_clean_choice(choice, str(out.get("id"))) for choice in out["choices"]]
+    if isinstance(out.get("usage"), Mapping):
+        reasoned = any("reasoning_content" in c["message"] for c in out["choices"])
+        out["usage"] = clean_usage(out["usage"], reasoned=reasoned)
+    return out
+
+
+def as_chunk(completion: Mapping[str, Any]) -> Json:
+    """A complete answer as the single chunk of a stream."""
+    choices = [
+        {**{k: v for k, v in choice.items() if k != "message"}, "delta": choice["message"]}
+        for choice in completion["choices"]
+    ]
+    for choice in choices:
+        calls = choice["delta"].get("tool_calls") or ()
+        for slot, call in enumerate(calls):
+            call["index"] = slot
+    return {**completion, "choices": choices}
+
+
+def from_generic(chunk: Mapping[str, Any], *, finished: bool) -> Json | None:
+    """LiteLLM's `GenericStreamingChunk` as a chunk; None when there is nothing in it.
+
+    `finished`: a finish reason is known; then the one of an empty end marker is not heeded.
+    """
+    extras = chunk.get("provider_specific_fields") or {}
+    text, call, usage = chunk.get("text"), chunk.get("tool_use"), chunk.get("usage")
+    reason = chunk.get("finish_reason") or None
+    if reason and finished and not (text or call):
+        reason = None
+    if not (text or call or usage or reason or extras):
+        return None
+    delta = {"content": text, "tool_calls": [call] if call else None, **extras}
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return {"choices": [choice], "usage": usage}
+
+
+def clean_usage(usage: Mapping[str, Any], *, reasoned: bool) -> Json:
+    """Usage without nulls, and without the zero LiteLLM puts for reasoning nobody counted."""
+    out: Json = without_nulls(usage)
+    details = out.get("completion_tokens_details")
+    if reasoned and details and details.get("reasoning_tokens") == 0:
+        details.pop("reasoning_tokens")
+        details.pop("text_tokens", None)
+        if not details:
+            del out["completion_tokens_details"]
+    return out
+
+
+def without_nulls(value: Any) -> Any:
+    """A JSON value without the null members of its objects."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _one(index: int, delta: Json, *, finish_reason: str | None = None) -> Json:
+    return {"index": index, "delta": delta, "finish_reason": finish_reason}
+
+
+def _finish(reason: Any) -> str | None:
+    return _FINISH.get(str(reason).lower(), str(reason)) if reason else None
+
+
+def _clean_delta(delta: Mapping[str, Any]) -> Json:
+    out = {
+        key: value
+        for key, value in delta.items()
+        if key != "role" and value is not None and value not in ("", [], {})
+    }
+    _drop_doubled_thinking(out)
+    return out
+
+
+def _drop_doubled_thinking(message: Json) -> None:
+    """LiteLLM puts thinking blocks both beside the content and among provider fields."""
+    fields = message.get("provider_specific_fields")
+    if not isinstance(fields, Mapping):
+        return
+    kept = {k: v for k, v in fields.items() if k not in message and v is not None}
+    if kept:
+        message["provider_specific_fields"] = kept
+    else:
+        del message["provider_specific_fields"]
+
+
+def _is_server(call: Any, state: _Choice) -> bool:
+    """Whether a delta belongs to a tool that ran at the provider."""
+    slot, id = call.get("index"), call.get("id")
+    if id and str(id).startswith(_SERVER_CALL):
+        state.server_slots.add(slot)
+    elif id:
+        state.server_slots.discard(slot)
+    return slot in state.server_slots
+
+
+def _join_thinking(state: _Choice, delta: Json) -> None:
+    """Hold thinking until its signature comes, then send the block whole.
+
+    A block is of use only when echoed complete, and the official clients cannot join list items
+    without an index; the text itself streams on as `reasoning_content`.
+    """
+    whole: list[Json] = []
+    for block in delta.pop("thinking_blocks", ()):
+        if block.get("type") == "thinking":
+            state.thinking += block.get("thinking") or ""
+            if not block.get("signature"):
+                continue
+            block, state.thinking = {**block, "thinking": state.thinking}, ""
+        whole.append({"index": state.thinking_blocks + len(whole), **block})
+    if whole:
+        state.thinking_blocks += len(whole)
+        delta["thinking_blocks"] = whole
+
+
+def _clean_choice(choice: Mapping[str, Any], id: str) -> Json:
+    message = {key: value for key, value in choice["message"].items() if value is not None}
+    _drop_doubled_thinking(message)
+    calls = [
+        call
+        for call in message.get("tool_calls") or ()
+        if not str(call.get("id") or "").startswith(_SERVER_CALL)
+    ]
+    if "tool_calls" in message:
+        message["tool_calls"] = calls
+    reason = _finish(choice.get("finish_reason"))
+    stem = id.removeprefix("chatcmpl-")
+    count = toolcalls.repair_message(
+        message, lambda index: f"call_{stem}_{index}", cut=reason in _CUT
+    )
+    rest = {
+        key: value
+        for key, value in choice.items()
+        if key not in ("message", "finish_reason") and value is not None
+    }
+    return {
+        "index": rest.pop("index", 0),
+        "message": {"role": "assistant", "content": None, **message},
+        **rest,
+        "finish_reason": toolcalls.finish_reason(reason, count),
+    }

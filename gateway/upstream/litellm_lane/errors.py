@@ -1,0 +1,242 @@
+"""What went wrong in a LiteLLM call -> one failure in OpenAI's error shape.
+
+The provider's own answer, as the transport saw it, comes first; LiteLLM's exception is the source
+only when there was none. Source of the error types and codes: OpenAI API reference, "Error codes";
+Anthropic API reference, "Errors"; Google AI "Troubleshooting"; Bedrock "Converse", "Errors".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gateway.errors import UpstreamFailure, UpstreamMalformed
+from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.litellm_lane.transport import Call
+
+RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+
+# status -> (type, code) when the provider does not say better.
+_BY_STATUS: Mapping[int, tuple[str, str | None]] = {
+    400: ("invalid_request_error", None),
+    401: ("authentication_error", "invalid_api_key"),
+    402: ("billing_error", "insufficient_quota"),
+    403: ("permission_error", "permission_denied"),
+    404: ("not_found_error", "model_not_found"),
+    408: ("timeout_error", "request_timeout"),
+    413: ("invalid_request_error", "request_too_large"),
+    422: ("invalid_request_error", None),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+    503: ("server_error", "service_unavailable"),
+    504: ("timeout_error", "upstream_timeout"),
+    529: ("overloaded_error", "overloaded"),
+}
+# Anthropic names the error in a streamed event, where there is no status; so does Google.
+_STATUS_OF_TYPE: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "api_error": 500,
+    "overloaded_error": 529,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAVAILABLE": 503,
+    "INTERNAL": 500,
+    "DEADLINE_EXCEEDED": 504,
+    "ThrottlingException": 429,
+    "ModelStreamErrorException": 500,
+    "ValidationException": 400,
+}
+_CONTEXT_LENGTH = re.compile(
+    r"prompt is too long|context[ _]length|context window|maximum context|context limit"
+    r"|input is too long|too many (input )?tokens|exceeds the (maximum|available) (number|context)"
+    r"|input token count.*exceeds|tokens? .{0,40}exceeds? .{0,40}(limit|maximum)",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONTENT_POLICY = re.compile(
+    r"content[ _](policy|filter|management)|safety system|usage policies|violat\w+ .{0,30}polic"
+    r"|blocked by .{0,40}(safety|polic)|prohibited_content",
+    re.IGNORECASE | re.DOTALL,
+)
+_BAD_KEY = re.compile(r"api key (not valid|expired|not found)|api_key_invalid", re.IGNORECASE)
+_URL_KEY = re.compile(r"([?&](?:key|api_key|token|signature)=)[^&\s\"']+", re.IGNORECASE)
+_LITELLM_PREFIX = re.compile(r"^(litellm\.)?\w+(Error|Timeout|Exception)?: (\w+Exception - )?")
+_DATA_LINE = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
+
+
+def failure(error: BaseException, call: Call) -> UpstreamFailure:
+    """The failure to raise for `error`; its message holds none of the call's secrets."""
+    hidden = call.secrets
+    if isinstance(error, UpstreamFailure):
+        return error
+    if call.failure is not None:
+        return call.failure
+    if call.error_body is not None and call.status is not None:
+        return _from_answer(call.status, call.headers, call.error_body, hidden)
+    if call.status is not None:
+        return _from_stream(error, call, hidden)
+    status = getattr(error, "status_code", None)
+    status = status if isinstance(status, int) and 400 <= status < 600 else 500
+    message = _LITELLM_PREFIX.sub("", str(getattr(error, "message", None) or error))
+    if isinstance(error, ImportError):
+        message = f"the provider needs a package that is not installed: {error}"
+    return _build(status, hide(message, hidden), retryable=False, answered=False)
+
+
+def unfinished(call: Call) -> UpstreamFailure:
+    """The failure of a stream that ended, and not with the end of the provider's turn."""
+    if call.failure is not None:
+        return call.failure
+    return UpstreamMalformed(
+        "the provider's stream ended before the end of its turn", retryable=True
+    )
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """`text` without credentials, and without what is a key by its place in a URL."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _URL_KEY.sub(r"\1***", text)
+
+
+def _from_answer(
+    status: int, headers: RawHeaders, body: bytes, secrets: set[str]
+) -> UpstreamFailure:
+    details = _details(body)
+    text = details.message or _plain(body) or f"the provider answered with status {status}"
+    if status == 400 and _BAD_KEY.search(text + json.dumps(details.raw, default=str)):
+        status = 401
+    aws_type = header(headers, b"x-amzn-errortype").split(b":")[0].decode("latin-1")
+    wait_s = _retry_after_s(headers, details.raw)
+    passed = [(k.decode(), v.decode("latin-1")) for k, v in headers if _worth_passing(k)]
+    if wait_s is not None and not header(headers, b"retry-after"):
+        passed.append(("retry-after", f"{wait_s:g}"))
+    return _build(
+        _STATUS_OF_TYPE.get(aws_type, status) if status in (400, 500) else status,
+        hide(text, secrets),
+        type=details.type,
+        code=details.code,
+        param=details.param,
+        headers=tuple(passed),
+        retryable=status in RETRYABLE,
+        retry_after_s=wait_s,
+    )
+
+
+def _from_stream(error: BaseException, call: Call, secrets: set[str]) -> UpstreamFailure:
+    """A provider that said 200 and then an error, or nothing that can be read."""
+    for data in reversed(_DATA_LINE.findall(call.tail) or [call.tail]):
+        details = _details(data)
+        if details.is_error:
+            status = details.status or _STATUS_OF_TYPE.get(details.type or "", 500)
+            return _build(
+                status,
+                hide(details.message or "the provider reported an error", secrets),
+                type=details.type,
+                code=details.code,
+                retryable=status in RETRYABLE,
+            )
+    return UpstreamMalformed(
+        f"the provider's answer could not be read ({type(error).__name__})", retryable=True
+    )
+
+
+class _Details:
+    """An error body taken apart: OpenAI's, Anthropic's, Google's and AWS's shapes."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        inner = raw.get("error") if isinstance(raw, Mapping) else None
+        self.is_error = bool(inner) or (isinstance(raw, Mapping) and raw.get("type") == "error")
+        source = inner if isinstance(inner, Mapping) else raw if isinstance(raw, Mapping) else {}
+        self.message = _text(source.get("message")) or _text(source.get("Message"))
+        if isinstance(inner, str):
+            self.message = inner
+        self.param = _text(source.get("param"))
+        code = source.get("code")
+        self.status = code if isinstance(code, int) and 400 <= code < 600 else None
+        self.code = _text(code)
+        self.type = _text(source.get("type")) or _text(source.get("status"))
+
+
+def _details(body: bytes) -> _Details:
+    try:
+        raw = json.loads(body)
+    except ValueError:
+        raw = None
+    if isinstance(raw, list) and raw:
+        raw = raw[0]  # Google wraps the error of a streamed call into an array
+    return _Details(raw)
+
+
+def _build(
+    status: int,
+    message: str,
+    *,
+    type: str | None = None,
+    code: str | None = None,
+    param: str | None = None,
+    headers: tuple[tuple[str, str], ...] = (),
+    retryable: bool,
+    retry_after_s: float | None = None,
+    answered: bool = True,
+) -> UpstreamFailure:
+    default_type, default_code = _BY_STATUS.get(
+        status, ("server_error" if status >= 500 else "invalid_request_error", None)
+    )
+    if status in (400, 413, 422) and _CONTEXT_LENGTH.search(message):
+        status, code = 400, "context_length_exceeded"
+    elif status in (400, 403) and _CONTENT_POLICY.search(message):
+        status, code = 400, code or "content_policy_violation"
+    code = code or default_code
+    failed = UpstreamFailure(
+        message,
+        status=status,
+        type=_openai_type(type) or default_type,
+        code=code,
+        param=param,
+        headers=headers,
+        retryable=retryable,
+        retry_after_s=retry_after_s,
+    )
+    if answered:
+        payload = failed.payload()
+        payload["error"]["code"] = code  # none is better here than the class's own
+        failed.raw_body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
+    return failed
+
+
+def _openai_type(name: str | None) -> str | None:
+    """A provider's error type if it is one clients of OpenAI know, or Anthropic's."""
+    return name if name is not None and re.fullmatch(r"[a-z][a-z_]+", name) else None
+
+
+def _retry_after_s(headers: RawHeaders, raw: Any) -> float | None:
+    for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
+        try:
+            return max(0.0, float(header(headers, name)) / unit)
+        except ValueError:
+            continue
+    # Google puts it into the body: {"@type": ".../RetryInfo", "retryDelay": "34s"}
+    found = re.search(r'"retryDelay": "([0-9.]+)s"', json.dumps(raw)) if raw else None
+    return float(found.group(1)) if found else None
+
+
+def _worth_passing(name: bytes) -> bool:
+    return name in (b"retry-after", b"retry-after-ms", b"request-id") or b"ratelimit" in name
+
+
+def _plain(body: bytes) -> str:
+    """A body that is not JSON, shortened; markup tells a client nothing."""
+    text = body[:500].decode("utf-8", "replace").strip()
+    return "" if text.startswith(("<", "{", "[")) else text
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,144 @@
+"""What really went over the wire in one LiteLLM call: the seam between the SDK and the network.
+
+LiteLLM rewrites errors, retries a refused connection behind its caller's back, keeps a connection
+open after a cancel, and has time limits of its own. So each of its HTTP clients gets a
+`CallTransport`, which finds the current call in a context variable, sends the request through the
+native lane's pool under the gateway's limits, and notes what the provider answered and what broke.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+
+import httpx
+
+from gateway.errors import UpstreamFailure
+from gateway.upstream.base import RawHeaders
+from gateway.upstream.native import NativeLane, NativeResponse
+
+_TAIL_BYTES = 1 << 14
+SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
+_SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+
+current_call: ContextVar[Call | None] = ContextVar("litellm_call", default=None)
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Call:
+    """One call to a provider as the network saw it; filled in while it runs."""
+
+    native: NativeLane
+
+    status: int | None = None
+    """Of the last answer; None before there is one."""
+
+    headers: RawHeaders = dataclasses.field(default_factory=list)
+    """Of the last answer, end-to-end."""
+
+    error_body: bytes | None = None
+    """The body of an answer of 400 and above, decoded."""
+
+    tail: bytes = b""
+    """The end of the body read so far: where a streamed error event stands."""
+
+    failure: UpstreamFailure | None = None
+    """What broke below HTTP: connection, time limit."""
+
+    requests: int = 0
+    """How many requests went to the provider."""
+
+    secrets: set[str] = dataclasses.field(default_factory=set)
+    """The credentials that went out, to be kept out of messages."""
+
+    _open: NativeResponse | None = None
+
+    def note_request(self, request: httpx.Request) -> None:
+        """Count an attempt, and remember the credentials it carries."""
+        self.requests += 1
+        self.status, self.headers, self.error_body, self.failure = None, [], None, None
+        values = [request.headers.get(name, "") for name in _SECRET_HEADERS]
+        values.append(request.url.params.get("key", ""))
+        words = (word for value in values for word in value.split())
+        self.secrets.update(word for word in words if len(word) >= SHORTEST_SECRET)
+
+    def note_answer(self, answer: NativeResponse) -> None:
+        """Keep status and headers, and the connection for `close()`."""
+        self.status, self.headers, self._open = answer.status, answer.headers, answer
+
+    def failed(self, failure: UpstreamFailure) -> httpx.TransportError:
+        """Keep the failure; gives an error that LiteLLM does not answer with a retry of its own."""
+        self.failure = failure
+        kind = httpx.TimeoutException if failure.status == 504 else httpx.NetworkError
+        return kind(failure.message)
+
+    async def close(self) -> None:
+        """Close the provider's connection now, whatever is still to come on it."""
+        answer, self._open = self._open, None
+        if answer is not None:
+            await answer.aclose()
+
+
+class CallTransport(httpx.AsyncBaseTransport):
+    """The transport of LiteLLM's HTTP clients; holds no state but works for its context's call.
+
+    Outside a call of the lane (another user of LiteLLM in this process) `fallback` does the work.
+    """
+
+    def __init__(self, fallback: httpx.AsyncBaseTransport) -> None:
+        self._fallback = fallback
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """The answer to one request.
+
+        Raises:
+            httpx.TransportError: no answer; the call's `failure` says why.
+        """
+        call = current_call.get()
+        if call is None:
+            return await self._fallback.handle_async_request(request)
+        # Images and tokens are fetched on the way; only a POST gets the provider's answer.
+        watched = request.method == "POST"
+        if watched:
+            call.note_request(request)
+        content = await request.aread()
+        try:
+            answer = await call.native.send(
+                request.method, request.url, request.headers.raw, content
+            )
+        except UpstreamFailure as exc:
+            raise call.failed(exc) from exc
+        if watched:
+            call.note_answer(answer)
+        body = _WatchedBody(answer, call)
+        response = httpx.Response(
+            answer.status, headers=answer.headers, stream=body, request=request
+        )
+        if watched and answer.status >= 400:
+            call.error_body = await response.aread()
+        return response
+
+    async def aclose(self) -> None:
+        """Close the fallback; the connections of calls belong to the native lane."""
+        await self._fallback.aclose()
+
+
+class _WatchedBody(httpx.AsyncByteStream):
+    """A response body that leaves its tail and its failure with the call."""
+
+    def __init__(self, answer: NativeResponse, call: Call) -> None:
+        self._answer = answer
+        self._call = call
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        call = self._call
+        try:
+            async for chunk in self._answer:
+                call.tail = (call.tail + chunk)[-_TAIL_BYTES:]
+                yield chunk
+        except UpstreamFailure as exc:
+            raise call.failed(exc) from exc
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
