@@ -36,7 +36,7 @@ def build_app(settings: Settings) -> Edge:
     """The gateway as one ASGI application; `app.runtime` gives access to its services."""
     runtime = Runtime(settings)
     auth = Authenticator(settings.auth, host=settings.server.host)
-    chat = ChatEndpoint(runtime, Pipeline(), auth)
+    chat = ChatEndpoint(runtime, Pipeline(runtime), auth)
     models = ModelsEndpoint(runtime, auth)
     health = HealthEndpoints(runtime)
     anything = PassThrough(runtime, auth)

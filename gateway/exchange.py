@@ -55,3 +55,7 @@ class Exchange:
         """The answer's head is about to leave: what has passed so far without waiting is ours."""
         self.overhead_s = max(0.0, time.perf_counter() - self.started - self.waited_s)
         self.headers.append((b"x-gateway-overhead-ms", b"%.3f" % (self.overhead_s * 1000)))
+
+    def elapsed_s(self) -> float:
+        """Since the request arrived."""
+        return time.perf_counter() - self.started

@@ -1,16 +1,39 @@
-"""THE MAP: one request from its parsed body to its last byte."""
+"""THE MAP: one request from its parsed body to its last byte.
+
+    prepare   who is it (recall), where does the run stand (observe), which model (route), what to
+              say (guide): gateway/conversations, gateway/steering
+    send      to the first upstream that answers: gateway/upstream
+    complete  the answer is whole: settle, commit; only then does the client get its last byte
+    abandon   there was no whole answer
+
+This is the only place where steering may fail without the request failing.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from gateway.conversations.recall import Recalled
+from gateway.conversations.recording import CallFacts, call_record, settle
+from gateway.conversations.session import DeadlinePassed, Steered
+from gateway.errors import BadRequest
 from gateway.exchange import Exchange
-from gateway.services import Services
+from gateway.observability.logging import get_logger
+from gateway.services import Runtime, Services
+from gateway.steering.etrace.edits import InsertMessage, InsertSystem, SystemAppend, apply
+from gateway.steering.experiments import ARMS, assign
+from gateway.stores.base import StoreError, VersionConflict
+from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders
+from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call
 from gateway.wire.request import ChatRequest, Splice
+from gateway.wire.splice import append_to_message, insert_message
+
+_OUTCOMES = ("success", "failure")
 
 
 class ReplyView(Protocol):
@@ -24,45 +47,98 @@ class ReplyView(Protocol):
 
 
 class Prepared:
-    """A request with everything decided about it."""
+    """A request with everything decided about it; `steered` is None when it goes out as it came."""
 
-    def __init__(self, exchange: Exchange, request: ChatRequest, path: str) -> None:
-        self._exchange = exchange
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        services: Services,
+        exchange: Exchange,
+        request: ChatRequest,
+        asked: _Asked,
+    ) -> None:
+        self._pipeline = pipeline
+        self._services = services
         self._request = request
-        self._path = path
-        self.model = request.model
+        self.exchange = exchange
+        self.asked = asked
+        self.steered: Steered | None = None
         self.hides_usage = False
-        self._splices: list[Splice] = []
+        self.completed = False
+
+    @property
+    def model(self) -> str:
+        """The model to ask for."""
+        steered = self.steered
+        return steered.model if steered and steered.applies else self._request.model
 
     def call(self, headers: RawHeaders, query: bytes, key_header: bytes | None) -> Call:
         """The request on its way out."""
         return Call(
             method="POST",
-            path=self._path,
+            path="/chat/completions",
             headers=headers,
             query=query,
             key_header=key_header,
             body=self._body,
             parsed=self._parsed,
-            attempts=self._exchange.attempts,
+            attempts=self.exchange.attempts,
         )
 
     async def complete(self, reply: ReplyView) -> None:
         """The answer is whole, and the client has not had its last byte yet."""
-        self._exchange.usage = reply.usage
+        self.completed = True
+        self.exchange.usage = reply.usage
+        await self._pipeline.record(self._services, self, reply.completion)
 
-    def _body(self, model: str | None) -> bytes:
-        wanted = model or self.model
-        self._exchange.model_asked = wanted
-        return self._request.render(self._request.with_model(wanted) + self._splices)
+    def abandon(self) -> None:
+        """There is no whole answer; what is known of the call is kept, without waiting for it."""
+        if not self.completed and self.steered is not None:
+            spawn(self._pipeline.record(self._services, self, None))
 
-    def _parsed(self, model: str | None) -> Mapping[str, Any]:
-        self._exchange.model_asked = model or self.model
-        return self._request.body
+    def _body(self, target: Target) -> bytes:
+        request = self._request
+        model = target.model or self.model
+        self.exchange.model_asked = model
+        splices = request.with_model(model)
+        for key, value in target.params.items():
+            if key not in request.body:
+                splices += request.set_value(key, value)
+        if self.hides_usage:
+            splices += request.with_usage()
+        if self.steered is not None and self.steered.applies:
+            splices += guidance_splices(request, self.steered)
+        return request.render(splices)
+
+    def _parsed(self, target: Target) -> Mapping[str, Any]:
+        self.exchange.model_asked = target.model or self.model
+        body = self._request.body
+        if self.steered is None or not self.steered.applies or not self.steered.edits:
+            return body
+        return {**body, "messages": apply(self._request.messages, self.steered.edits)}
+
+
+class _Asked:
+    """What the request's own headers ask of the gateway.
+
+    Raises:
+        BadRequest: a value that has no meaning; `param` names the header.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.mode = _one_of(headers, "x-gateway-mode", ARMS)
+        self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
+        self.unit = headers.get("x-gateway-experiment-unit")
+        self.agent = headers.get("user-agent", "").split(" ")[0][:80]
+        self.experiment: str | None = None
 
 
 class Pipeline:
-    """Prepares requests and sends them."""
+    """Prepares requests, sends them, records what became of them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._log = get_logger("gateway.steering")
 
     async def prepare(
         self,
@@ -71,8 +147,25 @@ class Pipeline:
         request: ChatRequest,
         headers: RawHeaders,
     ) -> Prepared:
-        """Everything that is decided before the request goes out."""
-        return Prepared(exchange, request, "/chat/completions")
+        """Everything that is decided before the request goes out.
+
+        Raises:
+            BadRequest: a header meant for the gateway has a value without meaning.
+        """
+        named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
+        prepared = Prepared(self, services, exchange, request, _Asked(named))
+        deadline_s = services.settings.steering.deadline_ms / 1000
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._steer(services, prepared, request, named, started)
+        except (TimeoutError, DeadlinePassed):
+            self._unsteered(prepared, "deadline", "steering passed its deadline")
+        except Exception as exc:
+            self._unsteered(prepared, type(exc).__name__, str(exc))
+        if prepared.steered is not None:
+            prepared.hides_usage = _adds_usage(services, prepared.steered, request)
+        return prepared
 
     async def send(
         self, services: Services, exchange: Exchange, prepared: Prepared, call: Call
@@ -90,7 +183,176 @@ class Pipeline:
         exchange.first_byte_s = time.perf_counter() - exchange.started
         exchange.lane, exchange.deployment = delivery.target.lane, delivery.target.name
         exchange.headers += [
-            (b"x-gateway-model", exchange.model_asked.encode("utf-8", "replace")),
+            (b"x-gateway-model", exchange.model_asked.encode("ascii", "backslashreplace")),
             (b"x-gateway-attempts", str(len(call.attempts)).encode()),
         ]
         return delivery.response
+
+    async def record(
+        self, services: Services, prepared: Prepared, completion: Mapping[str, Any] | None
+    ) -> None:
+        """Commit the call; a store that fails costs the record, not the answer."""
+        steered = prepared.steered
+        if steered is None:
+            return
+        try:
+            async with steered.conversation.lock:
+                await self._commit(services, prepared, steered, completion)
+        except (StoreError, TimeoutError) as exc:
+            kind = exc.label if isinstance(exc, StoreError) else "timeout"
+            self._runtime.metrics.store_failures.labels(kind).inc()
+            self._log.error("call not recorded", reason=str(exc) or kind)
+        except Exception as exc:
+            self._runtime.metrics.store_failures.labels("internal").inc()
+            self._log.exception("call not recorded", reason=str(exc))
+
+    async def _steer(
+        self,
+        services: Services,
+        prepared: Prepared,
+        request: ChatRequest,
+        headers: Mapping[str, str],
+        started: float,
+    ) -> None:
+        exchange, now = prepared.exchange, time.time()
+        recalled = await services.recall(request, headers, exchange.tenant, now)
+        exchange.notes["identity"] = recalled.label
+        exchange.notes["conversation"] = recalled.conversation_id
+        if recalled.conversation is None:
+            exchange.headers += identity_headers(recalled)
+            return
+        mode = self._mode(services, prepared.asked, recalled)
+        steered = await services.steering(recalled, request, mode, started, now)
+        prepared.steered = steered
+        exchange.headers += [*identity_headers(recalled), *steering_headers(steered)]
+        exchange.notes |= log_notes(steered)
+
+    def _mode(self, services: Services, asked: _Asked, recalled: Recalled) -> str:
+        if asked.mode:
+            return asked.mode
+        experiment = services.settings.experiment
+        if experiment.id:
+            asked.experiment = experiment.id
+            asked.unit = asked.unit or recalled.conversation_id
+            return assign(experiment, asked.unit)
+        return services.settings.steering.mode
+
+    def _unsteered(self, prepared: Prepared, kind: str, reason: str) -> None:
+        prepared.steered = None
+        self._runtime.metrics.steering_failures.labels(kind).inc()
+        self._log.warning(
+            "request forwarded unsteered",
+            kind=kind,
+            reason=reason,
+            request_id=prepared.exchange.request_id,
+        )
+
+    async def _commit(
+        self,
+        services: Services,
+        prepared: Prepared,
+        steered: Steered,
+        completion: Mapping[str, Any] | None,
+    ) -> None:
+        heads = settle(steered, completion, services.index)
+        facts = CallFacts(
+            agent=prepared.asked.agent,
+            profile=services.settings.monitors.profile,
+            policy_digest=services.policy_digest,
+            experiment=prepared.asked.experiment,
+            arm=steered.mode if prepared.asked.experiment else None,
+            unit=prepared.asked.unit if prepared.asked.experiment else None,
+            outcome=prepared.asked.outcome,
+        )
+        record = call_record(steered, prepared.exchange, completion, facts, heads, time.time())
+        conversation = steered.conversation
+        try:
+            conversation.version = await self._runtime.store.commit(record)
+        except VersionConflict as conflict:
+            # Another gateway has moved it on: its rows stay, ours are added, the newer state wins.
+            conversation.version = conflict.actual
+            record = call_record(steered, prepared.exchange, completion, facts, heads, time.time())
+            conversation.version = await self._runtime.store.commit(record)
+
+
+def guidance_splices(request: ChatRequest, steered: Steered) -> list[Splice]:
+    """The edits that were decided, as changes of the client's text."""
+    splices: list[Splice] = []
+    for edit in steered.edits:
+        match edit:
+            case SystemAppend():
+                splices += append_to_message(request, edit.index, edit.texts, edit.breakpoint)
+            case InsertSystem():
+                splices.append(insert_message(request, 0, "system", "\n\n".join(edit.texts)))
+            case InsertMessage():
+                splices.append(insert_message(request, edit.position, edit.role, edit.text))
+    return splices
+
+
+def identity_headers(recalled: Recalled) -> RawHeaders:
+    """What tells the client which conversation its request was counted to."""
+    return [
+        (b"x-gateway-conversation-id", recalled.conversation_id.encode("ascii", "replace")),
+        (b"x-gateway-identity", recalled.label.encode("ascii", "replace")),
+    ]
+
+
+def steering_headers(steered: Steered) -> RawHeaders:
+    """What tells the client where its run stands, and what was done about it."""
+    headers = [
+        (b"x-gateway-mode", steered.mode.encode()),
+        (b"x-gateway-step", str(steered.step).encode()),
+        (b"x-gateway-state", steered.state.value.encode()),
+    ]
+    if steered.latest is not None:
+        readings = steered.latest.readings
+        headers.append((b"x-gateway-difficulty", b"%.4f" % steered.latest.difficulty))
+        headers.append((b"x-gateway-monitors", ",".join(readings.fired).encode()))
+    if steered.applies and steered.decided is not None and steered.decided.items:
+        headers.append((b"x-gateway-guidance", guidance_label(steered).encode("ascii", "replace")))
+    return headers
+
+
+def guidance_label(steered: Steered) -> str:
+    """`tier:pattern id` of what was injected, comma separated; a monitor text has no pattern."""
+    items = steered.decided.items if steered.decided else ()
+    return ",".join(
+        f"{item.tier.value}:{item.match.pattern.pattern_id}"
+        if item.tier and item.match
+        else f"monitor:{item.failure_type}"
+        for item in items
+    )
+
+
+def log_notes(steered: Steered) -> dict[str, Any]:
+    """Steering's share of the canonical log line; numbers and names, no content."""
+    notes: dict[str, Any] = {
+        "mode": steered.mode,
+        "step": steered.step,
+        "state": steered.state.value,
+    }
+    if steered.latest is not None:
+        notes["difficulty"] = round(steered.latest.difficulty, 4)
+        notes["fired"] = steered.latest.readings.fired
+    if label := guidance_label(steered):
+        notes["guidance"] = label
+    if steered.reasons:
+        notes["reasons"] = steered.reasons
+    return notes
+
+
+def _adds_usage(services: Services, steered: Steered, request: ChatRequest) -> bool:
+    wanted = services.settings.steering.stream_usage
+    if not request.stream or request.wants_usage or wanted == "never" or not steered.applies:
+        return False
+    needed = services.settings.experiment.id or services.settings.steering.token_budget
+    return wanted == "always" or bool(needed)
+
+
+def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if value not in allowed:
+        raise BadRequest(f"{name} must be one of {', '.join(allowed)}", param=name)
+    return value

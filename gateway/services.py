@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.config import Settings
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.recall import Recall
+from gateway.conversations.session import Lookup, Steering, SteeringRules
 from gateway.errors import ConfigError
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
+from gateway.steering.etrace.target import Target as GuidanceTarget
+from gateway.steering.etrace.target import target_for
+from gateway.stores.base import StateStore, StoreError
+from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.states import SqliteStateStore
 from gateway.tasks import spawn
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import Dispatcher, ForeignLane
@@ -20,13 +28,38 @@ from gateway.upstream.native import NativeLane
 class Services:
     """What a request needs, built from one version of the settings; must be made on the loop."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, foreign: ForeignLane) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        foreign: ForeignLane,
+        index: ConversationIndex,
+        lookup: Lookup | None,
+    ) -> None:
         self.settings = settings
         self.table = DeploymentTable(settings, os.environ)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
         self.dispatcher = Dispatcher(self.table, self.native, foreign, settings.router, metrics)
+        self.index = index
+        self.recall = Recall(index, settings.conversations)
+        policy = settings.policy()
+        self.policy_digest = policy.digest()
+        rules = SteeringRules(
+            policy=policy,
+            routes=settings.routes(),
+            routing=settings.routing,
+            etraces=settings.etraces,
+            injection=settings.injection,
+            target_of=self._guidance_target,
+            serves=lambda model, request: None,
+        )
+        self.steering = Steering(rules, lookup, deadline_s=settings.steering.deadline_ms / 1000)
         self._users = 0
         self._retired = False
+
+    def _guidance_target(self, model: str) -> GuidanceTarget:
+        target = self.table.resolve(model)[0]
+        return target_for(target.provider, target.model or model, target.api_base.host)
 
     @contextmanager
     def in_use(self) -> Iterator[Services]:
@@ -60,6 +93,9 @@ class Runtime:
         self.draining = False
         self._services: Services | None = None
         self._foreign = ForeignProviders(settings.timeouts)
+        self._database: Database | None = None
+        self._index: ConversationIndex | None = None
+        self._store: StateStore | None = None
 
     @property
     def services(self) -> Services:
@@ -68,9 +104,28 @@ class Runtime:
             raise RuntimeError("the gateway has not been started")
         return self._services
 
+    @property
+    def store(self) -> StateStore:
+        """Where conversations and runs are kept."""
+        if self._store is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._store
+
     async def start(self) -> None:
-        """Open everything; on the event loop that will serve."""
-        self._services = Services(self.settings, self.metrics, self._foreign)
+        """Open everything; on the event loop that will serve.
+
+        Raises:
+            StoreError: the store cannot be used.
+        """
+        self._database = await Database.open(self.settings.storage)
+        self._store = SqliteStateStore(self._database)
+        steering = self.settings.steering
+        self._index = ConversationIndex(
+            self._store,
+            max_conversations=steering.max_conversations_in_memory,
+            max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
+        )
+        self._services = self._build(self.settings)
         if self._services.table.needs_litellm:
             spawn(self._foreign.warm(), name="import litellm")
 
@@ -81,13 +136,18 @@ class Runtime:
             found.append("the gateway is shutting down")
         if self._services is None:
             found.append("the gateway is starting")
+        elif self._store is not None:
+            try:
+                await self._store.ping()
+            except StoreError as exc:
+                found.append(f"store: {exc}")
         return found
 
     def replace(self, load: Callable[[], Settings]) -> bool:
         """Put new settings in force; on any error the old ones stay. True when replaced."""
         try:
             settings = load()
-            fresh = Services(settings, self.metrics, self._foreign)
+            fresh = self._build(settings)
         except (ConfigError, ValueError) as exc:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays", reason=str(exc))
@@ -102,8 +162,15 @@ class Runtime:
         self.log.info("config reloaded")
         return True
 
+    def _build(self, settings: Settings) -> Services:
+        if self._index is None:
+            raise RuntimeError("the gateway has not been started")
+        return Services(settings, self.metrics, self._foreign, self._index, None)
+
     async def aclose(self) -> None:
         """Close what was opened, in reverse."""
         if self._services is not None:
             await self._services.aclose()
         await self._foreign.aclose()
+        if self._store is not None:
+            await self._store.close()

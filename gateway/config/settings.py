@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
+
+from gateway.embedding.settings import EmbeddingSettings
+from gateway.steering.conversation import ConversationSettings
+from gateway.steering.difficulty import DifficultySettings
+from gateway.steering.etrace.settings import EtraceSettings, InjectionSettings
+from gateway.steering.experiments import ExperimentSettings
+from gateway.steering.fsm import FSMSettings
+from gateway.steering.monitors import MonitorSettings
+from gateway.steering.policy import Policy, RunBoundary
+from gateway.steering.routing import Routes, RoutingSettings
+from gateway.stores.settings import StorageSettings
 
 Lane = Literal["auto", "native", "litellm"]
 Mode = Literal["on", "shadow", "off"]
@@ -146,6 +157,32 @@ class AuthSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SteeringSettings:
+    """Whether requests are steered, how long that may take, and how much memory it may use.
+
+    `mode`: `on`; `shadow` computes and records everything and changes no byte; `off` records only.
+    `stream_usage`: whether `stream_options.include_usage` is added to streams whose client did not
+    ask for it (the extra chunk is taken out again): `auto` where tokens are needed to decide,
+    `always` to know the cost of every call, `never`.
+    """
+
+    mode: Mode = "on"
+    deadline_ms: float = 50
+    stream_usage: Literal["auto", "always", "never"] = "auto"
+    token_budget: int | None = None
+    max_conversations_in_memory: int = 2000
+    max_prefix_memory_mb: float = 32
+
+    def __post_init__(self) -> None:
+        if self.deadline_ms <= 0:
+            raise ValueError("deadline_ms: must be above 0")
+        if self.token_budget is not None:
+            _at_least(self.token_budget, 1, "token_budget")
+        _at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
+        _at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything a gateway can be told."""
 
@@ -156,3 +193,32 @@ class Settings:
     router: RouterSettings = field(default_factory=RouterSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
+    steering: SteeringSettings = field(default_factory=SteeringSettings)
+    conversations: ConversationSettings = field(default_factory=ConversationSettings)
+    difficulty: DifficultySettings = field(default_factory=DifficultySettings)
+    fsm: FSMSettings = field(default_factory=FSMSettings)
+    monitors: MonitorSettings = field(default_factory=MonitorSettings)
+    model_routing: Mapping[str, str] = field(default_factory=dict)
+    model_routing_by_model: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+    etraces: EtraceSettings = field(default_factory=EtraceSettings)
+    injection: InjectionSettings = field(default_factory=InjectionSettings)
+    embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
+    experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+
+    def __post_init__(self) -> None:
+        self.routes()
+
+    def routes(self) -> Routes:
+        """The two routing maps as one value. Raises ValueError for an unknown state."""
+        return Routes(by_state=self.model_routing, by_model=self.model_routing_by_model)
+
+    def policy(self) -> Policy:
+        """What the decision core decides by."""
+        return Policy(
+            fsm=self.fsm,
+            difficulty=self.difficulty,
+            monitors=self.monitors,
+            run_boundary=cast(RunBoundary, self.conversations.run_boundary),
+        )

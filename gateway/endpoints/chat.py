@@ -41,12 +41,15 @@ class ChatEndpoint:
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
                 call = prepared.call(headers, scope["query_string"], principal.key_header)
-                response = await self._pipeline.send(services, exchange, prepared, call)
                 relay = Relay(send, exchange, watch, prepared.complete, services.settings.server)
                 try:
-                    await _answer(relay, response, prepared.hides_usage)
+                    response = await self._pipeline.send(services, exchange, prepared, call)
+                    try:
+                        await _answer(relay, response, prepared.hides_usage)
+                    finally:
+                        await response.aclose()
                 finally:
-                    await response.aclose()
+                    prepared.abandon()
 
 
 async def _answer(relay: Relay, response: LaneResponse, hides_usage: bool) -> None:

@@ -15,6 +15,7 @@ from gateway.errors import BadRequest, GatewayError, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.services import Runtime, Services
 from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call, outgoing_headers, target_url
 from gateway.wire.request import ChatRequest, parse_object
 
@@ -66,11 +67,11 @@ async def _send_json(
     model = request.model if request else ""
     exchange.model = model
 
-    def body(target_model: str | None) -> bytes:
-        if request is None or target_model is None:
+    def body(target: Target) -> bytes:
+        if request is None or target.model is None:
             return raw
-        exchange.model_asked = target_model
-        return request.render(request.with_model(target_model))
+        exchange.model_asked = target.model
+        return request.render(request.with_model(target.model))
 
     call.body = body
     native = [t for t in services.table.resolve(model) if t.lane == "native"]

@@ -60,6 +60,18 @@ class Metrics:
         self.config_reloads = Counter(
             "gateway_config_reloads_total", "Reloads of the config.", ("result",), registry=registry
         )
+        self.steering_failures = Counter(
+            "gateway_steering_failures_total",
+            "Requests forwarded unsteered because steering failed, by kind of failure.",
+            ("kind",),
+            registry=registry,
+        )
+        self.store_failures = Counter(
+            "gateway_store_failures_total",
+            "Calls that could not be recorded, by kind of failure.",
+            ("kind",),
+            registry=registry,
+        )
         self._request_labels: dict[tuple[str, int, str], Counter] = {}
         self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
 

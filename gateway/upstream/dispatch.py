@@ -66,10 +66,10 @@ class Call:
     key_header: bytes | None = None
     """The client's header that held a gateway key: never forwarded."""
 
-    body: Callable[[str | None], bytes]
-    """The bytes to send when a target asks for this model (None: the client's own)."""
+    body: Callable[[Target], bytes]
+    """The bytes to send to a target."""
 
-    parsed: Callable[[str | None], Mapping[str, Any]]
+    parsed: Callable[[Target], Mapping[str, Any]]
     """The same as JSON, for the LiteLLM lane."""
 
     attempts: list[str] = field(default_factory=list)
@@ -142,10 +142,10 @@ class Dispatcher:
 
     async def _forward(self, call: Call, target: Target) -> LaneResponse:
         if target.lane == "litellm":
-            return await self._foreign.send(target, call.parsed(target.model), call.headers)
+            return await self._foreign.send(target, call.parsed(target), call.headers)
         headers = outgoing_headers(call, target, self.instance)
         url = target_url(target.api_base, call.path, call.query)
-        return await self._native.send(call.method, url, headers, call.body(target.model))
+        return await self._native.send(call.method, url, headers, call.body(target))
 
     def _note(self, call: Call, target: Target, outcome: str) -> None:
         call.attempts.append(f"{target.name}:{outcome}")

@@ -32,13 +32,15 @@ class Splice:
 class ChatRequest:
     """One chat-completions body. `raw` is never changed; edits give new bytes."""
 
-    __slots__ = ("_spans", "_text", "body", "raw")
+    __slots__ = ("_message_spans", "_spans", "_text", "body", "list_key", "raw")
 
-    def __init__(self, raw: bytes, body: dict[str, Any]) -> None:
+    def __init__(self, raw: bytes, body: dict[str, Any], list_key: str = "messages") -> None:
         self.raw = raw
         self.body = body
+        self.list_key = list_key
         self._text: str | None = None
         self._spans: dict[str, list[Span]] | None = None
+        self._message_spans: list[Span] | None = None
 
     @classmethod
     def parse(
@@ -60,7 +62,7 @@ class ChatRequest:
         if not isinstance(body.get(list_key), list):
             what = "must be an array" if list_key in body else "is required"
             raise BadRequest(f"{list_key!r} {what}", param=list_key)
-        return cls(raw, body)
+        return cls(raw, body, list_key)
 
     @property
     def model(self) -> str:
@@ -75,7 +77,7 @@ class ChatRequest:
     @property
     def messages(self) -> list[Any]:
         """The messages as parsed; elements may be malformed."""
-        messages = self.body.get("messages")
+        messages = self.body.get(self.list_key)
         return messages if isinstance(messages, list) else []
 
     @property
@@ -95,10 +97,29 @@ class ChatRequest:
         """Where the values of top-level `key` stand in `text`; several when the key is repeated."""
         if self._spans is None:
             spans: dict[str, list[Span]] = {}
-            for name, start, end in object_spans(self.text, 0):
+            for name, start, end in object_spans(self.text, 0, self._jumps()):
                 spans.setdefault(name, []).append((start, end))
             self._spans = spans
         return self._spans.get(key, [])
+
+    @property
+    def message_spans(self) -> list[Span]:
+        """Where each message stands in `text`."""
+        if self._message_spans is None:
+            spans = self.spans(self.list_key)
+            self._message_spans = list(array_spans(self.text, spans[-1][0])) if spans else []
+        return self._message_spans
+
+    def know_message_spans(self, spans: list[Span]) -> None:
+        """Take the spans from a caller that knows them, so that the messages need no new scan."""
+        self._message_spans = spans
+
+    def _jumps(self) -> Mapping[int, int]:
+        """Start of the messages array -> an index inside it from which to look for its end."""
+        if not self._message_spans:
+            return {}
+        start = self.text.rindex("[", 0, self._message_spans[0][0])
+        return {start: self._message_spans[-1][1]}
 
     def set_value(self, key: str, value: Any) -> list[Splice]:
         """The splices that give top-level `key` the value, adding the key when it is absent."""
@@ -173,11 +194,15 @@ def _json_kind(value: Any) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "a number")
 
 
-def object_spans(text: str, start: int) -> Iterator[tuple[str, int, int]]:
+def object_spans(
+    text: str, start: int, jumps: Mapping[int, int] | None = None
+) -> Iterator[tuple[str, int, int]]:
     """(key, start, end) of each value in the object that begins at `start` or after white space.
 
-    `text` must hold valid JSON there.
+    `text` must hold valid JSON there. `jumps`: start of an array -> the end of its last element,
+    for arrays that need not be scanned again.
     """
+    jumps = jumps or {}
     at = skip_space(text, start) + 1
     while True:
         at = skip_space(text, at)
@@ -188,7 +213,10 @@ def object_spans(text: str, start: int) -> Iterator[tuple[str, int, int]]:
             continue
         key, at = _scan_once(text, at)
         at = skip_space(text, skip_space(text, at) + 1)
-        _, end = _scan_once(text, at)
+        if at in jumps:
+            end = skip_space(text, jumps[at]) + 1
+        else:
+            _, end = _scan_once(text, at)
         yield key, at, end
         at = end
 

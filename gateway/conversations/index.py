@@ -1,0 +1,194 @@
+"""Finding conversations: in memory first, in the store when memory does not know."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from gateway.conversations.memo import Conversation, restored
+from gateway.observability.logging import get_logger
+from gateway.steering.conversation import Branch, HeadRef, Incoming
+from gateway.stores.base import StateStore
+from gateway.stores.records import ConversationRecord, HeadRecord
+from gateway.wire.request import ChatRequest
+
+# Requests of one agent share their first bytes (model, system prompt); what tells conversations
+# apart comes later. A bucket is tried by comparing bytes, newest first.
+_OPENING_BYTES = 256
+_BUCKET = 64
+_REPLY = "reply:"
+
+_log = get_logger("gateway.conversations")
+
+
+class ConversationIndex:
+    """The conversations in memory, least recently used ones dropped, and the way to the store."""
+
+    def __init__(self, store: StateStore, *, max_conversations: int, max_prefix_bytes: int) -> None:
+        self._store = store
+        self._max = max_conversations
+        self._max_prefix_bytes = max_prefix_bytes
+        self._prefix_bytes = 0
+        self._by_id: OrderedDict[str, Conversation] = OrderedDict()
+        self._by_key: dict[tuple[str, str], list[str]] = {}
+        self._heads: dict[bytes, list[HeadRef]] = {}
+        self._openings: dict[tuple[str, bytes], list[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, conversation_id: str) -> Conversation | None:
+        """A conversation in memory, which becomes the most recently used."""
+        found = self._by_id.get(conversation_id)
+        if found is not None:
+            self._by_id.move_to_end(conversation_id)
+        return found
+
+    def add(self, conversation: Conversation) -> None:
+        """Hold a conversation, in place of one of the same id."""
+        old = self._by_id.pop(conversation.id, None)
+        if old is not None:
+            self._forget(old)
+        self._by_id[conversation.id] = conversation
+        if conversation.external_key is not None:
+            key = (conversation.tenant, conversation.external_key)
+            self._by_key.setdefault(key, []).append(conversation.id)
+        while len(self._by_id) > self._max:
+            _, dropped = self._by_id.popitem(last=False)
+            self._forget(dropped)
+
+    def add_head(self, conversation: Conversation, digest: bytes, served: bytes) -> None:
+        """A later request whose history has the head `digest` may belong to `conversation`."""
+        refs = self._heads.setdefault(digest, [])
+        if not any(r.conversation_id == conversation.id and r.served == served for r in refs):
+            refs.insert(0, HeadRef(conversation_id=conversation.id, served=served))
+            conversation.heads.append(digest)
+
+    def by_prefix(self, tenant: str, request: ChatRequest) -> Conversation | None:
+        """The conversation whose last request is the longest beginning of this one's bytes."""
+        best: Conversation | None = None
+        for conversation_id in self._openings.get((tenant, request.raw[:_OPENING_BYTES]), ()):
+            found = self._by_id.get(conversation_id)
+            if found is None or found.prefix is None or not found.prefix.begins(request):
+                continue
+            if best is None or best.prefix is None or found.prefix.count > best.prefix.count:
+                best = found
+        return best
+
+    def keep_prefix(self, conversation: Conversation, request: ChatRequest) -> None:
+        """Remember the bytes of the request just matched, while there is room for them."""
+        prefix = conversation.prefix
+        if prefix is None or len(prefix.raw) < _OPENING_BYTES:
+            return
+        self._prefix_bytes += len(prefix.raw)
+        bucket = self._openings.setdefault((conversation.tenant, request.raw[:_OPENING_BYTES]), [])
+        if conversation.id in bucket:
+            bucket.remove(conversation.id)
+        bucket.insert(0, conversation.id)
+        del bucket[_BUCKET:]
+        self._trim_prefixes()
+
+    def drop_prefix(self, conversation: Conversation) -> None:
+        """Forget the bytes of a conversation's last request."""
+        if conversation.prefix is not None:
+            if len(conversation.prefix.raw) >= _OPENING_BYTES:
+                self._prefix_bytes -= len(conversation.prefix.raw)
+            conversation.prefix = None
+
+    def known_heads(
+        self, candidates: Iterable[tuple[int, bytes]]
+    ) -> tuple[dict[bytes, list[HeadRef]], dict[str, Branch]]:
+        """The stored heads among the candidates, and the branches they name, from memory."""
+        heads: dict[bytes, list[HeadRef]] = {}
+        branches: dict[str, Branch] = {}
+        for _, digest in candidates:
+            refs = self._heads.get(digest)
+            if refs:
+                heads[digest] = refs
+                for ref in refs:
+                    found = self._by_id.get(ref.conversation_id)
+                    if found is not None:
+                        branches[ref.conversation_id] = found.branch
+        return heads, branches
+
+    def branches_of(self, tenant: str, external_key: str) -> dict[str, Branch]:
+        """The branches under an id from outside, most recently used first, from memory."""
+        ids = self._by_key.get((tenant, external_key), ())
+        found = [self._by_id[i] for i in ids if i in self._by_id]
+        return {c.id: c.branch for c in reversed(found)}
+
+    async def load_heads(self, tenant: str, incoming: Incoming) -> bool:
+        """Bring the conversations with a head in this history in from the store; True if any."""
+        digests = [digest for _, digest in reversed(incoming.heads.candidates())]
+        rows = await self._store.find_heads(tenant, digests) if digests else []
+        wanted = {row.conversation_id for row in rows} - self._by_id.keys()
+        for conversation_id in wanted:
+            record = await self._store.load(tenant, conversation_id)
+            if record is not None:
+                self._restore(record)
+        self._take_in(rows)
+        return bool(rows)
+
+    async def load_key(self, tenant: str, external_key: str) -> None:
+        """Bring the conversations under an id from outside in from the store."""
+        for record in reversed(await self._store.branches(tenant, external_key)):
+            if record.id not in self._by_id:
+                self._restore(record)
+
+    async def reload(self, conversation: Conversation) -> Conversation | None:
+        """The conversation as the store has it now, when another gateway has moved it on."""
+        record = await self._store.load(conversation.tenant, conversation.id)
+        if record is None or record.version <= conversation.version:
+            return None
+        return self._restore(record)
+
+    def _restore(self, record: ConversationRecord) -> Conversation | None:
+        try:
+            conversation = restored(record)
+        except ValueError as exc:
+            _log.warning("stored conversation not used", reason=str(exc))
+            return None
+        self.add(conversation)
+        if record.served_head:
+            self.add_head(conversation, record.served_head, record.served_head)
+        return conversation
+
+    def _take_in(self, rows: Iterable[HeadRecord]) -> None:
+        for row in rows:
+            found = self._by_id.get(row.conversation_id)
+            if found is not None:
+                served = row.digest
+                if row.kind.startswith(_REPLY):
+                    served = bytes.fromhex(row.kind.removeprefix(_REPLY))
+                self.add_head(found, row.digest, served)
+
+    def _forget(self, conversation: Conversation) -> None:
+        self.drop_prefix(conversation)
+        for digest in conversation.heads:
+            refs = self._heads.get(digest, [])
+            refs[:] = [r for r in refs if r.conversation_id != conversation.id]
+            if not refs:
+                self._heads.pop(digest, None)
+        if conversation.external_key is not None:
+            key = (conversation.tenant, conversation.external_key)
+            ids = self._by_key.get(key, [])
+            if conversation.id in ids:
+                ids.remove(conversation.id)
+            if not ids:
+                self._by_key.pop(key, None)
+
+    def _trim_prefixes(self) -> None:
+        if self._prefix_bytes <= self._max_prefix_bytes:
+            return
+        for conversation in list(self._by_id.values()):
+            self.drop_prefix(conversation)
+            if self._prefix_bytes <= self._max_prefix_bytes // 2:
+                break
+        live = {c.id for c in self._by_id.values() if c.prefix is not None}
+        kept = {k: [i for i in ids if i in live] for k, ids in self._openings.items()}
+        self._openings = {k: ids for k, ids in kept.items() if ids}
+
+
+def reply_kind(served: bytes) -> str:
+    """The kind of a reply's head in the store: it names the head it is a reply to."""
+    return _REPLY + served.hex()

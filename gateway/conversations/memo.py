@@ -1,0 +1,191 @@
+"""What is held of one conversation in memory, and how it is kept in a store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from gateway.steering.conversation import Awaits, Branch
+from gateway.steering.etrace.state import GuidanceState, from_json, to_json
+from gateway.steering.fold import Carried, ConversationFold
+from gateway.steering.fsm import FSMState
+from gateway.steering.policy import Policy
+from gateway.steering.routing import Held
+from gateway.stores.records import ConversationRecord
+from gateway.wire.heads import ChainState
+from gateway.wire.prefix import Prefix
+
+STATE_VERSION = 1
+_KEPT_OUTCOMES = 8  # the newest steps whose texts a look-up may need (e2 reads five)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One conversation. What can be derived from the transcript is a memo and may be missing."""
+
+    branch: Branch
+    tenant: str
+    source: str
+    external_key: str | None
+    created_at: float
+    version: int = 0
+
+    guidance: GuidanceState = field(default_factory=GuidanceState)
+    run: int = 0
+    """Index of the run that `guidance` and `held` belong to."""
+
+    run_started_at: float = 0.0
+    held: Held | None = None
+    base: Carried | None = None
+    """What a compaction left; the transcript alone does not tell it."""
+
+    base_offset: int = 0
+    last: Carried | None = None
+    """Where the newest run stood when it was last recorded."""
+
+    decided: tuple[bytes, str, str] | None = None
+    """(served head, requested model, model asked) of the latest call, for retries."""
+
+    retries: int = 0
+    fold: ConversationFold | None = None
+    chain: ChainState | None = None
+    prefix: Prefix | None = None
+    heads: list[bytes] = field(default_factory=list)
+    """Digests under which the index knows this conversation."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def id(self) -> str:
+        """The conversation's id."""
+        return self.branch.conversation_id
+
+    def run_id(self, run: int) -> str:
+        """The id of a run: the conversation's and a number, equal on every replica."""
+        return f"{self.id}.{run}"
+
+    def ready_fold(self, policy: Policy) -> ConversationFold:
+        """The fold over the transcript; a new one when none is in memory."""
+        if self.fold is None:
+            self.fold = ConversationFold(
+                policy, base=self.base, offset=self.base_offset, keep=_KEPT_OUTCOMES
+            )
+        return self.fold
+
+    def forget_transcript(self) -> None:
+        """Drop every memo of the transcript: the next request is read from its start."""
+        self.fold = self.chain = self.prefix = None
+
+    def record(self, message_count: int, now: float) -> ConversationRecord:
+        """The conversation as a store keeps it."""
+        branch = self.branch
+        return ConversationRecord(
+            id=branch.conversation_id,
+            tenant=self.tenant,
+            source=self.source,
+            parent_id=branch.parent,
+            external_key=self.external_key,
+            version=self.version,
+            created_at=self.created_at,
+            updated_at=now,
+            served_head=branch.served_head,
+            message_count=message_count,
+            signature=branch.signature,
+            has_tools=branch.has_tools,
+            state=self._state(),
+        )
+
+    def _state(self) -> bytes:
+        branch = self.branch
+        state: dict[str, Any] = {
+            "v": STATE_VERSION,
+            "run": self.run,
+            "run_started_at": self.run_started_at,
+            "guidance": to_json(self.guidance),
+            "steps": branch.steps,
+            "awaits": branch.awaits.value,
+        }
+        if branch.fallback_head:
+            state["fallback_head"] = branch.fallback_head.hex()
+        if branch.reply_digest:
+            state["reply_digest"] = branch.reply_digest.hex()
+        if self.held:
+            state["held"] = [self.held.model, self.held.state.value, self.held.since_step]
+        if self.base:
+            state["base"] = [_plain(self.base), self.base_offset]
+        if self.last:
+            state["last"] = _plain(self.last)
+        if self.decided:
+            head, requested, asked = self.decided
+            state["decided"] = [head.hex(), requested, asked]
+        return orjson.dumps(state)
+
+
+def restored(record: ConversationRecord) -> Conversation:
+    """The conversation that `Conversation.record` described.
+
+    Raises:
+        ValueError: the state is damaged, or another version's.
+    """
+    try:
+        state = json.loads(record.state or b"{}")
+        if state.get("v") != STATE_VERSION:
+            raise ValueError(f"version {state.get('v')!r} is not known")
+        return _restored(record, state)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as exc:
+        raise ValueError(f"state of conversation {record.id!r}: {exc}") from exc
+
+
+def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation:
+    awaits = Awaits(state["awaits"])
+    branch = Branch(
+        conversation_id=record.id,
+        served_head=record.served_head,
+        signature=record.signature,
+        has_tools=record.has_tools,
+        parent=record.parent_id,
+        fallback_head=_digest(state.get("fallback_head")),
+        reply_digest=_digest(state.get("reply_digest")),
+        # No call is on its way after a restart.
+        awaits=Awaits.ANYTHING if awaits is Awaits.MODEL else awaits,
+        steps=int(state["steps"]),
+    )
+    found = Conversation(
+        branch=branch,
+        tenant=record.tenant,
+        source=record.source,
+        external_key=record.external_key,
+        created_at=record.created_at,
+        version=record.version,
+        guidance=from_json(state["guidance"]),
+        run=int(state["run"]),
+        run_started_at=float(state["run_started_at"]),
+    )
+    if held := state.get("held"):
+        found.held = Held(model=held[0], state=FSMState(held[1]), since_step=int(held[2]))
+    if base := state.get("base"):
+        found.base, found.base_offset = _carried(base[0]), int(base[1])
+    if last := state.get("last"):
+        found.last = _carried(last)
+    if decided := state.get("decided"):
+        found.decided = (bytes.fromhex(decided[0]), decided[1], decided[2])
+    return found
+
+
+def _digest(text: str | None) -> bytes | None:
+    return bytes.fromhex(text) if text else None
+
+
+def _plain(carried: Carried) -> list[Any]:
+    return [carried.run, carried.state.value, list(carried.history), carried.steps]
+
+
+def _carried(values: list[Any]) -> Carried:
+    run, state, history, steps = values
+    return Carried(
+        run=int(run), state=FSMState(state), history=tuple(map(float, history)), steps=int(steps)
+    )

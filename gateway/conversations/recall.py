@@ -1,0 +1,224 @@
+"""From a request to its conversation: the match, and the memo it goes on from."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.memo import Conversation
+from gateway.steering.conversation import (
+    ConversationSettings,
+    Identity,
+    Incoming,
+    Match,
+    MatchKind,
+    conversation_id,
+    identify,
+    identity_label,
+    match,
+    read_request,
+)
+from gateway.steering.etrace.state import GuidanceState
+from gateway.steering.fold import Carried
+from gateway.wire.prefix import prefix_of
+from gateway.wire.request import ChatRequest
+
+
+@dataclass(slots=True)
+class Recalled:
+    """A request with its conversation; `conversation` is None for a side request."""
+
+    label: str
+    """For `x-gateway-identity`."""
+
+    source: str
+    kind: MatchKind
+    incoming: Incoming
+    conversation: Conversation | None
+    conversation_id: str
+
+
+class Recall:
+    """Identifies requests; what it changes is in memory only, the store follows at the commit."""
+
+    def __init__(self, index: ConversationIndex, settings: ConversationSettings) -> None:
+        self._index = index
+        self._settings = settings
+
+    async def __call__(
+        self, request: ChatRequest, headers: Mapping[str, str], tenant: str, now: float
+    ) -> Recalled:
+        """The conversation of one request, which from now on is its latest request."""
+        identity = identify(headers, request.body, self._settings)
+        hit = self._index.by_prefix(tenant, request)
+        if hit is not None and identity.value is not None and hit.external_key != identity.value:
+            hit = None
+        incoming = self._read(request, headers, tenant, hit)
+        given = conversation_id(tenant, identity.value) if identity.value is not None else None
+        verdict = await self._match(tenant, identity, given, incoming)
+        found = self._apply(verdict, identity, given, incoming, tenant, now)
+        if found is not None:
+            self._remember(found, hit, request, incoming)
+        named = found.id if found is not None else verdict.conversation_id
+        return Recalled(
+            label=identity_label(identity.source, verdict.kind),
+            source=identity.source,
+            kind=verdict.kind,
+            incoming=incoming,
+            conversation=found,
+            conversation_id=named or "",
+        )
+
+    def _read(
+        self,
+        request: ChatRequest,
+        headers: Mapping[str, str],
+        tenant: str,
+        hit: Conversation | None,
+    ) -> Incoming:
+        if hit is None or hit.prefix is None or hit.chain is None:
+            return read_request(headers, request.body, tenant)
+        request.know_message_spans(list(hit.prefix.extended(request).spans))
+        resume = hit.chain if hit.chain.count == hit.prefix.count else None
+        return read_request(headers, request.body, tenant, resume=resume)
+
+    async def _match(
+        self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
+    ) -> Match:
+        heads = incoming.heads
+        known, branches = self._index.known_heads(heads.candidates())
+        if given is not None and identity.value is not None:
+            branches = self._index.branches_of(tenant, identity.value)
+            if given not in branches:
+                await self._index.load_key(tenant, identity.value)
+                branches = self._index.branches_of(tenant, identity.value)
+                if branches and heads.state.turns:
+                    await self._index.load_heads(tenant, incoming)
+                known, _ = self._index.known_heads(heads.candidates())
+        elif not self._settings.fingerprint:
+            known, branches = {}, {}
+        # An opening request that memory does not know is new: only a history can be recalled.
+        elif not known and (heads.state.turns or incoming.client_retry):
+            await self._index.load_heads(tenant, incoming)
+            known, branches = self._index.known_heads(heads.candidates())
+        return match(incoming, known, branches, conversation_id=given, weak=identity.weak)
+
+    def _apply(
+        self,
+        verdict: Match,
+        identity: Identity,
+        given: str | None,
+        incoming: Incoming,
+        tenant: str,
+        now: float,
+    ) -> Conversation | None:
+        if verdict.kind is MatchKind.SIDE:
+            return None
+        current = self._index.get(verdict.conversation_id) if verdict.conversation_id else None
+        if verdict.kind is MatchKind.RETRY and current is not None:
+            current.retries += 1
+            return current
+        if verdict.kind is MatchKind.CONTINUE and current is not None:
+            _check_memo(current, incoming)
+            current.branch = current.branch.extended(incoming)
+            current.retries = 0
+            return current
+        if verdict.kind is MatchKind.COMPACTION and current is not None:
+            _compact(current, incoming)
+            current.branch = current.branch.extended(incoming)
+            current.retries = 0
+            return current
+        return self._open(verdict, identity, given, incoming, tenant, now)
+
+    def _open(
+        self,
+        verdict: Match,
+        identity: Identity,
+        given: str | None,
+        incoming: Incoming,
+        tenant: str,
+        now: float,
+    ) -> Conversation:
+        """A conversation that begins with this request: new, or forked off another."""
+        name = verdict.conversation_id or given
+        if name is None:
+            name = conversation_id(tenant, incoming.heads.full.hex(), secrets.token_hex(8))
+        replaced = self._index.get(name)
+        parent = self._index.get(verdict.parent) if verdict.parent else None
+        opened = Conversation(
+            branch=incoming.opens(name, verdict.parent),
+            tenant=tenant,
+            source=identity.source,
+            external_key=identity.value,
+            created_at=now,
+            run_started_at=now,
+        )
+        if replaced is not None:
+            # Its runs keep their ids, so the new ones count on from them.
+            opened.version = replaced.version
+            opened.base = Carried(run=replaced.run + 1)
+            opened.run = replaced.run + 1
+        elif parent is not None and verdict.position:
+            opened.guidance = _guidance_at(parent.guidance, verdict.position)
+            opened.run = parent.run
+        self._index.add(opened)
+        return opened
+
+    def _remember(
+        self,
+        found: Conversation,
+        hit: Conversation | None,
+        request: ChatRequest,
+        incoming: Incoming,
+    ) -> None:
+        """Keep the bytes and the chain of this request, for the next one to go on from."""
+        known = hit.prefix.extended(request) if hit is not None and hit.prefix else None
+        self._index.drop_prefix(found)
+        found.prefix = known or prefix_of(request)
+        found.chain = incoming.heads.state
+        self._index.keep_prefix(found, request)
+        self._index.add_head(found, incoming.heads.full, incoming.heads.full)
+
+
+def _check_memo(conversation: Conversation, incoming: Incoming) -> None:
+    """Drop the fold when the messages it has read stand elsewhere in this request.
+
+    A client may echo one reply as two messages, or add a system message: the same history, but no
+    longer the same positions.
+    """
+    fold = conversation.fold
+    if fold is None:
+        return
+    heads = incoming.heads
+    at = fold.consumed - heads.start
+    served = conversation.branch.served_head
+    if not 0 <= at < len(heads.digests) or heads.digests[at] != served:
+        conversation.fold = None
+
+
+def _compact(conversation: Conversation, incoming: Incoming) -> None:
+    """The client wrote its history anew: state, scores and caps stay, repeat windows restart."""
+    heads = incoming.heads
+    offset = heads.state.count
+    reply = conversation.branch.reply_digest
+    if reply is not None and reply in heads.messages:
+        # The reply to the latest call is in the new history, and has not been scored yet.
+        last = len(heads.messages) - 1 - heads.messages[::-1].index(reply)
+        offset = heads.start + last
+    if conversation.fold is not None:
+        conversation.base = conversation.fold.current.carry()
+    elif conversation.last is not None:
+        conversation.base = conversation.last
+    conversation.base_offset = offset
+    conversation.fold = None
+    conversation.guidance = conversation.guidance.compacted()
+
+
+def _guidance_at(guidance: GuidanceState, position: int) -> GuidanceState:
+    """What a fork copies: the blocks that stood before the point where it leaves its parent."""
+    kept = tuple(
+        item for item in guidance.injections if item.place == "system" or item.offset <= position
+    )
+    return replace(guidance, injections=kept, decided_step=None)

@@ -1,0 +1,277 @@
+"""What one finished call leaves in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.conversations.index import ConversationIndex, reply_kind
+from gateway.conversations.session import Steered
+from gateway.exchange import Exchange
+from gateway.steering.etrace.decide import Item
+from gateway.steering.etrace.state import Injection
+from gateway.steering.fold import StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.steps import Action
+from gateway.stores.records import (
+    CallRecord,
+    CallRow,
+    HeadRecord,
+    InjectionRow,
+    RunUpdate,
+    StepContent,
+    StepRow,
+)
+from gateway.wire.heads import extend
+from gateway.wire.messages import reply_message
+from gateway.wire.usage import token_usage
+
+_PREVIEW_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """About the call itself: who asked, under which experiment, and what it cost."""
+
+    agent: str = ""
+    profile: str = ""
+    policy_digest: str = ""
+    experiment: str | None = None
+    arm: str | None = None
+    unit: str | None = None
+    outcome: str | None = None
+    cost_usd: float | None = None
+    cost_unsteered_usd: float | None = None
+
+
+def settle(
+    steered: Steered, completion: Mapping[str, Any] | None, index: ConversationIndex
+) -> tuple[HeadRecord, ...]:
+    """Take the answer into the conversation; the heads under which it can be found again."""
+    conversation = steered.conversation
+    incoming = steered.recalled.incoming
+    served = incoming.heads.full
+    root = incoming.heads.state.root
+    base = {"tenant": conversation.tenant, "root": root, "conversation_id": conversation.id}
+    heads = [_head(base, served, incoming.heads.state.count, "served", steered.step)]
+    choices = list(_messages(completion))
+    if completion is None or not choices:
+        conversation.branch = conversation.branch.failed(served)
+        return tuple(heads)
+    fold = conversation.fold
+    for position, (message, finish) in enumerate(choices):
+        echoed = extend(incoming.heads.state, [reply_message(message)])
+        index.add_head(conversation, echoed.full, served)
+        count = incoming.heads.state.count + 1
+        heads.append(_head(base, echoed.full, count, reply_kind(served), steered.step))
+        if position == 0:
+            final = finish == "stop" and fold is not None and fold.peek_final(message)
+            conversation.branch = conversation.branch.answered(
+                served, echoed.messages[-1], final=final or not _calls(message)
+            )
+            if final and fold is not None and incoming.heads.full == served:
+                steered.state_after = FSMState.END
+    return tuple(heads)
+
+
+def call_record(
+    steered: Steered,
+    exchange: Exchange,
+    completion: Mapping[str, Any] | None,
+    facts: CallFacts,
+    heads: Sequence[HeadRecord],
+    now: float,
+) -> CallRecord:
+    """Everything that is committed for one call."""
+    conversation = steered.conversation
+    fold = conversation.fold
+    call = _call_row(steered, exchange, completion, facts)
+    content = _reply_content(completion)
+    steps = _step_rows(steered, call, content, now)
+    run_ids = sorted({row.run_id for row in steps})
+    record = conversation.record(steered.recalled.incoming.heads.state.count, now)
+    if fold is not None:
+        conversation.last = fold.current.carry()
+        record = conversation.record(steered.recalled.incoming.heads.state.count, now)
+    return CallRecord(
+        conversation=record,
+        heads=tuple(heads),
+        runs=tuple(_run_update(steered, run_id, exchange, facts, now) for run_id in run_ids),
+        steps=tuple(steps),
+        injections=tuple(_injection_rows(steered)),
+    )
+
+
+def _head(base: dict[str, Any], digest: bytes, position: int, kind: str, step: int) -> HeadRecord:
+    return HeadRecord(**base, digest=digest, position=position, kind=kind, step=step)
+
+
+def _messages(completion: Mapping[str, Any] | None) -> list[tuple[dict[str, Any], str | None]]:
+    choices = completion.get("choices") if completion else None
+    found = []
+    for choice in choices if isinstance(choices, list) else ():
+        message = choice.get("message") if isinstance(choice, Mapping) else None
+        if isinstance(message, dict):
+            found.append((message, choice.get("finish_reason")))
+    return found
+
+
+def _calls(message: Mapping[str, Any]) -> bool:
+    return bool(message.get("tool_calls") or message.get("function_call"))
+
+
+def _call_row(
+    steered: Steered,
+    exchange: Exchange,
+    completion: Mapping[str, Any] | None,
+    facts: CallFacts,
+) -> CallRow:
+    tokens = token_usage(exchange.usage)
+    choices = _messages(completion)
+    served = completion.get("model") if completion else None
+    return CallRow(
+        request_id=exchange.request_id,
+        model_requested=exchange.model,
+        model_asked=exchange.model_asked or exchange.model,
+        model_served=served if isinstance(served, str) else None,
+        deployment=exchange.deployment,
+        lane=exchange.lane,
+        status=exchange.status or 200,
+        error=exchange.error or None,
+        finish_reason=choices[0][1] if choices else None,
+        input_tokens=tokens.input,
+        cached_tokens=tokens.cached,
+        cache_write_tokens=tokens.cache_write,
+        output_tokens=tokens.output,
+        reasoning_tokens=tokens.reasoning,
+        cost_usd=facts.cost_usd,
+        cost_unsteered_usd=facts.cost_unsteered_usd,
+        latency_s=exchange.elapsed_s(),
+        first_byte_s=exchange.first_byte_s,
+        overhead_ms=exchange.overhead_s * 1000,
+        timings_ms=steered.timings_ms,
+        attempts=max(1, len(exchange.attempts)),
+        retries=steered.conversation.retries,
+        streamed=exchange.streamed,
+        reasons=tuple(steered.reasons),
+    )
+
+
+def _reply_content(completion: Mapping[str, Any] | None) -> StepContent:
+    choices = _messages(completion)
+    if not choices:
+        return StepContent()
+    message = choices[0][0]
+    text = message.get("content")
+    calls = message.get("tool_calls")
+    actions = []
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            name, arguments = function.get("name"), function.get("arguments")
+            actions.append(Action(name=str(name or ""), arguments=str(arguments or "")))
+    return StepContent(
+        reply_text=text if isinstance(text, str) else "", reply_actions=tuple(actions)
+    )
+
+
+def _step_rows(steered: Steered, call: CallRow, reply: StepContent, now: float) -> list[StepRow]:
+    conversation = steered.conversation
+    rows = [_scored_row(conversation.run_id(o.run), o, now) for o in steered.outcomes]
+    run_id = conversation.run_id(conversation.run)
+    if rows and rows[-1].run_id == run_id and rows[-1].step_index == steered.step:
+        newest = rows.pop()
+    elif steered.latest is not None and steered.step:
+        # A retry, or a call after one that failed: the step is known, the call is new.
+        newest = _scored_row(run_id, steered.latest, now)
+    else:
+        newest = StepRow(run_id=run_id, step_index=steered.step, at=now, state=steered.state.value)
+    content = newest.content or StepContent()
+    content = replace(content, reply_text=reply.reply_text, reply_actions=reply.reply_actions)
+    return [*rows, replace(newest, call=call, content=content)]
+
+
+def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
+    readings = outcome.readings
+    step = outcome.step
+    return StepRow(
+        run_id=run_id,
+        step_index=outcome.index,
+        at=now,
+        state=outcome.state.value,
+        difficulty=outcome.difficulty,
+        scores=readings.scores,
+        composite=readings.composite,
+        fired=readings.fired,
+        failure_type=readings.failure_type,
+        evidence=readings.evidence,
+        content=StepContent(thought=step.thought, reasoning=step.reasoning, actions=step.actions),
+    )
+
+
+def _run_update(
+    steered: Steered, run_id: str, exchange: Exchange, facts: CallFacts, now: float
+) -> RunUpdate:
+    conversation = steered.conversation
+    number = int(run_id.rpartition(".")[2])
+    current = number == conversation.run
+    ended = not current or steered.state_after is FSMState.END
+    state = steered.state_after if current else FSMState.END
+    return RunUpdate(
+        id=run_id,
+        sequence=number,
+        started_at=conversation.run_started_at or now,
+        updated_at=now,
+        ended_at=now if ended else None,
+        state=state.value,
+        outcome=facts.outcome if current else None,
+        outcome_source="header" if facts.outcome and current else "",
+        agent=facts.agent,
+        task_preview=steered.task[:_PREVIEW_CHARACTERS],
+        profile=facts.profile,
+        mode=steered.mode,
+        experiment=facts.experiment,
+        arm=facts.arm,
+        unit=facts.unit,
+        policy_digest=facts.policy_digest,
+        identity_source=steered.recalled.source,
+        model_requested=exchange.model,
+    )
+
+
+def _injection_rows(steered: Steered) -> list[InjectionRow]:
+    placed, decided = steered.placed, steered.decided
+    if placed is None or decided is None or not (placed.added or decided.items):
+        return []
+    run_id = steered.conversation.run_id(steered.conversation.run)
+    blocks = placed.added
+    return [
+        _injection_row(steered, run_id, ordinal, item, _block_of(item, blocks))
+        for ordinal, item in enumerate(decided.items)
+    ]
+
+
+def _block_of(item: Item, blocks: Sequence[Injection]) -> Injection | None:
+    return next((block for block in blocks if item.text in block.text), None)
+
+
+def _injection_row(
+    steered: Steered, run_id: str, ordinal: int, item: Item, block: Injection | None
+) -> InjectionRow:
+    match = item.match
+    return InjectionRow(
+        run_id=run_id,
+        step_index=steered.step,
+        ordinal=ordinal,
+        source=item.tier.value if item.tier else "monitor",
+        tier=item.tier.value if item.tier else None,
+        pattern_id=match.pattern.pattern_id if match else None,
+        similarity=match.similarity if match else None,
+        failure_type=item.failure_type,
+        severity=str(item.severity) if item.severity is not None else None,
+        text=item.text,
+        placement="" if block is None else block.place,
+        message_position=block.offset if block is not None and block.place == "message" else None,
+        applied=steered.applies,
+    )

@@ -1,0 +1,269 @@
+"""Steering one request: fold, plan, look up, decide; then what is kept of the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from gateway.conversations.memo import Conversation
+from gateway.conversations.recall import Recalled
+from gateway.steering.conversation import MatchKind
+from gateway.steering.etrace.decide import Decided, decide
+from gateway.steering.etrace.edits import Edit
+from gateway.steering.etrace.gate import Moment, Plan, note, plan
+from gateway.steering.etrace.pattern import Match, Query, Tier
+from gateway.steering.etrace.placement import Placed, place
+from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
+from gateway.steering.etrace.state import GuidanceState
+from gateway.steering.etrace.target import Target
+from gateway.steering.fold import ConversationFold, StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.policy import Policy
+from gateway.steering.routing import Route, Routes, RoutingSettings, Serves, choose
+from gateway.wire.messages import content_text
+from gateway.wire.request import ChatRequest
+
+Found = Mapping[Tier, Sequence[Match]]
+
+
+class Lookup(Protocol):
+    """Answers a plan's queries; a tier whose look-up failed is missing from the answer."""
+
+    @property
+    def gates(self) -> Gates: ...
+
+    async def __call__(self, queries: Sequence[Query], tenant: str) -> Found: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteeringRules:
+    """Everything that decides about one request, from one version of the settings."""
+
+    policy: Policy
+    routes: Routes
+    routing: RoutingSettings
+    etraces: EtraceSettings
+    injection: InjectionSettings
+    target_of: Callable[[str], Target]
+    serves: Callable[[str, ChatRequest], str | None]
+
+
+@dataclass(slots=True)
+class Steered:
+    """What steering found and decided about one request."""
+
+    recalled: Recalled
+    mode: str
+    conversation: Conversation
+    outcomes: list[StepOutcome]
+    """Newly scored steps, not recorded before."""
+
+    state: FSMState
+    step: int
+    """Scored steps of the run so far; 0 on its first call."""
+
+    latest: StepOutcome | None
+    model: str
+    state_after: FSMState
+    """As `state`, or END when the answer was final."""
+
+    task: str = ""
+    """The user's words that began the run."""
+
+    edits: tuple[Edit, ...] = ()
+    placed: Placed | None = None
+    decided: Decided | None = None
+    reasons: list[str] = field(default_factory=list)
+    timings_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def applies(self) -> bool:
+        """Whether the request is changed by what was decided."""
+        return self.mode == "on"
+
+
+class DeadlinePassed(Exception):
+    """Steering took longer than `steering.deadline_ms`."""
+
+
+class Steering:
+    """Decides about requests by one set of rules."""
+
+    def __init__(self, rules: SteeringRules, lookup: Lookup | None, *, deadline_s: float) -> None:
+        self.rules = rules
+        self._lookup = lookup
+        self._deadline_s = deadline_s
+
+    async def __call__(
+        self, recalled: Recalled, request: ChatRequest, mode: str, started: float, now: float
+    ) -> Steered:
+        """The decision about one request of a known conversation.
+
+        `started` is on the monotonic clock of `time.perf_counter`, `now` in seconds of the epoch.
+
+        Raises:
+            DeadlinePassed: no decision in time; what was folded so far is kept.
+        """
+        conversation = recalled.conversation
+        if conversation is None:
+            raise ValueError("a side request is not steered")
+        async with conversation.lock:
+            steered = self._observe(recalled, conversation, request, mode, now)
+            self._check(started)
+            self._route(steered, request)
+            if mode != "off":
+                await self._guide(steered, conversation, request)
+                self._check(started)
+            return steered
+
+    def _check(self, started: float) -> None:
+        if time.perf_counter() - started > self._deadline_s:
+            raise DeadlinePassed
+
+    def _observe(
+        self,
+        recalled: Recalled,
+        conversation: Conversation,
+        request: ChatRequest,
+        mode: str,
+        now: float,
+    ) -> Steered:
+        """Score what is new in the transcript and find where the run stands."""
+        begun = time.perf_counter()
+        fold = conversation.ready_fold(self.rules.policy)
+        outcomes = fold.extend(request.messages)
+        run = fold.current
+        if run.index != conversation.run:
+            conversation.run = run.index
+            conversation.run_started_at = now
+            conversation.guidance = conversation.guidance.next_run()
+            conversation.held = None
+        for outcome in outcomes:
+            if outcome.run == run.index:
+                lookback = self.rules.etraces.e1_lookback_steps
+                conversation.guidance = note(
+                    conversation.guidance, outcome.index, outcome.readings, lookback
+                )
+        conversation.branch = replace(conversation.branch, steps=_total_steps(fold))
+        latest = run.outcomes[-1] if run.outcomes else None
+        return Steered(
+            recalled=recalled,
+            mode=mode,
+            conversation=conversation,
+            outcomes=_unrecorded(conversation, outcomes),
+            state=run.state,
+            step=run.steps,
+            latest=latest,
+            model=request.model,
+            state_after=run.state,
+            task=_task(request.messages, run.start) if _is_new(conversation, run.index) else "",
+            timings_ms={"observe": (time.perf_counter() - begun) * 1000},
+        )
+
+    def _route(self, steered: Steered, request: ChatRequest) -> None:
+        conversation = steered.conversation
+        head = steered.recalled.incoming.heads.full
+        again = conversation.decided
+        if (
+            steered.recalled.kind is MatchKind.RETRY
+            and again
+            and again[:2]
+            == (
+                head,
+                request.model,
+            )
+        ):
+            steered.model = again[2]
+            return
+        if steered.mode == "off":
+            return
+        route = self._choose(steered, request)
+        steered.model, conversation.held = route.model, route.held
+        steered.reasons += route.reasons
+        conversation.decided = (head, request.model, route.model)
+
+    def _choose(self, steered: Steered, request: ChatRequest) -> Route:
+        serves: Serves = lambda model: self.rules.serves(model, request)  # noqa: E731
+        return choose(
+            steered.state,
+            request.model,
+            steered.step,
+            routes=self.rules.routes,
+            settings=self.rules.routing,
+            held=steered.conversation.held,
+            serves=serves,
+        )
+
+    async def _guide(
+        self, steered: Steered, conversation: Conversation, request: ChatRequest
+    ) -> None:
+        """Plan the guidance of this call, look patterns up when the plan asks, and place it."""
+        begun = time.perf_counter()
+        planned = self._plan(steered, conversation.guidance)
+        found: Found = {}
+        if planned.queries and self._lookup is not None:
+            found = await self._lookup(planned.queries, conversation.tenant)
+        looked_up = time.perf_counter()
+        rules = self.rules
+        decided = decide(conversation.guidance, planned, found, rules.injection)
+        steered.reasons += decided.reasons
+        needed = decided.items or decided.directive or decided.state.injections
+        if not needed:
+            conversation.guidance = decided.state
+            return
+        placed = place(
+            [m if isinstance(m, Mapping) else {} for m in request.messages],
+            decided,
+            target=rules.target_of(steered.model),
+            settings=rules.injection,
+            tools=_tools(request.body),
+        )
+        kept = placed.state if steered.applies else replace(placed.state, injections=())
+        conversation.guidance = kept
+        steered.decided, steered.placed, steered.edits = decided, placed, placed.edits
+        steered.timings_ms["look_up"] = (looked_up - begun) * 1000
+        steered.timings_ms["place"] = (time.perf_counter() - looked_up) * 1000
+
+    def _plan(self, steered: Steered, guidance: GuidanceState) -> Plan:
+        latest = steered.latest
+        run = steered.conversation.ready_fold(self.rules.policy).current
+        moment = Moment(
+            step=steered.step or None,
+            state=steered.state,
+            readings=latest.readings if latest else None,
+            recent=[outcome.step for outcome in run.outcomes],
+            model=steered.model,
+        )
+        gates = self._lookup.gates if self._lookup else Gates(e1=1.0, e2=1.0)
+        return plan(guidance, moment, self.rules.etraces, self.rules.injection, gates)
+
+
+def _unrecorded(conversation: Conversation, outcomes: list[StepOutcome]) -> list[StepOutcome]:
+    """The outcomes that are not in the store yet: after a restart all are folded anew."""
+    last = conversation.last
+    if last is None:
+        return outcomes
+    return [o for o in outcomes if (o.run, o.index) > (last.run, last.steps)]
+
+
+def _is_new(conversation: Conversation, run: int) -> bool:
+    return conversation.last is None or conversation.last.run != run
+
+
+def _task(messages: Sequence[object], start: int) -> str:
+    """The first user message at or after `start`."""
+    for message in messages[start:]:
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            return content_text(message.get("content"))
+    return ""
+
+
+def _total_steps(fold: ConversationFold) -> int:
+    return sum(run.steps for run in fold.runs)
+
+
+def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    tools = body.get("tools")
+    return [t for t in tools if isinstance(t, Mapping)] if isinstance(tools, list) else []
