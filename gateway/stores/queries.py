@@ -1,0 +1,256 @@
+"""What can be asked of the run log, and the answers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.totals import RunRecord
+
+MAX_PAGE = 1000
+OUTCOMES = ("success", "failure", "other")
+UNFINISHED = "unfinished"
+"""The outcome to filter by for runs nobody has judged yet."""
+
+SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
+    "started_at": lambda run: run.started_at,
+    "updated_at": lambda run: run.updated_at,
+    "steps": lambda run: run.totals.steps,
+    "tokens": lambda run: run.totals.input_tokens + run.totals.output_tokens,
+    "cost": lambda run: -1.0 if run.totals.cost_usd is None else run.totals.cost_usd,
+    "peak": lambda run: run.totals.composite_peak,
+}
+"""What a list of runs can be ordered by; an unknown cost sorts below zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs; a field left None admits all.
+
+    `tenant` None is for the operator: every tenant. `model`: asked of an upstream at least once,
+    or requested last. `state`: the run is in it, or spent a step in it. `failure_type` and
+    `monitor`: occurred, fired at least once. `outcome`: success, failure, other or `unfinished`.
+    `since` <= started_at < `until`. `task`: occurs in the task's preview, case ignored.
+    """
+
+    tenant: str | None = None
+    conversation_id: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    state: str | None = None
+    failure_type: str | None = None
+    monitor: str | None = None
+    experiment: str | None = None
+    arm: str | None = None
+    mode: str | None = None
+    outcome: str | None = None
+    since: float | None = None
+    until: float | None = None
+    task: str | None = None
+
+    def admits(self, run: RunRecord) -> bool:
+        """Whether `run` is one of those asked for."""
+        equal = ("tenant", "conversation_id", "agent", "experiment", "arm", "mode")
+        wanted = ((getattr(self, name), getattr(run, name)) for name in equal)
+        return (
+            all(value is None or value == actual for value, actual in wanted)
+            and (self.outcome is None or self.outcome == (run.outcome or UNFINISHED))
+            and (self.since is None or run.started_at >= self.since)
+            and (self.until is None or run.started_at < self.until)
+            and (self.task is None or self.task.lower() in run.task_preview.lower())
+            and self._happened(run)
+        )
+
+    def _happened(self, run: RunRecord) -> bool:
+        totals = run.totals
+        return (
+            (self.model is None or self.model in totals.models or self.model == run.model_requested)
+            and (self.state is None or self.state in totals.states or self.state == run.state)
+            and (self.failure_type is None or self.failure_type in totals.failure_types)
+            and (self.monitor is None or self.monitor in totals.fired)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """Which slice of an ordered list: `limit` rows (1 to 1000) after `cursor`.
+
+    Raises: ValueError for an unknown `sort` or a `limit` out of range.
+    """
+
+    limit: int = 50
+    sort: str = "started_at"
+    descending: bool = True
+    cursor: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.sort not in SORT_KEYS:
+            raise ValueError(f"sort: must be one of {', '.join(SORT_KEYS)}, not {self.sort!r}")
+        if not 1 <= self.limit <= MAX_PAGE:
+            raise ValueError(f"limit: must be from 1 to {MAX_PAGE}, not {self.limit}")
+
+    def after(self) -> tuple[float, str] | None:
+        """The (sort value, id) to go on after, from the cursor.
+
+        Raises: ValueError when the cursor is not one of ours.
+        """
+        return None if self.cursor is None else decode_cursor(self.cursor)
+
+    def cursor_after(self, run: RunRecord) -> str:
+        """The cursor that goes on after `run`."""
+        return encode_cursor(SORT_KEYS[self.sort](run), run.id)
+
+
+def encode_cursor(value: float, key: str) -> str:
+    """An opaque text for a place in an ordered list."""
+    return base64.urlsafe_b64encode(json.dumps([value, key]).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> tuple[float, str]:
+    """What `encode_cursor` was given. Raises: ValueError for any other text."""
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
+        value, key = json.loads(raw)
+    except (binascii.Error, UnicodeError, ValueError, TypeError) as error:
+        raise ValueError("cursor: not one of this server's") from error
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(key, str):
+        raise ValueError("cursor: not one of this server's")
+    return value, key
+
+
+def check_outcome(outcome: str) -> None:
+    """Raises: ValueError for what a run cannot come to."""
+    if outcome not in OUTCOMES:
+        raise ValueError(f"outcome: must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """One slice of a list of runs; `next_cursor` is None on the last."""
+
+    runs: tuple[RunRecord, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTrace:
+    """One run with its course, in step order."""
+
+    run: RunRecord
+    steps: tuple[StepRow, ...]
+    injections: tuple[InjectionRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationSummary:
+    """One conversation without its memo; `runs` is how many are kept of it."""
+
+    id: str
+    tenant: str
+    source: str
+    parent_id: str | None
+    external_key: str | None
+    version: int
+    created_at: float
+    updated_at: float
+    message_count: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationPage:
+    """One slice of a list of conversations, newest first; `next_cursor` is None on the last."""
+
+    conversations: tuple[ConversationSummary, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facets:
+    """The values that occur, sorted: what a filter can offer."""
+
+    agents: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    failure_types: tuple[str, ...] = ()
+    experiments: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentHealth:
+    """One agent's runs: mean of their mean composites, and their highest peak."""
+
+    agent: str
+    runs: int
+    mean_composite: float
+    peak_composite: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentRun:
+    """One run as a point of a sparkline."""
+
+    run_id: str
+    started_at: float
+    steps: int
+    mean_composite: float
+    peak_composite: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSummary:
+    """How the runs of a filter went.
+
+    Ratios and composites in [0, 1], rounded to 4 decimals. `clean_runs` never reached a
+    composite of 0.35. `cached_share`: cached of all input tokens. `fires`, `severity` and
+    `states` count scored steps by monitor, by low / warn / danger, and by state.
+    `saved_usd` covers the calls whose price is known with and without steering.
+    `recent`: the last 30 runs, oldest first.
+    """
+
+    total_runs: int = 0
+    total_steps: int = 0
+    success_runs: int = 0
+    failure_runs: int = 0
+    runs_with_fires: int = 0
+    clean_runs: int = 0
+    clean_run_rate: float = 0.0
+    mean_composite: float = 0.0
+    peak_composite: float = 0.0
+    calls: int = 0
+    errors: int = 0
+    retries: int = 0
+    injections: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_share: float = 0.0
+    unpriced_calls: int = 0
+    cost_usd: float | None = None
+    cost_unsteered_usd: float | None = None
+    saved_usd: float | None = None
+    overhead_ms: float = 0.0
+    latency_s: float = 0.0
+    fires: Mapping[str, int] = field(default_factory=dict)
+    severity: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, int] = field(default_factory=dict)
+    failure_types: Mapping[str, int] = field(default_factory=dict)
+    models: Mapping[str, int] = field(default_factory=dict)
+    by_agent: tuple[AgentHealth, ...] = ()
+    recent: tuple[RecentRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneReport:
+    """What one retention pass removed, and the bytes in use before and after."""
+
+    conversations: int
+    runs: int
+    bytes_before: int
+    bytes_after: int

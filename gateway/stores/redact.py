@@ -1,0 +1,86 @@
+"""Records without their texts, and records that any backend can encode."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from gateway.steering.steps import Action
+from gateway.stores.records import CallRecord, StepContent, StepRow
+
+T = TypeVar("T")
+
+MAX_INT = 2**63 - 1
+
+
+def omit(text: str) -> str:
+    """Length and digest in place of the text; empty stays empty.
+
+    The digest tells whether two texts are equal; a text that can be guessed can be confirmed by
+    it, so it hides content, not secrets.
+    """
+    if not text:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"[omitted: {len(text)} characters, sha256 {digest}]"
+
+
+def without_content(call: CallRecord) -> CallRecord:
+    """`call` with every text of client, model and guidance replaced by its length and digest.
+
+    Names (tools, models, agents) and numbers stay. The conversation's `state` stays too: it is
+    what the next request goes on from.
+    """
+    return replace(
+        call,
+        runs=tuple(replace(run, task_preview=omit(run.task_preview)) for run in call.runs),
+        steps=tuple(_step_without_content(step) for step in call.steps),
+        injections=tuple(replace(row, text=omit(row.text)) for row in call.injections),
+    )
+
+
+def _step_without_content(step: StepRow) -> StepRow:
+    content = step.content
+    if content is not None:
+        content = StepContent(
+            thought=omit(content.thought),
+            reasoning=omit(content.reasoning),
+            actions=tuple(map(_omit_action, content.actions)),
+            reply_text=omit(content.reply_text),
+            reply_actions=tuple(map(_omit_action, content.reply_actions)),
+        )
+    evidence = {name: omit(text) for name, text in step.evidence.items()}
+    return replace(step, content=content, evidence=evidence)
+
+
+def _omit_action(action: Action) -> Action:
+    return replace(action, arguments=omit(action.arguments), observation=omit(action.observation))
+
+
+def encodable(value: T) -> T:
+    """`value` with what no database encodes made so: unpaired surrogates become U+FFFD, integers
+    beyond 64 bits the nearest that fits.
+
+    JSON may bring both in from a client. Slow, so for records that were refused only.
+    """
+    return _encodable(value)  # type: ignore[no-any-return]
+
+
+def _encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case bool():
+            return value
+        case int():
+            return max(-MAX_INT, min(MAX_INT, value))
+        case tuple() | list():
+            return tuple(map(_encodable, value))
+        case Mapping():
+            return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: _encodable(getattr(value, f.name)) for f in fields(value)}
+        return replace(value, **changed)
+    return value

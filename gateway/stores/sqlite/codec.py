@@ -1,0 +1,167 @@
+"""Records to rows and back: which column holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import orjson
+
+from gateway.steering.steps import Action
+from gateway.stores.records import (
+    CallRow,
+    ConversationRecord,
+    InjectionRow,
+    RunUpdate,
+    StepContent,
+    StepRow,
+)
+from gateway.stores.totals import RunRecord, RunTotals
+
+T = TypeVar("T")
+
+
+def names(kind: type, *without: str) -> tuple[str, ...]:
+    """The field names of a dataclass, in order."""
+    return tuple(f.name for f in fields(kind) if f.name not in without)
+
+
+# The counters of a run share one JSON column, `counts`.
+_COUNTERS = ("states", "fired", "failure_types", "models", "severity")
+
+CONVERSATION_COLUMNS = names(ConversationRecord)
+SUM_COLUMNS = names(RunTotals, *_COUNTERS)
+UPDATE_COLUMNS = names(RunUpdate, "id")
+RUN_COLUMNS = names(RunRecord, "totals")
+STEP_COLUMNS = (
+    "step_index",
+    "at",
+    "state",
+    "difficulty",
+    "composite",
+    "failure_type",
+    "readings",
+    "call",
+    "content",
+)
+INJECTION_COLUMNS = names(InjectionRow, "run_id")
+
+_sums = attrgetter(*SUM_COLUMNS)
+_injection = attrgetter(*INJECTION_COLUMNS)
+update_row: Callable[[RunUpdate], tuple[Any, ...]] = attrgetter(*UPDATE_COLUMNS)
+
+
+def conversation_of(row: Sequence[Any]) -> ConversationRecord:
+    """From CONVERSATION_COLUMNS."""
+    values = dict(zip(CONVERSATION_COLUMNS, row, strict=True))
+    values["has_tools"] = bool(values["has_tools"])
+    return ConversationRecord(**values)
+
+
+def totals_row(totals: RunTotals) -> tuple[Any, ...]:
+    """To SUM_COLUMNS and `counts`."""
+    counts = {name: getattr(totals, name) for name in _COUNTERS}
+    return (*_sums(totals), _json(counts))
+
+
+def totals_of(row: Sequence[Any]) -> RunTotals:
+    """From SUM_COLUMNS and `counts`."""
+    return RunTotals(**dict(zip(SUM_COLUMNS, row[:-1], strict=True)), **orjson.loads(row[-1]))
+
+
+def run_of(row: Sequence[Any]) -> RunRecord:
+    """From RUN_COLUMNS, then SUM_COLUMNS and `counts`."""
+    width = len(RUN_COLUMNS)
+    return RunRecord(
+        **dict(zip(RUN_COLUMNS, row[:width], strict=True)), totals=totals_of(row[width:])
+    )
+
+
+def step_row(step: StepRow) -> tuple[Any, ...]:
+    """To STEP_COLUMNS."""
+    readings = None
+    if step.scores or step.fired or step.evidence:
+        readings = _json({"scores": step.scores, "fired": step.fired, "evidence": step.evidence})
+    return (
+        step.step_index,
+        step.at,
+        step.state,
+        step.difficulty,
+        step.composite,
+        step.failure_type,
+        readings,
+        None if step.call is None else _json(step.call),
+        None if step.content is None else _json(step.content),
+    )
+
+
+def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
+    """From STEP_COLUMNS."""
+    index, at, state, difficulty, composite, failure_type, readings, call, content = row
+    read = {} if readings is None else orjson.loads(readings)
+    return StepRow(
+        run_id=run_id,
+        step_index=index,
+        at=at,
+        state=state,
+        difficulty=difficulty,
+        composite=composite,
+        failure_type=failure_type,
+        scores=read.get("scores", {}),
+        fired=tuple(read.get("fired", ())),
+        evidence=read.get("evidence", {}),
+        call=None if call is None else call_of(call),
+        content=None if content is None else _content_of(content),
+    )
+
+
+def call_json(call: CallRow) -> str:
+    """To the `call` column."""
+    return _json(call)
+
+
+def content_json(content: StepContent | None) -> str | None:
+    """To the `content` column."""
+    return None if content is None else _json(content)
+
+
+def call_of(text: str) -> CallRow:
+    """From the `call` column."""
+    values = _known(CallRow, orjson.loads(text))
+    return CallRow(**(values | {"reasons": tuple(values.get("reasons", ()))}))
+
+
+def injection_row(injection: InjectionRow) -> tuple[Any, ...]:
+    """To INJECTION_COLUMNS."""
+    return tuple(_injection(injection))
+
+
+def injection_of(run_id: str, row: Sequence[Any]) -> InjectionRow:
+    """From INJECTION_COLUMNS."""
+    values = dict(zip(INJECTION_COLUMNS, row, strict=True))
+    values["applied"] = bool(values["applied"])
+    return InjectionRow(run_id=run_id, **values)
+
+
+def _content_of(text: str) -> StepContent:
+    values = _known(StepContent, orjson.loads(text))
+    for name in ("actions", "reply_actions"):
+        values[name] = tuple(Action(**_known(Action, item)) for item in values.get(name, ()))
+    return StepContent(**values)
+
+
+def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    # A row may be older than a field that has gone since.
+    return {name: values[name] for name in names(kind) if name in values}
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, default=_plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no place in a record")

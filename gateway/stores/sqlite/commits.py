@@ -1,0 +1,164 @@
+"""One chat completion's record into the tables; runs inside a write's transaction."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from gateway.stores.base import VersionConflict
+from gateway.stores.records import (
+    CallRecord,
+    ConversationRecord,
+    InjectionRow,
+    RunUpdate,
+    StepRow,
+)
+from gateway.stores.sqlite import codec
+from gateway.stores.totals import RunTotals, repeated_call, settled_outcome
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+_COLUMNS = ", ".join(codec.CONVERSATION_COLUMNS)
+_TOTALS = ", ".join((*codec.SUM_COLUMNS, "counts"))
+
+_INSERT_CONVERSATION = f"""
+INSERT INTO conversations ({_COLUMNS}) VALUES ({_marks(len(codec.CONVERSATION_COLUMNS))})
+ON CONFLICT (id) DO NOTHING RETURNING pk
+"""
+_UPDATE_CONVERSATION = """
+UPDATE conversations
+SET version = version + 1, updated_at = ?, served_head = ?, message_count = ?, signature = ?,
+    has_tools = ?, state = ?
+WHERE id = ? AND version = ? AND tenant = ? RETURNING pk
+"""
+_INSERT_HEAD = """
+INSERT INTO heads (root, digest, conversation_pk, kind, position, step)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
+_FIND_RUN = f"SELECT pk, outcome, outcome_source, {_TOTALS} FROM runs WHERE id = ? AND tenant = ?"
+_INSERT_RUN = f"""
+INSERT INTO runs (id, conversation_pk, tenant, {", ".join(codec.UPDATE_COLUMNS)}, {_TOTALS})
+VALUES ({_marks(4 + len(codec.UPDATE_COLUMNS) + len(codec.SUM_COLUMNS))})
+"""
+_UPDATE_RUN = f"""
+UPDATE runs
+SET updated_at = ?, ended_at = coalesce(?, ended_at), state = ?, outcome = ?, outcome_source = ?,
+    mode = ?, policy_digest = ?, model_requested = ?,
+    {", ".join(f"{name} = ?" for name in codec.SUM_COLUMNS)}, counts = ?
+WHERE pk = ?
+"""
+_INSERT_STEP = f"""
+INSERT INTO steps (run_pk, {", ".join(codec.STEP_COLUMNS)})
+VALUES ({_marks(1 + len(codec.STEP_COLUMNS))}) ON CONFLICT (run_pk, step_index) DO NOTHING
+"""
+_FIND_CALL = "SELECT call FROM steps WHERE run_pk = ? AND step_index = ?"
+_UPDATE_CALL = """
+UPDATE steps SET call = ?, content = coalesce(?, content) WHERE run_pk = ? AND step_index = ?
+"""
+_INSERT_INJECTION = f"""
+INSERT INTO injections (run_pk, {", ".join(codec.INJECTION_COLUMNS)})
+VALUES ({_marks(1 + len(codec.INJECTION_COLUMNS))}) ON CONFLICT DO NOTHING
+"""
+
+
+def root_key(root: bytes) -> int:
+    """The number under which the heads of one root lie together."""
+    return int.from_bytes(root[:8], "big", signed=True)
+
+
+def save_call(call: CallRecord, connection: apsw.Connection) -> int:
+    """Write all of `call` and return the conversation's new version. Raises: VersionConflict."""
+    conversation = call.conversation
+    conversation_pk = _save_conversation(conversation, connection)
+    if call.heads:
+        rows = (
+            (root_key(h.root), h.digest, conversation_pk, h.kind, h.position, h.step)
+            for h in call.heads
+        )
+        connection.executemany(_INSERT_HEAD, rows)
+    for run in call.runs:
+        _save_run(call, run, conversation_pk, connection)
+    return conversation.version + 1
+
+
+def _save_conversation(record: ConversationRecord, connection: apsw.Connection) -> int:
+    changing = (
+        record.updated_at,
+        record.served_head,
+        record.message_count,
+        record.signature,
+        record.has_tools,
+        record.state,
+    )
+    if record.version:
+        where = (record.id, record.version, record.tenant)
+        saved = connection.execute(_UPDATE_CONVERSATION, (*changing, *where))
+    else:
+        fixed = (record.id, record.tenant, record.source, record.parent_id, record.external_key)
+        values = (*fixed, 1, record.created_at, *changing)
+        saved = connection.execute(_INSERT_CONVERSATION, values)
+    rows: list[Any] = saved.fetchall()
+    if not rows:
+        raise _conflict(record, connection)
+    return rows[0][0]  # type: ignore[no-any-return]
+
+
+def _conflict(record: ConversationRecord, connection: apsw.Connection) -> VersionConflict:
+    find = "SELECT version FROM conversations WHERE id = ? AND tenant = ?"
+    actual = connection.execute(find, (record.id, record.tenant)).get
+    return VersionConflict(record.id, expected=record.version, actual=actual or 0)
+
+
+def _save_run(
+    call: CallRecord, run: RunUpdate, conversation_pk: int, connection: apsw.Connection
+) -> None:
+    tenant = call.conversation.tenant
+    found: list[Any] = connection.execute(_FIND_RUN, (run.id, tenant)).fetchall()
+    if found:
+        pk, outcome, source, *stored = found[0]
+        outcome, source = settled_outcome((outcome, source), run)
+        totals = codec.totals_of(stored)
+    else:
+        totals = RunTotals()
+        values = (run.id, conversation_pk, tenant, *codec.update_row(run))
+        connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
+        pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
+    steps = [step for step in call.steps if step.run_id == run.id]
+    kept = [_keep_step(pk, step, connection) for step in steps]
+    injected = [row for row in call.injections if row.run_id == run.id]
+    totals = totals.including(
+        fresh=[step for step, (fresh, _) in zip(steps, kept, strict=True) if fresh],
+        calls=[step.call for step in steps if step.call is not None],
+        retries=sum(repeated for _, repeated in kept),
+        injections=sum([_keep_injection(pk, row, connection) for row in injected]),
+    )
+    latest = (run.updated_at, run.ended_at, run.state, outcome, source)
+    policy = (run.mode, run.policy_digest, run.model_requested)
+    connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
+
+
+def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection) -> tuple[bool, bool]:
+    """(whether the step is new, whether its call repeats one already made there)."""
+    connection.execute(_INSERT_STEP, (run_pk, *codec.step_row(step)))
+    if connection.changes():
+        return True, False
+    if step.call is None:
+        return False, False
+    place = (run_pk, step.step_index)
+    stored = connection.execute(_FIND_CALL, place).get
+    call = step.call if stored is None else repeated_call(codec.call_of(stored), step.call)
+    values = (codec.call_json(call), codec.content_json(step.content))
+    connection.execute(_UPDATE_CALL, (*values, *place))
+    return False, stored is not None
+
+
+def _keep_injection(run_pk: int, row: InjectionRow, connection: apsw.Connection) -> bool:
+    """Whether guidance that reached the model was recorded for the first time."""
+    connection.execute(_INSERT_INJECTION, (run_pk, *codec.injection_row(row)))
+    return row.applied and connection.changes() > 0

@@ -1,0 +1,82 @@
+"""The health summary as SQL: sums stay in SQLite, whatever the number of runs."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import apsw
+
+from gateway.stores.health import COSTS, RECENT_RUNS, SUMMED, agent_health, recent_run, summary
+from gateway.stores.queries import HealthSummary, RunFilter
+from gateway.stores.sqlite import filters
+from gateway.stores.totals import WARN_COMPOSITE
+
+_EXPRESSIONS = {
+    "total_runs": "count(*)",
+    "total_steps": "coalesce(sum(r.steps), 0)",
+    "success_runs": "coalesce(sum(r.outcome = 'success'), 0)",
+    "failure_runs": "coalesce(sum(r.outcome = 'failure'), 0)",
+    "runs_with_fires": "coalesce(sum(r.counts ->> '$.fired' <> '{}'), 0)",
+    "clean_runs": f"coalesce(sum(r.composite_peak < {WARN_COMPOSITE}), 0)",
+    "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
+    **{name: f"coalesce(sum(r.{name}), 0)" for name in SUMMED},
+    # sum() of nothing known is NULL, which is what an unknown cost has to stay.
+    **{name: f"sum(r.{name})" for name in COSTS},
+    "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
+    "scored_steps": "coalesce(sum(r.scored_steps), 0)",
+}
+_MEAN = "iif(r.scored_steps, r.composite_sum / r.scored_steps, 0.0)"
+
+
+def summarize(runs: RunFilter, connection: apsw.Connection) -> HealthSummary:
+    """The HealthSummary of the runs admitted."""
+    condition, values = filters.where(runs)
+    sums = _sums(condition, values, connection)
+    return summary(
+        composite_sum=sums.pop("composite_sum"),
+        scored_steps=sums.pop("scored_steps"),
+        sums=sums,
+        counters=_counters(condition, values, connection),
+        by_agent=_by_agent(condition, values, connection),
+        recent=_recent(condition, values, connection),
+    )
+
+
+def _sums(condition: str, values: list[Any], connection: apsw.Connection) -> dict[str, Any]:
+    sql = f"SELECT {', '.join(_EXPRESSIONS.values())} FROM runs AS r WHERE {condition}"
+    return dict(zip(_EXPRESSIONS, connection.execute(sql, values).get, strict=True))
+
+
+def _counters(
+    condition: str, values: list[Any], connection: apsw.Connection
+) -> Mapping[str, Mapping[str, int]]:
+    sql = f"""
+        SELECT counter.key, entry.key, sum(entry.value)
+        FROM runs AS r, json_each(r.counts) AS counter, json_each(counter.value) AS entry
+        WHERE {condition} GROUP BY 1, 2
+    """
+    counters: dict[str, dict[str, int]] = {}
+    for counter, name, count in connection.execute(sql, values):
+        counters.setdefault(counter, {})[name] = count
+    return counters
+
+
+def _by_agent(condition: str, values: list[Any], connection: apsw.Connection) -> tuple[Any, ...]:
+    sql = f"""
+        SELECT r.agent, count(*), avg({_MEAN}), max(r.composite_peak)
+        FROM runs AS r WHERE {condition} GROUP BY r.agent ORDER BY count(*) DESC, r.agent
+    """
+    return tuple(agent_health(*row) for row in connection.execute(sql, values))
+
+
+def _recent(condition: str, values: list[Any], connection: apsw.Connection) -> tuple[Any, ...]:
+    sql = f"""
+        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak
+        FROM runs AS r WHERE {condition}
+        ORDER BY r.started_at DESC, r.id DESC LIMIT {RECENT_RUNS}
+    """
+    rows = connection.execute(sql, values).fetchall()
+    return tuple(recent_run(*row) for row in reversed(rows))

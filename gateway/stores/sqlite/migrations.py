@@ -1,0 +1,76 @@
+"""Append-only changes of the schema, each applied once to every file, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from gateway.stores.base import SchemaMismatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One change. `name` is what a file remembers: never rename, reorder or edit a shipped one."""
+
+    name: str
+    apply: Callable[[apsw.Connection], None]
+
+
+def script(sql: str) -> Callable[[apsw.Connection], None]:
+    """A migration that is nothing but statements."""
+
+    def apply(connection: apsw.Connection) -> None:
+        connection.execute(sql)
+
+    return apply
+
+
+def migrate(
+    connection: apsw.Connection, migrations: Sequence[Migration], path: str
+) -> tuple[str, ...]:
+    """Apply what the file lacks and return the names of it.
+
+    Raises: SchemaMismatch when the file knows a change that this version does not.
+    """
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied_at REAL NOT NULL)"
+    )
+    unknown = _applied(connection) - {migration.name for migration in migrations}
+    if unknown:
+        raise SchemaMismatch(
+            f"{path!r} was written by a newer version of the gateway (it has "
+            f"{', '.join(sorted(unknown))}); start that version, or use another file"
+        )
+    return tuple(m.name for m in migrations if _apply_once(connection, m))
+
+
+def pending(connection: apsw.Connection, migrations: Sequence[Migration]) -> tuple[str, ...]:
+    """The names of the changes the file lacks."""
+    done = _applied(connection)
+    return tuple(migration.name for migration in migrations if migration.name not in done)
+
+
+def _applied(connection: apsw.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM migrations")}
+
+
+def _apply_once(connection: apsw.Connection, migration: Migration) -> bool:
+    # Two processes may open a new file at once: what is done is looked up under the write lock.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        missing = migration.name not in _applied(connection)
+        if missing:
+            migration.apply(connection)
+            connection.execute(
+                "INSERT INTO migrations (name, applied_at) VALUES (?, ?)",
+                (migration.name, time.time()),
+            )
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return missing

@@ -1,0 +1,135 @@
+"""Removing what is too old, or too much, a little at a time.
+
+What goes is chosen on a reader, so that looking for it never holds up a commit; each write
+removes one small batch.
+"""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import apsw
+
+from gateway.stores.queries import PruneReport
+from gateway.stores.sqlite.database import Database
+
+# Each batch is one write between other writers' commits: a few milliseconds.
+_RUNS_AT_ONCE = 20
+_CONVERSATIONS_AT_ONCE = 20
+_HEADS_AT_ONCE = 500
+_CANDIDATES = 500
+
+_OLD_RUNS = f"""
+SELECT pk FROM runs WHERE started_at < ?1 AND updated_at < ?1 LIMIT {_RUNS_AT_ONCE}
+"""
+_OLD_CONVERSATIONS = f"""
+SELECT pk FROM conversations WHERE created_at < ?1 AND updated_at < ?1
+LIMIT {_CONVERSATIONS_AT_ONCE}
+"""
+_LEAST_USED = f"""
+SELECT pk FROM conversations WHERE updated_at < ? ORDER BY updated_at LIMIT {_CANDIDATES}
+"""
+_ORPHANED_HEADS = f"""
+SELECT root, digest, conversation_pk, kind FROM heads AS h
+WHERE root >= ? AND NOT EXISTS (SELECT 1 FROM conversations AS c WHERE c.pk = h.conversation_pk)
+ORDER BY root LIMIT {_HEADS_AT_ONCE}
+"""
+_LOWEST_ROOT = -(2**63)
+_USED_BYTES = """
+SELECT (page_count - freelist_count) * page_size
+FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+"""
+
+_Removal = Callable[[list[int], apsw.Connection], int]
+
+
+async def prune(
+    database: Database,
+    older_than: float | None,
+    max_bytes: int | None,
+    active_since: float | None,
+) -> PruneReport:
+    """See RunStore."""
+    before = await database.read(_used_bytes)
+    runs = conversations = 0
+    if older_than is not None:
+        while pks := await database.read(partial(_column, _OLD_RUNS, older_than)):
+            runs += await database.write(partial(_remove_runs, pks))
+        while pks := await database.read(partial(_column, _OLD_CONVERSATIONS, older_than)):
+            runs += await database.write(partial(_remove_conversations, pks))
+            conversations += len(pks)
+    if max_bytes is not None:
+        for_room = await _make_room(database, max_bytes, active_since)
+        conversations, runs = conversations + for_room[0], runs + for_room[1]
+    if conversations:
+        await _remove_orphaned_heads(database)
+    return PruneReport(
+        conversations=conversations,
+        runs=runs,
+        bytes_before=before,
+        bytes_after=await database.read(_used_bytes),
+    )
+
+
+async def _make_room(
+    database: Database, max_bytes: int, active_since: float | None
+) -> tuple[int, int]:
+    """(conversations, runs) removed, the longest untouched first."""
+    limit = float("inf") if active_since is None else active_since
+    conversations = runs = 0
+    while await database.read(_used_bytes) > max_bytes:
+        candidates = await database.read(partial(_column, _LEAST_USED, limit))
+        if not candidates:
+            break
+        while candidates and await database.read(_used_bytes) > max_bytes:
+            batch = candidates[:_CONVERSATIONS_AT_ONCE]
+            del candidates[:_CONVERSATIONS_AT_ONCE]
+            runs += await database.write(partial(_remove_conversations, batch))
+            conversations += len(batch)
+    return conversations, runs
+
+
+async def _remove_orphaned_heads(database: Database) -> None:
+    root = _LOWEST_ROOT
+    while keys := await database.read(partial(_orphaned_heads, root)):
+        await database.write(partial(_remove_heads, keys))
+        root = keys[-1][0]
+
+
+def _used_bytes(connection: apsw.Connection) -> int:
+    return connection.execute(_USED_BYTES).get  # type: ignore[no-any-return]
+
+
+def _column(sql: str, bound: float, connection: apsw.Connection) -> list[int]:
+    return [value for (value,) in connection.execute(sql, (bound,))]
+
+
+def _remove_conversations(pks: list[int], connection: apsw.Connection) -> int:
+    """How many runs went with them. Their heads find nothing from now on, and go later."""
+    runs = 0
+    for pk in pks:
+        of_it = "SELECT pk FROM runs WHERE conversation_pk = ?"
+        runs += _remove_runs([run for (run,) in connection.execute(of_it, (pk,))], connection)
+        connection.execute("DELETE FROM conversations WHERE pk = ?", (pk,))
+    return runs
+
+
+def _remove_runs(pks: list[int], connection: apsw.Connection) -> int:
+    for pk in pks:
+        for table, column in (("injections", "run_pk"), ("steps", "run_pk"), ("runs", "pk")):
+            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (pk,))
+    return len(pks)
+
+
+def _orphaned_heads(root: int, connection: apsw.Connection) -> list[Any]:
+    return connection.execute(_ORPHANED_HEADS, (root,)).fetchall()
+
+
+def _remove_heads(keys: list[Any], connection: apsw.Connection) -> None:
+    connection.executemany(
+        "DELETE FROM heads WHERE root = ? AND digest = ? AND conversation_pk = ? AND kind = ?", keys
+    )

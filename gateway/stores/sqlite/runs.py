@@ -1,0 +1,235 @@
+"""The run log in SQLite: lists, traces, outcomes."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import apsw
+
+from gateway.stores.paging import all_runs, all_traces
+from gateway.stores.queries import (
+    ConversationPage,
+    ConversationSummary,
+    Facets,
+    HealthSummary,
+    PageRequest,
+    PruneReport,
+    RunFilter,
+    RunPage,
+    RunTrace,
+    check_outcome,
+    decode_cursor,
+    encode_cursor,
+)
+from gateway.stores.sqlite import codec, filters
+from gateway.stores.sqlite.connection import one_view
+from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.health import summarize
+from gateway.stores.sqlite.retention import prune
+from gateway.stores.totals import RunRecord
+
+_SORTS = {
+    "started_at": "r.started_at",
+    "updated_at": "r.updated_at",
+    "steps": "r.steps",
+    "tokens": "r.input_tokens + r.output_tokens",
+    "cost": "coalesce(r.cost_usd, -1.0)",
+    "peak": "r.composite_peak",
+}
+_RUN = ", ".join(
+    "c.id" if name == "conversation_id" else f"r.{name}"
+    for name in (*codec.RUN_COLUMNS, *codec.SUM_COLUMNS, "counts")
+)
+_RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
+_STEPS = ", ".join(codec.STEP_COLUMNS)
+_STEPS_WITHOUT_CONTENT = _STEPS.replace("content", "NULL")
+_INJECTIONS = ", ".join(codec.INJECTION_COLUMNS)
+_CONVERSATION = codec.names(ConversationSummary, "runs")
+
+
+class SqliteRunStore:
+    """`RunStore` over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
+        """See RunStore."""
+        after = page.after()
+        rows = await self._database.read(partial(_list_runs, runs, page, after))
+        found = tuple(map(codec.run_of, rows[: page.limit]))
+        more = len(rows) > page.limit
+        return RunPage(runs=found, next_cursor=page.cursor_after(found[-1]) if more else None)
+
+    async def count_runs(self, runs: RunFilter) -> int:
+        """See RunStore."""
+        return await self._database.read(partial(_count_runs, runs))
+
+    async def get_run(
+        self,
+        run_id: str,
+        *,
+        tenant: str | None,
+        content: bool = True,
+        after_step: int = -1,
+    ) -> RunTrace | None:
+        """See RunStore."""
+        read = partial(_get_run, run_id, tenant, content, after_step)
+        return await self._database.read(one_view(read))
+
+    async def set_outcome(
+        self, run_id: str, outcome: str, *, source: str, tenant: str | None
+    ) -> bool:
+        """See RunStore."""
+        check_outcome(outcome)
+        return await self._database.write(partial(_set_outcome, run_id, outcome, source, tenant))
+
+    async def list_conversations(
+        self,
+        *,
+        tenant: str | None,
+        external_key: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> ConversationPage:
+        """See RunStore."""
+        page = PageRequest(limit=limit, cursor=cursor)
+        return await self._database.read(partial(_list_conversations, tenant, external_key, page))
+
+    async def facets(self, *, tenant: str | None) -> Facets:
+        """See RunStore."""
+        return await self._database.read(partial(_facets, RunFilter(tenant=tenant)))
+
+    async def health_summary(self, runs: RunFilter) -> HealthSummary:
+        """See RunStore."""
+        return await self._database.read(one_view(partial(summarize, runs)))
+
+    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
+        """See RunStore."""
+        wanted = RunFilter(tenant=tenant, experiment=experiment)
+        return [run async for run in all_runs(self, wanted)]
+
+    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
+        """See RunStore."""
+        return all_traces(self, runs, content=content)
+
+    async def prune(
+        self,
+        *,
+        older_than: float | None = None,
+        max_bytes: int | None = None,
+        active_since: float | None = None,
+    ) -> PruneReport:
+        """See RunStore. Removed room is used again; the file itself does not shrink."""
+        return await prune(self._database, older_than, max_bytes, active_since)
+
+
+def _list_runs(
+    runs: RunFilter,
+    page: PageRequest,
+    after: tuple[float, str] | None,
+    connection: apsw.Connection,
+) -> list[Any]:
+    condition, values = filters.where(runs)
+    key, order = _SORTS[page.sort], "DESC" if page.descending else "ASC"
+    if after is not None:
+        condition += f" AND ({key}, r.id) {'<' if page.descending else '>'} (?, ?)"
+        values.extend(after)
+    sql = (
+        f"SELECT {_RUN} FROM {_RUNS} WHERE {condition} ORDER BY {key} {order}, r.id {order} LIMIT ?"
+    )
+    return connection.execute(sql, (*values, page.limit + 1)).fetchall()
+
+
+def _count_runs(runs: RunFilter, connection: apsw.Connection) -> int:
+    condition, values = filters.where(runs)
+    sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
+    return connection.execute(sql, values).get  # type: ignore[no-any-return]
+
+
+def _get_run(
+    run_id: str, tenant: str | None, content: bool, after_step: int, connection: apsw.Connection
+) -> RunTrace | None:
+    condition, values = filters.where(RunFilter(tenant=tenant))
+    sql = f"SELECT {_RUN}, r.pk FROM {_RUNS} WHERE r.id = ? AND {condition}"
+    rows = connection.execute(sql, (run_id, *values)).fetchall()
+    if not rows:
+        return None
+    *row, pk = rows[0]
+    some = "WHERE run_pk = ? AND step_index > ? ORDER BY step_index"
+    columns = _STEPS if content else _STEPS_WITHOUT_CONTENT
+    steps = connection.execute(f"SELECT {columns} FROM steps {some}", (pk, after_step))
+    trace_steps = tuple(codec.step_of(run_id, step) for step in steps)
+    sql = f"SELECT {_INJECTIONS} FROM injections {some}, ordinal"
+    injections = connection.execute(sql, (pk, after_step))
+    return RunTrace(
+        run=codec.run_of(row),
+        steps=trace_steps,
+        injections=tuple(codec.injection_of(run_id, injection) for injection in injections),
+    )
+
+
+def _set_outcome(
+    run_id: str, outcome: str, source: str, tenant: str | None, connection: apsw.Connection
+) -> bool:
+    condition, values = filters.where(RunFilter(tenant=tenant))
+    sql = f"UPDATE runs AS r SET outcome = ?, outcome_source = ? WHERE r.id = ? AND {condition}"
+    connection.execute(sql, (outcome, source, run_id, *values))
+    return connection.changes() > 0
+
+
+def _list_conversations(
+    tenant: str | None, external_key: str | None, page: PageRequest, connection: apsw.Connection
+) -> ConversationPage:
+    conditions, values = ["TRUE"], list[Any]()
+    for name, value in (("tenant", tenant), ("external_key", external_key)):
+        if value is not None:
+            conditions.append(f"{name} = ?")
+            values.append(value)
+    if page.cursor is not None:
+        conditions.append("(created_at, id) < (?, ?)")
+        values.extend(decode_cursor(page.cursor))
+    sql = f"""
+        SELECT {", ".join(_CONVERSATION)},
+            (SELECT count(*) FROM runs AS r WHERE r.conversation_pk = conversations.pk)
+        FROM conversations WHERE {" AND ".join(conditions)}
+        ORDER BY created_at DESC, id DESC LIMIT ?
+    """
+    rows: list[Any] = connection.execute(sql, (*values, page.limit + 1)).fetchall()
+    found = tuple(
+        ConversationSummary(**dict(zip((*_CONVERSATION, "runs"), row, strict=True)))
+        for row in rows[: page.limit]
+    )
+    more = len(rows) > page.limit
+    last = encode_cursor(found[-1].created_at, found[-1].id) if more else None
+    return ConversationPage(conversations=found, next_cursor=last)
+
+
+def _facets(runs: RunFilter, connection: apsw.Connection) -> Facets:
+    condition, values = filters.where(runs)
+
+    def column(name: str) -> tuple[str, ...]:
+        sql = f"""
+            SELECT DISTINCT r.{name} FROM runs AS r
+            WHERE {condition} AND r.{name} <> '' ORDER BY 1
+        """
+        return tuple(value for (value,) in connection.execute(sql, values))
+
+    def counted(name: str) -> tuple[str, ...]:
+        sql = f"""
+            SELECT DISTINCT k.key FROM runs AS r, json_each(r.counts, '$.{name}') AS k
+            WHERE {condition} ORDER BY 1
+        """
+        return tuple(value for (value,) in connection.execute(sql, values))
+
+    return Facets(
+        agents=column("agent"),
+        models=counted("models"),
+        failure_types=counted("failure_types"),
+        experiments=column("experiment"),
+        arms=column("arm"),
+    )

@@ -1,0 +1,137 @@
+"""The tables of the state and run store, and the list of everything a file may need."""
+
+from __future__ import annotations
+
+from gateway.stores.sqlite.connection import ConnectionHook
+from gateway.stores.sqlite.migrations import Migration, script
+
+# Why the tables look as they do. A commit costs what it dirties, page by page:
+# - heads are keyed by their history's root first, so that the two heads of a call share a page
+#   with the conversation's others; a bare digest would put each on a page of its own;
+# - steps are appended and found through a small index: rows of several kilobytes inserted in
+#   run order would split pages at every commit;
+# - numbers that only a run's page shows are one JSON text per row, not columns.
+# Rows point at each other by integer keys, and deletion is explicit (retention.py).
+_CORE = """
+CREATE TABLE conversations (
+    pk INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    source TEXT NOT NULL,
+    parent_id TEXT,
+    external_key TEXT,
+    version INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    served_head BLOB NOT NULL,
+    message_count INTEGER NOT NULL,
+    signature BLOB NOT NULL,
+    has_tools INTEGER NOT NULL,
+    state BLOB NOT NULL
+);
+CREATE INDEX conversations_by_external_key ON conversations (tenant, external_key)
+    WHERE external_key IS NOT NULL;
+CREATE INDEX conversations_by_tenant ON conversations (tenant, created_at, id);
+CREATE INDEX conversations_by_time ON conversations (created_at, id);
+
+CREATE TABLE heads (
+    root INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    conversation_pk INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    PRIMARY KEY (root, digest, conversation_pk DESC, kind)
+) WITHOUT ROWID;
+
+CREATE TABLE runs (
+    pk INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    conversation_pk INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    started_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    ended_at REAL,
+    state TEXT NOT NULL,
+    outcome TEXT,
+    outcome_source TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    task_preview TEXT NOT NULL,
+    profile TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    experiment TEXT,
+    arm TEXT,
+    unit TEXT,
+    policy_digest TEXT NOT NULL,
+    identity_source TEXT NOT NULL,
+    model_requested TEXT NOT NULL,
+    steps INTEGER NOT NULL,
+    scored_steps INTEGER NOT NULL,
+    calls INTEGER NOT NULL,
+    retries INTEGER NOT NULL,
+    errors INTEGER NOT NULL,
+    injections INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    cache_write_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    unpriced_calls INTEGER NOT NULL,
+    cost_usd REAL,
+    cost_unsteered_usd REAL,
+    saved_usd REAL,
+    composite_peak REAL NOT NULL,
+    composite_sum REAL NOT NULL,
+    latency_s REAL NOT NULL,
+    overhead_ms REAL NOT NULL,
+    counts TEXT NOT NULL
+);
+CREATE INDEX runs_by_conversation ON runs (conversation_pk);
+CREATE INDEX runs_by_tenant ON runs (tenant, started_at, id);
+CREATE INDEX runs_by_time ON runs (started_at, id);
+CREATE INDEX runs_by_experiment ON runs (experiment, started_at, id)
+    WHERE experiment IS NOT NULL;
+
+CREATE TABLE steps (
+    pk INTEGER PRIMARY KEY,
+    run_pk INTEGER NOT NULL,
+    step_index INTEGER NOT NULL,
+    at REAL NOT NULL,
+    state TEXT NOT NULL,
+    difficulty REAL,
+    composite REAL,
+    failure_type TEXT,
+    readings TEXT,
+    call TEXT,
+    content TEXT,
+    UNIQUE (run_pk, step_index)
+);
+
+CREATE TABLE injections (
+    run_pk INTEGER NOT NULL,
+    step_index INTEGER NOT NULL,
+    ordinal INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    tier TEXT,
+    pattern_id TEXT,
+    similarity REAL,
+    failure_type TEXT,
+    severity TEXT,
+    text TEXT NOT NULL,
+    placement TEXT NOT NULL,
+    message_position INTEGER,
+    applied INTEGER NOT NULL,
+    PRIMARY KEY (run_pk, step_index, ordinal)
+);
+"""
+
+CORE_MIGRATIONS: tuple[Migration, ...] = (
+    Migration(name="core_001_conversations_and_runs", apply=script(_CORE)),
+)
+
+MIGRATIONS: tuple[Migration, ...] = (*CORE_MIGRATIONS,)
+"""Every change a file needs, whoever opens it; each part of the store appends to its own list."""
+
+CONNECTION_HOOKS: tuple[ConnectionHook, ...] = ()
+"""What every connection needs before it is used, migrations included."""

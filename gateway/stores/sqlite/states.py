@@ -1,0 +1,114 @@
+"""Conversations in SQLite: found by their heads, saved by compare and swap."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import apsw
+import orjson
+
+from gateway.stores.base import MAX_BRANCHES, MAX_HEADS
+from gateway.stores.records import CallRecord, ConversationRecord, HeadRecord
+from gateway.stores.redact import encodable, without_content
+from gateway.stores.sqlite import codec
+from gateway.stores.sqlite.commits import root_key, save_call
+from gateway.stores.sqlite.database import Database
+
+# The newest messages are looked up first: all but the first request of a long conversation end
+# there, whatever its length.
+_RECENT_DIGESTS = 128
+
+_COLUMNS = ", ".join(codec.CONVERSATION_COLUMNS)
+
+# CROSS JOIN keeps the order of the digests, longest history first, so that LIMIT keeps those.
+_FIND_HEADS = f"""
+SELECT h.digest, c.id, h.position, h.kind, h.step
+FROM carray(?) AS d
+CROSS JOIN heads AS h ON h.root = ? AND h.digest = d.value
+CROSS JOIN conversations AS c ON c.pk = h.conversation_pk AND c.tenant = ?
+LIMIT {MAX_HEADS}
+"""
+_LOAD = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ?"
+_BRANCHES = f"""
+SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND external_key = ?
+ORDER BY updated_at DESC, pk DESC LIMIT {MAX_BRANCHES}
+"""
+
+
+class SqliteStateStore:
+    """`StateStore` over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find_heads(self, tenant: str, digests: Sequence[bytes]) -> list[HeadRecord]:
+        """See StateStore."""
+        if not digests:
+            return []
+        return await self._database.read(partial(_find_heads, tenant, tuple(digests)))
+
+    async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        """See StateStore."""
+        rows = await self._database.read(partial(_fetch, _LOAD, (tenant, conversation_id)))
+        return codec.conversation_of(rows[0]) if rows else None
+
+    async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
+        """See StateStore."""
+        rows = await self._database.read(partial(_fetch, _BRANCHES, (tenant, external_key)))
+        return [codec.conversation_of(row) for row in rows]
+
+    async def commit(self, call: CallRecord) -> int:
+        """See StateStore."""
+        call.check()
+        if not self._database.store_content:
+            call = without_content(call)
+        try:
+            return await self._database.write(partial(save_call, call))
+        except (UnicodeEncodeError, OverflowError, orjson.JSONEncodeError):
+            return await self._database.write(partial(save_call, encodable(call)))
+
+    async def ping(self) -> None:
+        """See StateStore."""
+        await self._database.ping()
+
+    async def close(self) -> None:
+        """Close the database, for every store in it."""
+        await self._database.close()
+
+
+def _fetch(sql: str, values: tuple[Any, ...], connection: apsw.Connection) -> list[Any]:
+    return connection.execute(sql, values).fetchall()
+
+
+def _find_heads(
+    tenant: str, digests: tuple[bytes, ...], connection: apsw.Connection
+) -> list[HeadRecord]:
+    root = digests[0]
+    longest_first = digests[::-1]
+    for part in (longest_first[:_RECENT_DIGESTS], longest_first[_RECENT_DIGESTS:]):
+        if not part:
+            break
+        values = (apsw.carray(part), root_key(root), tenant)
+        rows = connection.execute(_FIND_HEADS, values).fetchall()
+        if rows:
+            # Longest first: a later row of the same conversation is a shorter head.
+            longest = {row[1]: row for row in reversed(rows)}
+            return [_head_of(tenant, root, row) for row in reversed(longest.values())]
+    return []
+
+
+def _head_of(tenant: str, root: bytes, row: Sequence[Any]) -> HeadRecord:
+    digest, conversation_id, position, kind, step = row
+    return HeadRecord(
+        tenant=tenant,
+        root=root,
+        digest=digest,
+        conversation_id=conversation_id,
+        position=position,
+        kind=kind,
+        step=step,
+    )

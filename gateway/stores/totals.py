@@ -1,0 +1,188 @@
+"""A run's totals, folded from its step rows; every backend uses this one fold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gateway.stores.records import CallRow, RunUpdate, StepRow
+
+# Source: reference.md section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
+# under the first line is clean.
+WARN_COMPOSITE = 0.35
+DANGER_COMPOSITE = 0.6
+
+DERIVED = "derived"
+"""The `outcome_source` of an outcome the gateway concluded by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTotals:
+    """Sums over one run's calls and scored steps.
+
+    `steps` is the highest step index: the agent's steps seen so far. `cost_usd` sums the calls
+    whose price is known and is None when there was none; `unpriced_calls` counts the others.
+    `saved_usd` sums (unsteered - steered) over the calls where both are known. The five counters
+    are keyed by name: steps per state, fires per monitor, steps per failure type, calls per
+    model asked, scored steps per severity (low, warn, danger).
+    """
+
+    steps: int = 0
+    scored_steps: int = 0
+    calls: int = 0
+    retries: int = 0
+    errors: int = 0
+    injections: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    unpriced_calls: int = 0
+    cost_usd: float | None = None
+    cost_unsteered_usd: float | None = None
+    saved_usd: float | None = None
+    composite_peak: float = 0.0
+    composite_sum: float = 0.0
+    latency_s: float = 0.0
+    overhead_ms: float = 0.0
+    states: Mapping[str, int] = field(default_factory=dict)
+    fired: Mapping[str, int] = field(default_factory=dict)
+    failure_types: Mapping[str, int] = field(default_factory=dict)
+    models: Mapping[str, int] = field(default_factory=dict)
+    severity: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def composite_mean(self) -> float:
+        """Mean composite of the scored steps, in [0, 1]; 0.0 when there is none."""
+        return self.composite_sum / self.scored_steps if self.scored_steps else 0.0
+
+    def including(
+        self, fresh: Sequence[StepRow], calls: Sequence[CallRow], *, retries: int, injections: int
+    ) -> RunTotals:
+        """These totals plus `fresh` steps (never counted before) and `calls`, `retries` of them
+        repetitions of a call already counted."""
+        composites = [step.composite for step in fresh if step.composite is not None]
+        cost, unsteered, saved = self._costs(calls)
+        return RunTotals(
+            steps=max([self.steps, *[step.step_index for step in fresh]]),
+            scored_steps=self.scored_steps + len(composites),
+            calls=self.calls + len(calls),
+            retries=self.retries + retries,
+            errors=self.errors + sum([call.error is not None for call in calls]),
+            injections=self.injections + injections,
+            input_tokens=self.input_tokens + sum([c.input_tokens or 0 for c in calls]),
+            cached_tokens=self.cached_tokens + sum([c.cached_tokens or 0 for c in calls]),
+            cache_write_tokens=self.cache_write_tokens
+            + sum([c.cache_write_tokens or 0 for c in calls]),
+            output_tokens=self.output_tokens + sum([c.output_tokens or 0 for c in calls]),
+            reasoning_tokens=self.reasoning_tokens + sum([c.reasoning_tokens or 0 for c in calls]),
+            unpriced_calls=self.unpriced_calls + sum([c.cost_usd is None for c in calls]),
+            cost_usd=cost,
+            cost_unsteered_usd=unsteered,
+            saved_usd=saved,
+            composite_peak=max([self.composite_peak, *composites]),
+            composite_sum=self.composite_sum + sum(composites),
+            latency_s=self.latency_s + sum([c.latency_s for c in calls]),
+            overhead_ms=self.overhead_ms + sum([c.overhead_ms for c in calls]),
+            states=_counted(self.states, [step.state for step in fresh]),
+            fired=_counted(self.fired, [name for step in fresh for name in step.fired]),
+            failure_types=_counted(
+                self.failure_types, [s.failure_type for s in fresh if s.failure_type is not None]
+            ),
+            models=_counted(self.models, [call.model_asked for call in calls]),
+            severity=_counted(self.severity, [severity_of(value) for value in composites]),
+        )
+
+    def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
+        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
+        for call in calls:
+            cost = plus(cost, call.cost_usd)
+            unsteered = plus(unsteered, call.cost_unsteered_usd)
+            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
+                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
+        return cost, unsteered, saved
+
+
+def severity_of(composite: float) -> str:
+    """`low`, `warn` or `danger`."""
+    if composite < WARN_COMPOSITE:
+        return "low"
+    return "warn" if composite < DANGER_COMPOSITE else "danger"
+
+
+def plus(left: float | None, right: float | None) -> float | None:
+    """Sum in which None is unknown and adds nothing; None when both are."""
+    if left is None or right is None:
+        return right if left is None else left
+    return left + right
+
+
+def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, int]:
+    if not names:
+        return counter
+    counted = dict(counter)
+    for name in names:
+        counted[name] = counted.get(name, 0) + 1
+    return counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run as it stands: its latest description and its totals.
+
+    `outcome`: success, failure, other, or None while nobody has said. `arm`, `experiment` and
+    `unit` are the first call's and never change.
+    """
+
+    id: str
+    conversation_id: str
+    tenant: str
+    sequence: int
+    started_at: float
+    updated_at: float
+    ended_at: float | None
+    state: str
+    outcome: str | None
+    outcome_source: str
+    agent: str
+    task_preview: str
+    profile: str
+    mode: str
+    experiment: str | None
+    arm: str | None
+    unit: str | None
+    policy_digest: str
+    identity_source: str
+    model_requested: str
+    totals: RunTotals
+
+
+def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[str | None, str]:
+    """The (outcome, source) after `update`: news replaces, a derived one never a reported one."""
+    outcome, source = stored
+    if update.outcome is None:
+        return stored
+    if outcome is not None and source != DERIVED and update.outcome_source == DERIVED:
+        return stored
+    return update.outcome, update.outcome_source
+
+
+def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
+    """`again` as the record of both: what was spent adds up, the rest is the newest call's."""
+    return replace(
+        again,
+        retries=stored.retries + again.retries + 1,
+        attempts=stored.attempts + again.attempts,
+        input_tokens=_sum(stored.input_tokens, again.input_tokens),
+        cached_tokens=_sum(stored.cached_tokens, again.cached_tokens),
+        cache_write_tokens=_sum(stored.cache_write_tokens, again.cache_write_tokens),
+        output_tokens=_sum(stored.output_tokens, again.output_tokens),
+        reasoning_tokens=_sum(stored.reasoning_tokens, again.reasoning_tokens),
+        cost_usd=plus(stored.cost_usd, again.cost_usd),
+        cost_unsteered_usd=plus(stored.cost_unsteered_usd, again.cost_unsteered_usd),
+    )
+
+
+def _sum(left: int | None, right: int | None) -> int | None:
+    return right if left is None else left if right is None else left + right
