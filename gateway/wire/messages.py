@@ -58,10 +58,18 @@ def _unmarked(value: object) -> object:
     return value
 
 
-def _canonical(value: object) -> str:
+def _written(value: object) -> str:
     try:
-        return _serialise(_unmarked(value))
+        return _serialise(value)
     except (TypeError, ValueError, RecursionError):
+        return f"unreadable {type(value).__name__}"
+
+
+def _canonical(value: object) -> str:
+    """The value as canonical JSON without cache markers."""
+    try:
+        return _written(_unmarked(value))
+    except RecursionError:
         return f"unreadable {type(value).__name__}"
 
 
@@ -73,7 +81,7 @@ def _arguments(value: object) -> str:
             value = _parse(text) if text else None
         except (ValueError, RecursionError):
             return text
-    return "{}" if value is None else _canonical(value)
+    return "{}" if value is None else _written(value)
 
 
 def _split(content: object) -> tuple[str, list[object]]:
@@ -246,11 +254,12 @@ def history(body: Mapping[str, object]) -> Sequence[object]:
 
 
 def system_text(body: Mapping[str, object]) -> str:
-    """All system and developer texts of a request, one a line; with those beside the messages."""
+    """The system texts before the history and beside it, one a line."""
     texts = [content_text(body.get("system")), content_text(body.get("instructions"))]
     for message in history(body):
-        if isinstance(message, dict) and message.get("role") in SYSTEM_ROLES:
-            texts.append(content_text(message.get("content")))
+        if not isinstance(message, dict) or message.get("role") not in SYSTEM_ROLES:
+            break
+        texts.append(content_text(message.get("content")))
     return "\n".join(filter(None, texts))
 
 

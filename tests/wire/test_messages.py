@@ -180,6 +180,12 @@ def test_item_ids_and_status_are_ignored() -> None:
     """A Responses client may drop the id of an item or add a status to it."""
     call = {"type": "function_call", "call_id": "c", "name": "read", "arguments": '{"a": 1}'}
     assert message_digest({**call, "id": "fc_1", "status": "completed"}) == message_digest(call)
+    custom = {"type": "custom_tool_call", "call_id": "c", "name": "read", "input": '{"a": 1}'}
+    assert message_digest({**custom, "id": "ctc_1"}) == message_digest(call)
+    output = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    assert message_digest({**output, "id": "o", "status": "done"}) == message_digest(
+        {"role": "tool", "content": "x"}
+    )
     search = {"type": "web_search_call", "action": {"query": "x"}}
     assert message_digest({**search, "id": "ws_1", "status": "done"}) == message_digest(search)
     said = {"type": "message", "role": "assistant", "content": "Hi"}
@@ -187,6 +193,12 @@ def test_item_ids_and_status_are_ignored() -> None:
         {"role": "assistant", "content": "Hi"}
     )
     assert message_digest({"type": "reasoning", "id": "rs_1", "summary": []}) is None
+
+
+def test_calls_that_are_no_objects_still_count() -> None:
+    """A malformed call is compared as it stands."""
+    one, two = a_reply(tool_calls=["ls"]), a_reply(tool_calls=["cat"])
+    assert message_digest(one) != message_digest(two)
 
 
 def test_fields_cannot_run_into_each_other() -> None:
@@ -295,18 +307,19 @@ def test_history_is_found_in_each_dialect() -> None:
 
 
 def test_system_text_is_gathered() -> None:
-    """System texts are taken from the messages and from beside them."""
+    """System texts are taken from before the history and from beside the messages."""
     body = {
         "instructions": "Be brief.",
         "system": [{"type": "text", "text": "Be kind."}],
         "messages": [
             {"role": "system", "content": "You code."},
-            "noise",
-            {"role": "user", "content": "Hi"},
             {"role": "developer", "content": [{"type": "text", "text": "In C."}]},
+            {"role": "user", "content": "Hi"},
+            {"role": "system", "content": "Hurry."},
         ],
     }
     assert system_text(body) == "Be kind.\nBe brief.\nYou code.\nIn C."
+    assert system_text({"messages": ["noise"]}) == ""
 
 
 def test_tools_are_named_in_each_dialect() -> None:

@@ -1,0 +1,260 @@
+"""What a request does to the conversations known so far."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.steering.identity.branch import Awaits, Branch, HeadRef, Incoming
+from gateway.steering.identity.ids import child_id
+from gateway.steering.identity.sources import FINGERPRINT
+
+Known = Mapping[bytes, Sequence[HeadRef]]
+"""Stored heads, those of each digest most recent first."""
+Branches = Mapping[str, Branch]
+"""Branches by conversation id, most recently used first."""
+
+
+class MatchKind(enum.StrEnum):
+    """What a request is to its conversation."""
+
+    RETRY = "retry"
+    """Served before: nothing advances, the stored decision applies again."""
+    CONTINUE = "continue"
+    FORK = "fork"
+    """A conversation of its own, under a parent."""
+    COMPACTION = "compaction"
+    """The same conversation with a history that the client made shorter or wrote anew."""
+    SIDE = "side"
+    """Beside the conversation (title, summary, probe): touches no state."""
+    NEW = "new"
+    """Opens a conversation; a branch stored under the same id is replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """The verdict on one request.
+
+    `conversation_id`: None for a new conversation without an id of its own. `parent`: the branch a
+    fork leaves, or belongs to. `position`: how many of the request's messages were known (0: none);
+    a fork with a position copies the parent's state as it was there. `head`: the stored head found.
+    """
+
+    kind: MatchKind
+    conversation_id: str | None
+    parent: str | None = None
+    position: int = 0
+    head: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    position: int
+    head: bytes
+    ref: HeadRef
+    branch: Branch
+    whole: bool
+    """The head is that of the whole request, served before as it is."""
+    current: bool
+    """What extends the head continues its branch."""
+    adjacent: bool
+    """The request is exactly one reply ahead of the branch."""
+
+    def match(self, kind: MatchKind) -> Match:
+        conversation = self.branch.conversation_id
+        return Match(
+            kind=kind, conversation_id=conversation, position=self.position, head=self.head
+        )
+
+    def fork(self, request: Incoming, branches: Branches) -> Match:
+        parent = self.branch.conversation_id
+        return Match(
+            kind=MatchKind.FORK,
+            conversation_id=child_id(parent, request.heads.full, branches),
+            parent=parent,
+            position=self.position,
+            head=self.head,
+        )
+
+
+def match(
+    request: Incoming,
+    known: Known,
+    branches: Branches,
+    *,
+    conversation_id: str | None = None,
+    weak: bool = False,
+) -> Match:
+    """What the request does to the conversations it may belong to.
+
+    `known` holds what is stored under the request's `heads.candidates()`. With an id from the
+    client, `conversation_id` is that conversation and `branches` are it and its children; without,
+    `branches` are all that `known` names. `weak`: the id may be shared by several conversations.
+
+    The longest head decides, save that a conversation which stands exactly one reply behind the
+    request goes before another that once had a longer part of it: of two runs that went the same
+    way, each keeps its own conversation. Requests with the same opening and no other sign are taken
+    for one until their replies differ.
+    """
+    found = _find(request, known, branches)
+    if conversation_id is not None and not weak and _is_side(request, found, branches):
+        return Match(kind=MatchKind.SIDE, conversation_id=conversation_id)
+    if found is None:
+        if conversation_id is None:
+            return Match(kind=MatchKind.NEW, conversation_id=None)
+        return _unknown(request, branches, conversation_id, weak)
+    if found.whole:
+        return _again(request, found, branches, conversation_id, weak)
+    if found.current:
+        return found.match(MatchKind.CONTINUE)
+    if conversation_id is not None:
+        rewritten = _rewritten(request, branches, conversation_id, weak, found)
+        if rewritten is not None:
+            return rewritten
+    return found.fork(request, branches)
+
+
+def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
+    """The stored head that decides, or None."""
+    best: _Found | None = None
+    echoed = False
+    for position, head in request.heads.candidates():
+        ahead = request.heads.turns_after(position)
+        if best is not None and ahead > 1:
+            break
+        refs = [ref for ref in known.get(head, ()) if ref.conversation_id in branches]
+        if not refs:
+            continue
+        entries = [_judge(request, ref, branches[ref.conversation_id], position) for ref in refs]
+        here = max(entries, key=lambda entry: _rank(request, entry))
+        best = best or here
+        again = best.whole and best.current
+        if again and request.client_retry:
+            return best
+        # A reply that is known as it stands was not rewritten: a branch that got another one and
+        # only shares the request before it is not meant.
+        adjacent = here.adjacent and not (echoed and here.ref.served == head)
+        if adjacent and not (again and here.branch is best.branch):
+            return here
+        echoed = echoed or any(ref.served != head for ref in refs)
+    return best
+
+
+def _judge(request: Incoming, ref: HeadRef, branch: Branch, position: int) -> _Found:
+    ahead = request.heads.turns_after(position)
+    head = request.heads.digests[position - request.heads.start]
+    is_reply = ref.served != head
+    whole = not is_reply and position == request.heads.state.count
+    # What extends a request that is still on its way, without a reply to it, goes beside it.
+    beside = branch.awaits is Awaits.MODEL and not is_reply and not whole and ahead == 0
+    current = branch.holds(ref) and not beside
+    adjacent = current and not whole and ahead <= (0 if is_reply else 1)
+    return _Found(position, head, ref, branch, whole, current, adjacent)
+
+
+def _rank(request: Incoming, found: _Found) -> tuple[bool, ...]:
+    branch = found.branch
+    return (
+        found.current,
+        found.whole,
+        branch.signature == request.signature,
+        branch.has_tools == request.has_tools,
+    )
+
+
+def _is_side(request: Incoming, found: _Found | None, branches: Branches) -> bool:
+    """No tools while the conversation has some, and not the next request of one of its branches."""
+    if request.has_tools or not any(branch.has_tools for branch in branches.values()):
+        return False
+    if found is None or not found.current:
+        return True
+    return found.whole and found.branch.has_tools
+
+
+def _again(
+    request: Incoming, found: _Found, branches: Branches, conversation_id: str | None, weak: bool
+) -> Match:
+    """The whole request was served before."""
+    first = request.heads.state.turns == 0
+    if found.current and first and request.has_tools != found.branch.has_tools:
+        # A title asked from the opening alone has the head of the real first request.
+        if conversation_id is None:
+            return Match(kind=MatchKind.NEW, conversation_id=None)
+        branch = found.branch
+        return Match(
+            kind=MatchKind.NEW, conversation_id=branch.conversation_id, parent=branch.parent
+        )
+    if found.current or request.client_retry:
+        return found.match(MatchKind.RETRY)
+    if not first:
+        return found.fork(request, branches)
+    if conversation_id is None:
+        return Match(kind=MatchKind.NEW, conversation_id=None)
+    rewritten = _rewritten(request, branches, conversation_id, weak, found)
+    return rewritten or found.fork(request, branches)
+
+
+def _unknown(request: Incoming, branches: Branches, conversation_id: str, weak: bool) -> Match:
+    """An id from the client, and no stored head in the history."""
+    rewritten = _rewritten(request, branches, conversation_id, weak, None)
+    if rewritten is not None:
+        return rewritten
+    root = branches.get(conversation_id)
+    if root is None or (request.has_tools and not (root.has_tools or root.steps or weak)):
+        # A title request that came before the conversation it belongs to leaves it the id.
+        return Match(kind=MatchKind.NEW, conversation_id=conversation_id)
+    child = child_id(conversation_id, request.heads.full, branches)
+    return Match(kind=MatchKind.FORK, conversation_id=child, parent=conversation_id)
+
+
+def _rewritten(
+    request: Incoming,
+    branches: Branches,
+    conversation_id: str,
+    weak: bool,
+    found: _Found | None,
+) -> Match | None:
+    """The compaction that the request may be: an id from the client, but another history.
+
+    Proof is the latest reply of a branch in the part that is not known. Without proof it takes the
+    same signature and a branch that has no call on its way, and
+    * a history with assistant turns: a branch with scored steps, at best the id's own;
+    * a history without (a summary, a new list of tasks): the id's own branch, when it owes no tool
+      results. One that does is at work, so the request is a second agent beside it.
+    """
+    position = found.position if found else 0
+    fresh = request.heads.messages[max(position - request.heads.start, 0) :]
+    alike = [
+        branch
+        for branch in branches.values()
+        if branch.signature == request.signature and branch.awaits is not Awaits.MODEL
+    ]
+    alike.sort(key=lambda branch: branch.conversation_id != conversation_id)
+    chosen = next((b for b in alike if b.reply_digest and b.reply_digest in fresh), None)
+    if chosen is None and not weak:
+        if request.heads.state.turns == 0:
+            idle = alike[:1] if alike and alike[0].conversation_id == conversation_id else []
+            chosen = next((b for b in idle if b.awaits is Awaits.ANYTHING), None)
+        elif found is None:
+            chosen = next((b for b in alike if b.steps), None)
+    if chosen is None:
+        return None
+    return Match(
+        kind=MatchKind.COMPACTION,
+        conversation_id=chosen.conversation_id,
+        position=position,
+        head=found.head if found else None,
+    )
+
+
+def identity_label(source: str, kind: MatchKind) -> str:
+    """Where the id came from, for people: `retry`, `fork`, `compaction`, else the id's source.
+
+    Without an id from the client ("fingerprint") that is `prefix` or `new`.
+    """
+    if kind in (MatchKind.RETRY, MatchKind.FORK, MatchKind.COMPACTION):
+        return kind.value
+    if source != FINGERPRINT:
+        return source
+    return "prefix" if kind is MatchKind.CONTINUE else "new"

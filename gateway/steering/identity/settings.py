@@ -1,0 +1,58 @@
+"""Settings of conversation identity."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+
+# They name a person, a key, a machine or a trace, never a conversation. Source: design, section 5.
+REFUSED_HEADERS = frozenset(
+    {
+        "api-key",
+        "authorization",
+        "cookie",
+        "forwarded",
+        "proxy-authorization",
+        "traceparent",
+        "tracestate",
+        "user-agent",
+        "x-api-key",
+        "x-forwarded-for",
+        "x-gateway-key",
+        "x-goog-api-key",
+        "x-real-ip",
+    }
+)
+RUN_BOUNDARIES = ("final_answer", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationSettings:
+    """How requests are put together to conversations and runs.
+
+    `id_headers`: further headers that carry a conversation's id, asked in their order right after
+    `x-conversation-id`; letter case is no matter. `run_boundary`: whether a final answer ends the
+    run. `fingerprint`: whether a request without an id is recognised by its history.
+    Raises ValueError("<field>: <what is wrong>").
+    """
+
+    id_headers: tuple[str, ...] = ()
+    run_boundary: str = "final_answer"
+    fingerprint: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id_headers, tuple):
+            raise ValueError(f"id_headers: must be a tuple of names, not {self.id_headers!r}")
+        for name in self.id_headers:
+            if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+                raise ValueError(f"id_headers: {name!r} is no header name")
+            if name.lower() in REFUSED_HEADERS:
+                raise ValueError(f"id_headers: {name!r} does not name a conversation")
+        object.__setattr__(self, "id_headers", tuple(name.lower() for name in self.id_headers))
+        if self.run_boundary not in RUN_BOUNDARIES:
+            allowed = " or ".join(RUN_BOUNDARIES)
+            raise ValueError(f"run_boundary: must be {allowed}, not {self.run_boundary!r}")
+        if not isinstance(self.fingerprint, bool):
+            raise ValueError(f"fingerprint: must be true or false, not {self.fingerprint!r}")

@@ -1,0 +1,212 @@
+"""Where a client may have put the id of its conversation, and reading it from there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.steering.identity.settings import ConversationSettings
+
+MAX_ID_CHARACTERS = 255
+FINGERPRINT = "fingerprint"
+_ABSENT = frozenset({"null", "undefined", "none", "nil", "nan"})
+# {{ id }}, ${ID}, $ID, <id>, {id}, %s, %(id)s: a template nobody filled in.
+_UNFILLED = re.compile(
+    r"\{\{.*\}\}|\$\{[^}]*\}|^\$[A-Za-z_]\w*$|<[^<>]*>|^\{[^{}]*\}$"
+    r"|%(?:\(\w*\)[sd]|s|d(?![0-9A-Fa-f]))"
+)
+# Claude Code before it sent JSON: user_<hash>_account_<uuid or nothing>_session_<uuid>.
+_USER_WITH_SESSION = re.compile(r"user_\w*_account_[\w-]*_session_([0-9A-Za-z-]+)")
+
+
+def sane(value: object) -> str | None:
+    """The value as an id, or None: 1-255 visible characters that are no placeholder."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        return None
+    value = value.strip()
+    if not 1 <= len(value) <= MAX_ID_CHARACTERS:
+        return None
+    if not value.isprintable() or any(map(str.isspace, value)):
+        return None
+    if value.lower() in _ABSENT or _UNFILLED.search(value):
+        return None
+    return value
+
+
+def _json_member(name: str) -> Callable[[object], str | None]:
+    def read(value: object) -> str | None:
+        try:
+            parsed = json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError):
+            return None
+        return sane(parsed.get(name)) if isinstance(parsed, dict) else None
+
+    return read
+
+
+def _id_or_object(value: object) -> str | None:
+    return sane(value.get("id")) if isinstance(value, dict) else sane(value)
+
+
+_session_of_json = _json_member("session_id")
+
+
+def _session_of_user(value: object) -> str | None:
+    session = _session_of_json(value)
+    if session is None and isinstance(value, str):
+        found = _USER_WITH_SESSION.fullmatch(value.strip())
+        session = sane(found[1]) if found else None
+    return session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderSource:
+    """A header that may carry the id; `with_header`, when it is sane too, narrows it."""
+
+    name: str
+    read: Callable[[object], str | None] = sane
+    with_header: str | None = None
+
+    def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
+        """(header, id), or None without a sane value."""
+        raw = headers.get(self.name)
+        value = None if raw is None else self.read(raw)
+        if value is None:
+            return None
+        part = sane(headers.get(self.with_header)) if self.with_header else None
+        return self.name, f"{value}/{part}" if part else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderPattern:
+    """All headers that begin and end in a certain way, in alphabetical order."""
+
+    prefix: str
+    suffix: str
+
+    def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
+        """(header, id), or None without a sane value."""
+        shortest = len(self.prefix) + len(self.suffix)
+        for name in sorted(name for name in headers if name.endswith(self.suffix)):
+            if name.startswith(self.prefix) and len(name) > shortest:
+                value = sane(headers[name])
+                if value is not None:
+                    return name, value
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodySource:
+    """A field of the body; a dot leads to a member of an object."""
+
+    name: str
+    read: Callable[[object], str | None] = sane
+    through_root: bool = False
+    """The value names an earlier response; the id is the recorded root of its conversation."""
+
+    def find(self, body: Mapping[str, object]) -> str | None:
+        """The sane value or None."""
+        outer, dot, inner = self.name.partition(".")
+        found = body.get(outer)
+        if dot:
+            found = found.get(inner) if isinstance(found, dict) else None
+        return None if found is None else self.read(found)
+
+
+HEADER_SOURCES: tuple[HeaderSource | HeaderPattern, ...] = (
+    # Agents that name their conversation.
+    HeaderSource(name="x-claude-code-session-id", with_header="x-claude-code-agent-id"),
+    # Its other members, the turn's id and times, change on each call.
+    HeaderSource(name="x-codex-turn-metadata", read=_json_member("thread_id")),
+    HeaderSource(name="thread-id"),
+    HeaderSource(name="session-id"),
+    HeaderSource(name="session_id"),
+    HeaderSource(name="conversation_id"),
+    HeaderSource(name="x-opencode-session"),
+    HeaderSource(name="agent-session-id"),
+    HeaderSource(name="goose-session-id"),
+    HeaderSource(name="x-kilocode-taskid"),
+    HeaderSource(name="x-zoo-session-id"),
+    HeaderSource(name="x-qwen-code-session-id"),
+    HeaderSource(name="x-client-session-id"),
+    HeaderSource(name="x-interaction-id"),
+    HeaderSource(name="x-openwebui-chat-id"),
+    # Other gateways.
+    HeaderSource(name="x-litellm-session-id"),
+    HeaderSource(name="helicone-session-id"),
+    HeaderSource(name="x-bf-session-id"),
+    HeaderSource(name="x-switchyard-session-id"),
+    # Common names.
+    HeaderSource(name="x-session-id"),
+    HeaderSource(name="x-session-affinity"),
+    HeaderSource(name="x-thread-id"),
+    HeaderPattern(prefix="x-", suffix="-session-id"),
+)
+BODY_SOURCES: tuple[BodySource, ...] = (
+    BodySource(name="session_id"),
+    BodySource(name="conversation", read=_id_or_object),
+    BodySource(name="metadata.session_id"),
+    BodySource(name="metadata.conversation_id"),
+    BodySource(name="metadata.thread_id"),
+    BodySource(name="metadata.chat_id"),
+    BodySource(name="metadata.user_id", read=_session_of_user),
+    BodySource(name="previous_response_id", through_root=True),
+    BodySource(name="prompt_cache_key"),
+)
+EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")
+"""Wins over every other id."""
+ID_SOURCES: tuple[HeaderSource | HeaderPattern | BodySource, ...] = (
+    EXPLICIT_HEADER,
+    *HEADER_SOURCES,
+    *BODY_SOURCES,
+)
+"""All places in the order in which they are asked; the first sane value wins.
+
+Configured headers come second. Never asked: `user`, `safety_identifier`, keys, addresses, traces.
+Source: design, section 5.
+"""
+WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
+"""Sources whose value some programs share between conversations, to steer the provider's cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """`source`: "header:<name>", "body:<field>" or "fingerprint"; `value`: the id found there."""
+
+    source: str
+    value: str | None = None
+
+    @property
+    def weak(self) -> bool:
+        """Whether several conversations may share this id."""
+        return self.source in WEAK_SOURCES
+
+
+def identify(
+    headers: Mapping[str, str],
+    body: Mapping[str, object],
+    settings: ConversationSettings,
+    *,
+    root_of: Callable[[str], str | None] | None = None,
+) -> Identity:
+    """The id that a request carries, or a call for the fingerprint.
+
+    `headers` have lower-case names. `root_of` gives the recorded root of the conversation that an
+    earlier response (`previous_response_id`) belongs to, None when it is not known.
+    """
+    configured = (HeaderSource(name=name) for name in settings.id_headers)
+    for place in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
+        found = place.find(headers)
+        if found is not None:
+            return Identity(source=f"header:{found[0]}", value=found[1])
+    for source in BODY_SOURCES:
+        value = source.find(body)
+        if value is not None and source.through_root:
+            value = root_of(value) if root_of is not None else None
+        if value is not None:
+            return Identity(source=f"body:{source.name}", value=value)
+    return Identity(source=FINGERPRINT)
