@@ -7,10 +7,13 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.config import LoggingSettings
+from gateway.observability.logging import configure_logging
 from gateway.testing import AppServer, ScriptedUpstream
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
@@ -83,6 +86,12 @@ def _guard_uvloop(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _quiet_log() -> None:
+    """Only errors are printed; a test of the log configures its own."""
+    configure_logging(LoggingSettings(level="error"))
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _loopback_only() -> Iterator[None]:
     """Refuse every connection and every name beyond loopback."""
     with pytest.MonkeyPatch.context() as patch:
@@ -118,11 +127,14 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 
 @pytest.fixture
-def gateway_server(upstream: ScriptedUpstream) -> Iterator[Callable[..., AppServer]]:
+def gateway_server(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> Iterator[Callable[..., AppServer]]:
     """Start gateways from settings mappings; without a default upstream they use `upstream`.
 
-    They listen on a real socket, configured as in production but with a short drain, and stop
-    after the test, the newest first. `server.app.runtime` gives access to a gateway's services.
+    They listen on a real socket, configured as in production but with a short drain and a database
+    of the test's own, and stop after the test, the newest first. `server.app.runtime` gives access
+    to a gateway's services.
     """
     running: list[AppServer] = []
 
@@ -135,6 +147,8 @@ def gateway_server(upstream: ScriptedUpstream) -> Iterator[Callable[..., AppServ
 
         mapping = {"default_upstream": {"api_base": upstream.base_url}, **(settings or {})}
         mapping["server"] = {"drain_s": 1, **mapping.get("server", {})}
+        database = str(tmp_path / f"gateway-{len(running)}.db")
+        mapping["storage"] = {"path": database, **mapping.get("storage", {})}
         loaded = settings_from_dict(mapping, env)
         app = build_app(loaded)
         server = AppServer(app, config=uvicorn_config(app, loaded))

@@ -1,0 +1,1 @@
+"""Steering seen from outside: requests through a running gateway."""
