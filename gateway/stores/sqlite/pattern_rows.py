@@ -1,0 +1,176 @@
+"""Rows of the patterns table: written, found, read back."""
+
+# ruff: noqa: S608 - statements are put together from names of this module; values are bound
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import apsw
+import orjson
+
+from gateway.steering.etrace.families import family_matches
+from gateway.steering.etrace.pattern import Pattern, Tier, content_id
+from gateway.stores.patterns import Added, Event, PatternFilter, StoredPattern, Vector
+from gateway.stores.sqlite.pattern_index import VectorSpace
+
+COLUMNS = (
+    "p.pk, p.tenant, p.pattern_id, p.tier, p.failure_type, p.model_family, p.gate_threshold, "
+    "p.source_trace_id, p.fields, p.created_at, p.updated_at, p.injected, p.helped, p.hurt"
+)
+_CONTENT = (
+    "tier = ?, digest = ?, failure_type = ?, model_family = ?, gate_threshold = ?, "
+    "source_trace_id = ?, fields = ?, updated_at = ?"
+)
+# Walks from family to family over the index instead of reading every pattern.
+_FAMILIES = """
+WITH RECURSIVE found(name) AS (
+    SELECT min(model_family) FROM patterns
+    UNION ALL
+    SELECT (SELECT min(model_family) FROM patterns WHERE model_family > name)
+    FROM found WHERE name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL
+"""
+
+
+def add(
+    connection: apsw.Connection,
+    space: VectorSpace,
+    pattern: Pattern,
+    vector: Vector[float] | None,
+) -> tuple[Added, str]:
+    """Insert or replace one pattern, or leave what has its content; as PatternStore.add."""
+    same = same_content(connection, pattern)
+    if same is not None:
+        if vector is not None:
+            space.put(connection, same[0], vector)
+        return Added.UNCHANGED, same[1]
+    row = connection.execute(
+        "SELECT pk FROM patterns WHERE tenant = ? AND pattern_id = ?",
+        (pattern.tenant, pattern.pattern_id),
+    ).fetchone()
+    if row is not None:
+        replace(connection, space, row[0], pattern, vector)
+        return Added.REPLACED, pattern.pattern_id
+    values = _content_values(pattern)
+    connection.execute(
+        "INSERT INTO patterns (tier, digest, failure_type, model_family, gate_threshold, "
+        "source_trace_id, fields, updated_at, created_at, tenant, pattern_id) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*values, values[-1], pattern.tenant, pattern.pattern_id),
+    )
+    if vector is not None:
+        space.put(connection, connection.last_insert_rowid(), vector)
+    return Added.ADDED, pattern.pattern_id
+
+
+def replace(
+    connection: apsw.Connection,
+    space: VectorSpace,
+    pk: int,
+    pattern: Pattern,
+    vector: Vector[float] | None,
+) -> None:
+    """Give row `pk` the content and the vector of `pattern`."""
+    connection.execute(
+        f"UPDATE patterns SET {_CONTENT} WHERE pk = ?", (*_content_values(pattern), pk)
+    )
+    space.remove(connection, pk)
+    if vector is not None:
+        space.put(connection, pk, vector)
+
+
+def same_content(connection: apsw.Connection, pattern: Pattern) -> tuple[int, str] | None:
+    """Row and id of the tenant's pattern with this content."""
+    row: Any = connection.execute(
+        "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ?",
+        (pattern.tenant, content_id(pattern)),
+    ).fetchone()
+    return (row[0], row[1]) if row else None
+
+
+def find(connection: apsw.Connection, tenant: str | None, pattern_id: str) -> int | None:
+    """The row of the pattern of this id that `tenant` sees; its own before a shared one."""
+    row = connection.execute(
+        "SELECT pk FROM patterns WHERE pattern_id = ? AND (? IS NULL OR tenant IN ('', ?)) "
+        "ORDER BY tenant DESC LIMIT 1",
+        (pattern_id, tenant, tenant),
+    ).fetchone()
+    return row[0] if row else None
+
+
+def select(
+    connection: apsw.Connection,
+    space: VectorSpace,
+    condition: str,
+    values: tuple[Any, ...],
+    limit: int,
+) -> list[tuple[int, StoredPattern]]:
+    """Rows and patterns that fulfil `condition` over `patterns AS p`, newest first."""
+    rows = connection.execute(
+        f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' "
+        f"FROM patterns AS p LEFT JOIN {space.vectors} AS v USING (pk) "
+        f"WHERE {condition} ORDER BY p.pk DESC LIMIT ?",
+        (*values, limit),
+    )
+    return [(row[0], _stored(row)) for row in rows]
+
+
+def where(patterns: PatternFilter, before: int | None) -> tuple[str, tuple[Any, ...]]:
+    """A condition over `patterns AS p`, and its values."""
+    wanted: list[tuple[str, Any]] = [
+        ("p.tenant IN ('', ?)", patterns.tenant),
+        ("p.tier = ?", patterns.tier.value if patterns.tier else None),
+        ("p.failure_type = ?", patterns.failure_type),
+        ("p.model_family = ?", patterns.model_family),
+        ("instr(lower(p.fields), ?) > 0", patterns.text.lower() if patterns.text else None),
+        ("p.pk < ?", before),
+    ]
+    used = [(condition, value) for condition, value in wanted if value is not None]
+    condition = " AND ".join(["TRUE", *(condition for condition, _ in used)])
+    return condition, tuple(value for _, value in used)
+
+
+def suitable_families(connection: apsw.Connection, model: str) -> list[str]:
+    """The model families among the patterns that suit `model`; never empty."""
+    families = [name for (name,) in connection.execute(_FAMILIES)]
+    return [name for name in families if family_matches(name, model)] or [""]
+
+
+def to_pattern(row: tuple[Any, ...]) -> Pattern:
+    """The pattern of a row of `COLUMNS`."""
+    return Pattern(
+        tenant=row[1],
+        pattern_id=row[2],
+        tier=Tier(row[3]),
+        failure_type=row[4] or None,
+        model_family=row[5],
+        gate_threshold=row[6],
+        source_trace_id=row[7],
+        fields=orjson.loads(row[8]),
+    )
+
+
+def _stored(row: tuple[Any, ...]) -> StoredPattern:
+    return StoredPattern(
+        pattern=to_pattern(row),
+        created_at=row[9],
+        updated_at=row[10],
+        counts=dict(zip((event.value for event in Event), row[11:14], strict=True)),
+        indexed=bool(row[14]),
+    )
+
+
+def _content_values(pattern: Pattern) -> tuple[Any, ...]:
+    return (
+        pattern.tier.value,
+        content_id(pattern),
+        pattern.failure_type or "",
+        pattern.model_family,
+        pattern.gate_threshold,
+        pattern.source_trace_id,
+        orjson.dumps(dict(pattern.fields)).decode(),
+        time.time(),
+    )

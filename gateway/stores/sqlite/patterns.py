@@ -1,0 +1,243 @@
+"""Patterns in the gateway's SQLite file."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from gateway.steering.etrace.pattern import Match, Pattern, content_id, with_id
+from gateway.stores.base import StoreCorrupt, StoreError, StoreUnavailable
+from gateway.stores.patterns import (
+    Added,
+    Event,
+    PatternConflict,
+    PatternFilter,
+    PatternPage,
+    Search,
+    SpaceMismatch,
+    StoredPattern,
+    Vector,
+    check_limit,
+    decode_cursor,
+)
+from gateway.stores.sqlite import pattern_rows as rows
+from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.pattern_index import VectorSpace
+
+
+class SQLitePatternStore:
+    """A PatternStore in a Database whose connections know sqlite-vec."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._space: VectorSpace | None = None
+
+    async def open_space(self, embedder_id: str, dimensions: int) -> int:
+        """As the protocol says.
+
+        Raises: StoreCorrupt when the index is damaged; the space is open all the same, so that
+        `rebuild` can repair it.
+        """
+
+        def work(connection: apsw.Connection) -> VectorSpace:
+            space = _space(connection, embedder_id, dimensions)
+            space.create(connection)
+            return space
+
+        self._space = space = await self._database.write(work)
+        try:
+            await self._database.read(space.check)
+            return int(await self._database.read(space.lacking))
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            raise StoreCorrupt(
+                f"the vector index of the patterns is damaged; `gateway patterns reindex` makes "
+                f"it anew ({error})"
+            ) from error
+
+    async def add(
+        self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
+    ) -> list[tuple[Added, str]]:
+        space = self._checked(*(vector for _, vector in entries))
+
+        def work(connection: apsw.Connection) -> list[tuple[Added, str]]:
+            return [rows.add(connection, space, with_id(each), vector) for each, vector in entries]
+
+        return await self._database.write(work)
+
+    async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
+        space = self._checked(vector)
+
+        def work(connection: apsw.Connection) -> None:
+            known = connection.execute(
+                "SELECT pk FROM patterns WHERE tenant = ? AND pattern_id = ?",
+                (pattern.tenant, pattern.pattern_id),
+            ).fetchone()
+            if known is None:
+                raise PatternConflict(f"there is no pattern {pattern.pattern_id!r}")
+            same = rows.same_content(connection, pattern)
+            if same is not None and same[0] != known[0]:
+                raise PatternConflict(f"pattern {same[1]!r} has the same content")
+            rows.replace(connection, space, known[0], pattern, vector)
+
+        await self._database.write(work)
+
+    async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
+        space = self._checked()
+
+        def work(connection: apsw.Connection) -> StoredPattern | None:
+            pk = rows.find(connection, tenant, pattern_id)
+            found = rows.select(connection, space, "p.pk = ?", (pk,), 1)
+            return found[0][1] if found else None
+
+        return await self._database.read(work)
+
+    async def delete(self, tenant: str | None, pattern_id: str) -> bool:
+        space = self._checked()
+
+        def work(connection: apsw.Connection) -> bool:
+            pk = rows.find(connection, tenant, pattern_id)
+            if pk is None:
+                return False
+            space.remove(connection, pk)
+            connection.execute("DELETE FROM patterns WHERE pk = ?", (pk,))
+            return True
+
+        return await self._database.write(work)
+
+    async def list_patterns(
+        self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
+    ) -> PatternPage:
+        check_limit(limit)
+        space = self._checked()
+        condition, values = rows.where(patterns, decode_cursor(cursor))
+        found = await self._database.read(
+            lambda connection: rows.select(connection, space, condition, values, limit + 1)
+        )
+        page = found[:limit]
+        more = str(page[-1][0]) if len(found) > limit else None
+        return PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
+
+    async def search(self, search: Search) -> list[Match]:
+        space = self._checked(search.vector)
+        if not any(search.vector):
+            return []  # a text without a known word is near to nothing
+
+        def work(connection: apsw.Connection) -> list[Match]:
+            nearest = space.search(
+                connection,
+                search.vector,
+                scope=(search.scope, search.tier.value),
+                failure_type=search.failure_type,
+                families=rows.suitable_families(connection, search.model),
+                limit=search.limit,
+                floor=search.floor,
+            )
+            statement = f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE pk = ?"
+            return [
+                Match(pattern=rows.to_pattern(row), similarity=similarity)
+                for pk, similarity in nearest
+                for row in connection.execute(statement, (pk,))
+            ]
+
+        return await self._database.read(work)
+
+    async def universal(self, *, model: str = "", limit: int = 32) -> list[Match]:
+        def work(connection: apsw.Connection) -> list[Match]:
+            families = rows.suitable_families(connection, model)
+            found = connection.execute(
+                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE tier = 'e3' "
+                f"AND model_family IN ({', '.join('?' * len(families))}) "
+                "ORDER BY pattern_id LIMIT ?",
+                (*families, limit),
+            )
+            return [Match(pattern=rows.to_pattern(row), similarity=1.0) for row in found]
+
+        return await self._database.read(work)
+
+    async def record(self, tenant: str, pattern_ids: Sequence[str], event: Event) -> None:
+        def work(connection: apsw.Connection) -> None:
+            for pattern_id in pattern_ids:
+                pk = rows.find(connection, tenant, pattern_id)
+                connection.execute(
+                    f"UPDATE patterns SET {event.value} = {event.value} + 1 WHERE pk = ?", (pk,)
+                )
+
+        await self._database.write(work)
+
+    async def without_vector(self, limit: int) -> list[Pattern]:
+        space = self._checked()
+
+        def work(connection: apsw.Connection) -> list[Pattern]:
+            found = connection.execute(
+                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE p.tier <> 'e3' "
+                f"AND NOT EXISTS (SELECT 1 FROM {space.vectors} AS v WHERE v.pk = p.pk) "
+                "ORDER BY p.pk LIMIT ?",
+                (limit,),
+            )
+            return [rows.to_pattern(row) for row in found]
+
+        return await self._database.read(work)
+
+    async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
+        space = self._checked(*(vector for _, vector in entries))
+
+        def work(connection: apsw.Connection) -> None:
+            for pattern, vector in entries:
+                # Edited or removed while its vector was made: the vector is not its own any more.
+                row: Any = connection.execute(
+                    "SELECT pk FROM patterns WHERE tenant = ? AND pattern_id = ? AND digest = ?",
+                    (pattern.tenant, pattern.pattern_id, content_id(pattern)),
+                ).fetchone()
+                if row is not None:
+                    space.put(connection, row[0], vector)
+
+        await self._database.write(work)
+
+    async def rebuild(self) -> None:
+        space = self._checked()
+
+        self._space = await self._database.write(space.rebuilt)
+
+    async def count(self) -> int:
+        def work(connection: apsw.Connection) -> int:
+            row: Any = connection.execute("SELECT count(*) FROM patterns").fetchone()
+            return int(row[0])
+
+        return await self._database.read(work)
+
+    def _checked(self, *vectors: Vector[float] | None) -> VectorSpace:
+        """The open space, which all `vectors` fit. Raises: SpaceMismatch."""
+        if self._space is None:
+            raise SpaceMismatch("no vector space is open")
+        dimensions = self._space.dimensions
+        for vector in vectors:
+            if vector is not None and len(vector) != dimensions:
+                raise SpaceMismatch(
+                    f"a vector of {len(vector)} dimensions in a space of {dimensions}"
+                )
+        return self._space
+
+
+def _space(connection: apsw.Connection, embedder_id: str, dimensions: int) -> VectorSpace:
+    """The embedder's space, made when there is none. Raises: SpaceMismatch."""
+    connection.execute(
+        "INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (?, ?) "
+        "ON CONFLICT (embedder_id) DO NOTHING",
+        (embedder_id, dimensions),
+    )
+    row: Any = connection.execute(
+        "SELECT number, dimensions, generation FROM pattern_spaces WHERE embedder_id = ?",
+        (embedder_id,),
+    ).fetchone()
+    number, known, generation = row
+    if known != dimensions:
+        raise SpaceMismatch(
+            f"the embedder {embedder_id!r} had {known} dimensions and has {dimensions} now"
+        )
+    return VectorSpace(number, dimensions, generation)
