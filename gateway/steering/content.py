@@ -78,7 +78,7 @@ def _parts(value: object) -> Iterator[object]:
     if isinstance(value, list | tuple):
         yield from value
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield str(value)
+        yield as_text(value)
     else:
         yield value
 

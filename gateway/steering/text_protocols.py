@@ -196,7 +196,9 @@ def _listed_call(entry: dict[object, object]) -> Call:
 
 def _react(reply: str) -> TextCalls | None:
     labels = list(_LABEL.finditer(reply))
-    thoughts = [reply[: labels[0].start()] if labels else reply]
+    if not labels:
+        return None
+    thoughts = [reply[: labels[0].start()]]
     calls: list[Call] = []
     ends = [label.start() for label in labels[1:]] + [len(reply)]
     sections = [

@@ -9,12 +9,19 @@ from gateway.steering.monitors.base import MonitorSettings
 from gateway.steering.monitors.reference.call import Call
 
 PHRASES = (*HEDGES, "let me think", "on second thought")
-RETRACTION = re.compile(
-    r"\b(?:bug|issue|problem|fix)\s+is\s+(?:not|actually)\b"
-    r"|\bi\s+was\s+wrong\b"
-    r"|\bnever\s*mind\b"
-    r"|\bdisregard\s+(?:that|my\s+last)\b",
-    re.IGNORECASE,
+# One pattern per first word, each beginning with plain letters: a search for those is many times
+# faster than for one pattern with alternatives.
+_RETRACTIONS = tuple(
+    re.compile(rf"{word}(?<!\w{word}){rest}\b")
+    for word, rest in (
+        ("bug", r"\s+is\s+(?:not|actually)"),
+        ("issue", r"\s+is\s+(?:not|actually)"),
+        ("problem", r"\s+is\s+(?:not|actually)"),
+        ("fix", r"\s+is\s+(?:not|actually)"),
+        ("i", r"\s+was\s+wrong"),
+        ("never", r"\s*mind"),
+        ("disregard", r"\s+(?:that|my\s+last)"),
+    )
 )
 # A shorter run has no halves worth comparing.
 MIN_THOUGHTS = 4
@@ -44,8 +51,7 @@ class Hedge:
         self._hedges.append(self._hedges[-1] + sum([lowered.count(p) for p in PHRASES]))
         self._words.append(self._words[-1] + len(thought.split()))
         if not self._retraction:
-            found = RETRACTION.search(thought)
-            self._retraction = found.group() if found else ""
+            self._retraction = retraction(lowered)
 
     def reading(self) -> tuple[float, str]:
         """1 after a retraction; hedges per word in a short run; else the late over the early."""
@@ -61,6 +67,15 @@ class Hedge:
             late = (hedges[-1] - hedges[half]) / max(words[-1] - words[half], 1)
             score = _growth(early, late)
         return score, f"{hedges[-1]} hedges in {words[-1]} words" if score else ""
+
+
+def retraction(lowered: str) -> str:
+    """A retracting phrase in a lower-cased text, or nothing. Source: reference section 4."""
+    for pattern in _RETRACTIONS:
+        found = pattern.search(lowered)
+        if found:
+            return found.group()
+    return ""
 
 
 def _growth(early: float, late: float) -> float:

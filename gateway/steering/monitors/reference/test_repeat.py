@@ -12,18 +12,20 @@ FAILURE_MARKS = ("assertionerror", "failed ", "failures=")
 HEAD_CHARS = 60
 SIGNATURE_CHARS = 200
 # A prefix of this length, up to a line end, nearly always yields the whole signature.
-_PREFIX_CHARS = 2000
+_PREFIX_CHARS = 600
 
-# What differs between two runs of one failing test, in the order of replacement.
+# What differs between two runs of one failing test, in the order of replacement. Each begins with
+# one class of characters, which the search can skip to.
+_HEX = "[0-9a-fA-F]"
 _VOLATILE = tuple(
     re.compile(pattern)
     for pattern in (
         r"(?:/tmp/|C:\\Users\\|/var/folders/)\S*",
-        r"(?i:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})",
-        r"(?i:0x[0-9a-f]+)",
-        r"(?i:pid[=: ]\d+)",
-        r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}\S*",
-        r"\b\d{10,}\b",
+        rf"{_HEX}{_HEX}{{7}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+        rf"0[xX]{_HEX}+",
+        r"[pP][iI][dD][=: ]\d+",
+        r"\d\d{3}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}\S*",
+        r"\d(?<!\w\d)\d{9,}+\b",
     )
 )
 _PLACEHOLDER = "#"

@@ -1,0 +1,43 @@
+"""Messages, steps and records in one line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.steering.steps import Action, Step
+
+Message = dict[str, Any]
+
+
+def system(text: str = "You are an agent.") -> Message:
+    return {"role": "system", "content": text}
+
+
+def user(text: Any = "Fix the failing test.") -> Message:
+    return {"role": "user", "content": text}
+
+
+def call(name: str = "bash", arguments: Any = "{}", id: str | None = "c1") -> Message:
+    entry: Message = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return entry if id is None else {"id": id, **entry}
+
+
+def assistant(text: Any = None, *calls: Message, **more: Any) -> Message:
+    message: Message = {"role": "assistant", "content": text, **more}
+    return {**message, "tool_calls": list(calls)} if calls else message
+
+
+def tool(text: Any = "done", id: str | None = "c1", **more: Any) -> Message:
+    message: Message = {"role": "tool", "content": text, **more}
+    return message if id is None else {**message, "tool_call_id": id}
+
+
+def acts(name: str = "bash", *, thought: str = "", observation: str = "", **more: Any) -> Step:
+    """A step with one call."""
+    action = Action(name=name, observation=observation, **more)
+    return Step(index=0, thought=thought, actions=(action,))
+
+
+def thinks(thought: str) -> Step:
+    """A step without a call."""
+    return Step(index=0, thought=thought)

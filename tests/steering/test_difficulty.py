@@ -1,0 +1,163 @@
+"""The heuristic difficulty score and the choice of scorer."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import types
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.steering.difficulty import (
+    ERROR_WORDS,
+    HEDGES,
+    DifficultySettings,
+    HeuristicScorer,
+    heuristic_score,
+    make_scorer,
+)
+from tests.steering.builders import acts, thinks
+
+SAMPLES = [
+    ("", 0.5),
+    (" ", 0.047562),
+    ("ok", 0.047562),
+    ("Reading the config file.", 0.047971),
+    ("maybe", 0.217089),
+    ("Maybe it could be wrong.", 0.234154),
+    ("await the lock", 0.193757),
+    ("failed", 0.119518),
+    ("error error error", 0.076492),
+    ("see src/app/main.py", 0.053454),
+    ("a.b", 0.053302),
+    ("x/y", 0.047562),
+    (" ".join(["word"] * 100), 0.062973),
+    (" ".join(["word"] * 500), 0.182426),
+    (" ".join(["word"] * 900), 0.182426),
+    ("maybe the error fails because of a bug, wait", 0.581029),
+    ("maybe the error fails because of a bug in app.main, wait", 0.611352),
+]
+
+# The alternation in its plain form: path, dotted identifier, quoted stretch.
+PLAIN_ENTITY = re.compile(
+    r"(?:[a-z]:)?(?:[\\/][\w.\-]+){2,}|[a-z_]\w*(?:\.\w+)+|[\"'`][^\"'`]{3,}[\"'`]"
+)
+
+
+def direct_score(thought: str | None) -> float:
+    """The formula, written down once more without any care for speed."""
+    if not thought:
+        return 0.5
+    low = thought.lower()
+    w = max(len(low.split()), 1)
+    h = len([phrase for phrase in HEDGES if phrase in low])
+    e = len([word for word in ERROR_WORDS if word in low])
+    n = len(PLAIN_ENTITY.findall(low))
+    raw = (
+        0.30 * min(h / (0.05 * w + 1), 1)
+        + 0.25 * min(w / 500, 1)
+        + 0.25 * min(e / 3, 1)
+        + 0.20 * min(n / 10, 1)
+    )
+    return 1 / (1 + math.exp(-6 * (raw - 0.5)))
+
+
+@pytest.mark.parametrize(("thought", "score"), SAMPLES)
+def test_sample_values(thought: str, score: float) -> None:
+    """The sample table of reference section 2, to its six decimals."""
+    assert round(heuristic_score(thought), 6) == score
+
+
+def test_no_text_scores_exactly_a_half() -> None:
+    """Rule 1: empty or None is 0.5; white space is not empty."""
+    assert heuristic_score("") == heuristic_score(None) == 0.5
+    assert heuristic_score("\n") < 0.5
+
+
+def test_the_word_lists_have_thirteen_and_ten_entries() -> None:
+    """Rules 3 and 5 name the lists; "failed" also hits "fail"."""
+    assert len(HEDGES) == 13
+    assert len(ERROR_WORDS) == 10
+    assert heuristic_score("failed") > heuristic_score("fails")
+
+
+def test_each_entry_counts_once_and_inside_words() -> None:
+    """Substring presence: "await" holds "wait", repetition adds nothing but length."""
+    assert heuristic_score("await x") == heuristic_score("wait x")
+    assert heuristic_score("error error") < heuristic_score("error exception")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("app.main v2.x 1a.b _.x", 4),
+        ("3.14 1.2.3 end. of", 0),
+        ("1.a.b 2.x", 1),
+        (r"/a/b.c c:\dir\file /single", 2),
+        ("'abc' \"ab\" `quoted.name`", 2),
+    ],
+)
+def test_entities_are_paths_dotted_identifiers_and_quoted_stretches(text: str, count: int) -> None:
+    """Rule 6; a dotted number is no identifier, a quoted stretch has three characters or more."""
+    assert len(PLAIN_ENTITY.findall(text)) == count
+    assert heuristic_score(text) == direct_score(text)
+
+
+def test_hard_needs_hedges_and_errors_together() -> None:
+    """Neutral text of any length stays easy; a short text with both is hard (above 0.6)."""
+    assert heuristic_score("word " * 5000) < 0.2
+    assert heuristic_score("maybe the error fails because of a bug in app.main, wait") > 0.6
+
+
+_WORDS = st.sampled_from(
+    [*HEDGES, *ERROR_WORDS, "src/app/main.py", r"c:\dir\file", "v2.0", "3.14", "app.main", "1a.b"]
+)
+_BITS = st.text(alphabet="ab1._-/\\:'\"` c:é\n²K", max_size=40)
+
+
+@given(st.lists(st.one_of(_WORDS, _BITS), max_size=20).map(" ".join))
+def test_the_fast_form_equals_the_formula(thought: str) -> None:
+    """Searching by the character an entity cannot lack finds what the plain alternation finds."""
+    assert heuristic_score(thought) == direct_score(thought)
+
+
+@given(st.text())
+def test_any_text_scores_within_the_range(thought: str) -> None:
+    """Deterministic, never raises, within [0.047, 0.953] or exactly 0.5."""
+    score = heuristic_score(thought)
+    assert 0.0474 < score < 0.9526
+    assert heuristic_score(thought) == score
+
+
+def test_the_heuristic_scorer_reads_the_thought_alone() -> None:
+    """No observation, no action, no history: equal thoughts score alike."""
+    scorer = make_scorer(DifficultySettings())
+    assert isinstance(scorer, HeuristicScorer)
+    with_error = acts("bash", thought="maybe", observation="Traceback: error")
+    assert scorer.push(with_error) == scorer.push(thinks("maybe")) == heuristic_score("maybe")
+
+
+def test_the_calibrated_scorer_is_loaded_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`calibrated` comes from its own module, one instance per run."""
+
+    class CalibratedScorer:
+        def push(self, step: Any) -> float:
+            return 0.25
+
+    module = types.ModuleType("gateway.steering.calibrated")
+    module.CalibratedScorer = CalibratedScorer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gateway.steering.calibrated", module)
+    settings = DifficultySettings(scorer="calibrated")
+    first, second = make_scorer(settings), make_scorer(settings)
+    assert first is not second
+    assert first.push(thinks("x")) == 0.25
+
+
+def test_an_unknown_scorer_is_refused() -> None:
+    """The message names the field and what is known."""
+    with pytest.raises(ValueError, match="scorer: 'judge' is none of heuristic, calibrated"):
+        DifficultySettings(scorer="judge")  # type: ignore[arg-type]

@@ -1,0 +1,413 @@
+"""Folding transcripts: one run, and the runs of a conversation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.steering import fold as fold_module
+from gateway.steering.difficulty import heuristic_score
+from gateway.steering.fold import Carried, ConversationFold, RunFold, StepOutcome
+from gateway.steering.fsm import FSMSettings, FSMState
+from gateway.steering.monitors import evaluate
+from gateway.steering.policy import Policy
+from gateway.steering.steps import Step, extract
+from tests.steering.builders import acts, assistant, call, system, thinks, tool, user
+
+POLICY = Policy()
+ENDLESS = Policy(run_boundary="never")
+
+
+class Scripted:
+    """A scorer that gives out prepared scores."""
+
+    def __init__(self, scores: list[float]) -> None:
+        self._scores = scores
+
+    def push(self, step: Step) -> float:
+        score = self._scores.pop(0)
+        if score == -99.0:
+            raise RuntimeError("the scorer failed")
+        return score
+
+
+@pytest.fixture
+def scores(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Scores that the scorers of the test give out, in order."""
+    prepared: list[float] = []
+    monkeypatch.setattr(fold_module, "make_scorer", lambda settings: Scripted(prepared))
+    return prepared
+
+
+def looped(count: int, text: str = "again") -> list[dict[str, Any]]:
+    """A run of `count` answered calls of one tool."""
+    messages: list[dict[str, Any]] = [system(), user()]
+    for number in range(count):
+        messages += [assistant(text, call("ls", id=f"c{number}")), tool("a.py", f"c{number}")]
+    return messages
+
+
+class TestRunFold:
+    """Scorer, monitors and state machine over the steps of one run."""
+
+    def test_the_first_scored_step_is_one_and_normal(self) -> None:
+        """C6: before it INIT at index 0; records hold the state after scoring, so never INIT."""
+        run = RunFold(POLICY)
+        assert (run.state, run.steps) == (FSMState.INIT, 0)
+        outcome = run.push(acts("ls", thought="maybe"))
+        assert (outcome.index, outcome.state, outcome.run) == (1, FSMState.NORMAL, 0)
+        assert outcome.difficulty == heuristic_score("maybe")
+        assert not outcome.clamped
+
+    def test_a_step_without_text_is_scored_a_half(self) -> None:
+        """Every turn is scored once, tool-only ones too; no older thought is reused."""
+        run = RunFold(POLICY)
+        assert [run.push(step).difficulty for step in (thinks("maybe"), acts("ls"))][1] == 0.5
+
+    def test_readings_are_those_of_the_whole_run(self) -> None:
+        """The monitors see every step up to now."""
+        run, steps = RunFold(POLICY), [acts("ls")] * 4
+        outcomes = [run.push(step) for step in steps]
+        assert [o.readings for o in outcomes] == [evaluate(steps[:n]) for n in range(1, 5)]
+        assert list(run.outcomes) == outcomes
+
+    @pytest.mark.parametrize(
+        ("raw", "stored"),
+        [(math.nan, 0.5), (math.inf, 1.0), (-math.inf, 0.0), (1.5, 1.0), (-0.5, 0.0)],
+    )
+    def test_a_score_out_of_range_is_clamped_and_told(
+        self, scores: list[float], raw: float, stored: float
+    ) -> None:
+        """A NaN or out-of-range score is clamped and counted, never stored."""
+        scores += [raw, 0.25]
+        run = RunFold(POLICY)
+        first, second = run.push(thinks("x")), run.push(thinks("y"))
+        assert (first.difficulty, first.clamped) == (stored, True)
+        assert (second.difficulty, second.clamped) == (0.25, False)
+        assert run.history == [stored, 0.25]
+
+    def test_the_states_page_run(self, scores: list[float]) -> None:
+        """Five hard steps lead to SLOW, one below 0.5 back; monitors and tokens play no part."""
+        scores += [0.7] * 5 + [0.4]
+        run = RunFold(POLICY)
+        states = [run.push(acts("ls")).state for _ in range(6)]
+        assert states == [FSMState.NORMAL] * 4 + [FSMState.SLOW, FSMState.NORMAL]
+
+    def test_restarted_windows_forget_repeats_and_keep_the_state(self, scores: list[float]) -> None:
+        """Difficulty history and state stay; monitor windows are fresh."""
+        scores += [0.7] * 6
+        run = RunFold(POLICY)
+        for _ in range(4):
+            run.push(acts("ls"))
+        run.restart_windows()
+        outcome = run.push(acts("ls"))
+        assert (outcome.index, outcome.state) == (5, FSMState.SLOW)
+        assert outcome.readings == evaluate([acts("ls")])
+
+    def test_what_is_carried_goes_on_in_another_run_fold(self, scores: list[float]) -> None:
+        """State, step count and the tail of the history that transitions can depend on."""
+        scores += [0.7] * 12
+        policy = Policy(fsm=FSMSettings(fast_window=1, slow_window=3, skip_window=2))
+        run = RunFold(policy, base=Carried(run=2))
+        for _ in range(5):
+            run.push(acts("ls"))
+        carried = run.carry()
+        assert carried == Carried(run=2, state=FSMState.SLOW, history=(0.7, 0.7, 0.7), steps=5)
+        assert RunFold(policy, base=carried).push(acts("ls")).index == 6
+
+    def test_only_the_newest_outcomes_are_kept_when_bounded(self) -> None:
+        """They hold the texts of their steps; the numbers go on."""
+        run = RunFold(POLICY, keep=2)
+        outcomes = [run.push(acts("ls")) for _ in range(5)]
+        assert list(run.outcomes) == outcomes[-2:]
+        assert len(run.history) == run.steps == 5
+
+
+class TestRuns:
+    """A conversation is one or more runs."""
+
+    MESSAGES = (
+        *looped(2),
+        assistant("Done."),
+        user("And now this."),
+        assistant("I look.", call("cat", id="d1")),
+        tool("text", "d1"),
+    )
+
+    def test_a_final_answer_ends_the_run(self) -> None:
+        """State END, the answer itself not scored; the user message starts a fresh run."""
+        fold = ConversationFold(POLICY)
+        outcomes = fold.extend(self.MESSAGES)
+        assert [(o.run, o.index) for o in outcomes] == [(0, 1), (0, 2), (1, 1)]
+        first, second = fold.runs
+        assert (first.state, first.steps, first.start) == (FSMState.END, 2, 0)
+        assert (second.state, second.index, second.start) == (FSMState.NORMAL, 1, 7)
+        assert fold.current is second
+        assert second.outcomes[0].readings == evaluate([second.outcomes[0].step])
+        assert second.history == [second.outcomes[0].difficulty]
+
+    def test_without_a_boundary_everything_is_one_run(self) -> None:
+        """Messages without an action are scored as steps."""
+        fold = ConversationFold(ENDLESS)
+        outcomes = fold.extend(self.MESSAGES)
+        assert [(o.run, o.index) for o in outcomes] == [(0, 1), (0, 2), (0, 3), (0, 4)]
+        assert tuple(o.step for o in outcomes) == extract(self.MESSAGES)
+        assert fold.current.state is FSMState.NORMAL
+
+    def test_a_text_between_calls_is_a_step(self) -> None:
+        """An assistant message with no action is scored unless the user replies to it."""
+        fold = ConversationFold(POLICY)
+        outcomes = fold.extend([user(), assistant("Hm."), assistant("I look.", call()), tool()])
+        assert [o.step.thought for o in outcomes] == ["Hm.", "I look."]
+
+    def test_a_text_at_the_end_waits(self) -> None:
+        """It may turn out to be a final answer; what follows decides."""
+        fold = ConversationFold(POLICY)
+        text = [user(), assistant("Hm.")]
+        assert fold.extend(text) == []
+        assert fold.current.state is FSMState.INIT
+        going_on = [*text, assistant("I look.", call()), tool()]
+        assert [o.step.thought for o in fold.extend(going_on)] == ["Hm.", "I look."]
+
+    def test_a_format_complaint_does_not_end_the_run(self) -> None:
+        """The step that forgot its call is scored at once."""
+        fold = ConversationFold(POLICY)
+        complaint = user("Your last output did not use any tool calls!")
+        (outcome,) = fold.extend([user(), assistant("Hm."), complaint])
+        assert outcome.step.thought == "Hm."
+        assert len(fold.runs) == 1
+
+    def test_a_run_that_was_only_a_chat(self) -> None:
+        """Questions and answers alone: every answer ends a run without steps."""
+        fold = ConversationFold(POLICY)
+        assert fold.extend([user(), assistant("a"), user(), assistant("b"), user()]) == []
+        assert [(run.state.name, run.steps) for run in fold.runs] == [
+            ("END", 0),
+            ("END", 0),
+            ("INIT", 0),
+        ]
+
+    @pytest.mark.parametrize(
+        ("reply", "final"),
+        [
+            (assistant("Done."), True),
+            (assistant(None), True),
+            (assistant("x", call()), False),
+            (assistant(None, function_call={"name": "f"}), False),
+            (assistant("Action: ls\nAction Input: ."), False),
+            ("nonsense", True),
+        ],
+    )
+    def test_peek_final(self, reply: Any, final: bool) -> None:
+        """A reply without an action of any protocol would end the run; peeking changes nothing."""
+        fold = ConversationFold(POLICY)
+        fold.extend([user()])
+        assert fold.peek_final(reply) is final
+        assert fold.extend([user(), assistant("x", call()), tool()])[0].index == 1
+
+    def test_no_reply_is_final_in_an_endless_run(self) -> None:
+        """With boundary `never` there is nothing to end."""
+        assert not ConversationFold(ENDLESS).peek_final(assistant("Done."))
+
+    def test_peeking_knows_the_protocol_of_the_conversation(self) -> None:
+        """A block of code is a call where the prompt asks for blocks."""
+        prompt = system("Your response must contain exactly one ```bash block.")
+        reply = assistant("```bash\nls\n```")
+        asked, chat = ConversationFold(POLICY), ConversationFold(POLICY)
+        asked.extend([prompt, user()])
+        chat.extend([user()])
+        assert not asked.peek_final(reply)
+        assert chat.peek_final(reply)
+
+
+class Watched(Sequence[Any]):
+    """A transcript that notes which of its messages are looked at."""
+
+    def __init__(self, messages: Sequence[Any]) -> None:
+        self._messages = messages
+        self.touched: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.touched.append(index)
+        return self._messages[index]
+
+
+class TestIncrements:
+    """Whole transcripts come every time; only what is new is worked on."""
+
+    def test_old_messages_are_not_touched(self) -> None:
+        """The cost of a call is that of its new messages."""
+        messages = looped(30)
+        fold = ConversationFold(POLICY)
+        fold.extend(messages[:-2])
+        watched = Watched(messages)
+        (outcome,) = fold.extend(watched)
+        assert outcome.index == 30
+        assert watched.touched == [60, 61]
+        assert fold.consumed == 62
+
+    def test_the_same_transcript_again_gives_nothing(self) -> None:
+        """A retry, or a shorter one, advances nothing."""
+        fold = ConversationFold(POLICY)
+        fold.extend(looped(3))
+        assert fold.extend(looped(3)) == fold.extend(looped(2)) == []
+        assert fold.current.steps == 3
+
+    def test_a_late_result_brings_its_step_back(self) -> None:
+        """The step scored last comes again under its own index, and the run goes on from it."""
+        messages = looped(3)
+        fold = ConversationFold(POLICY)
+        first = fold.extend(messages[:-1])
+        assert [o.index for o in first] == [1, 2, 3]
+        assert first[-1].step.actions[0].observation == ""
+        (again,) = fold.extend(messages)
+        assert (again.index, again.step.actions[0].observation) == (3, "a.py")
+        assert fold.current.steps == len(fold.current.history) == 3
+        more = looped(5)
+        assert [o.index for o in fold.extend(more)] == [4, 5]
+
+    def test_the_answer_to_a_block_brings_its_step_back_in_an_endless_run(self) -> None:
+        """A text scored as such turns out to be a call."""
+        messages = [user(), assistant("```bash\nls\n```"), user("<returncode>0</returncode>")]
+        fold = ConversationFold(ENDLESS)
+        assert fold.extend(messages[:2])[0].step.actions == ()
+        assert fold.extend(messages)[0].step.actions[0].name == "bash"
+
+    def test_after_an_error_the_next_call_begins_anew(self, scores: list[float]) -> None:
+        """A scorer that fails leaves no half-scored run behind."""
+        scores += [0.1, -99.0]
+        fold = ConversationFold(POLICY)
+        with pytest.raises(RuntimeError, match="the scorer failed"):
+            fold.extend(looped(2))
+        scores += [0.1, 0.2]
+        assert [(o.index, o.difficulty) for o in fold.extend(looped(2))] == [(1, 0.1), (2, 0.2)]
+
+
+class TestCompaction:
+    """A rewritten transcript goes on with what the run had become."""
+
+    def test_state_and_history_go_on_over_the_new_transcript(self, scores: list[float]) -> None:
+        """Steps behind the offset are new; those before it are not scored again."""
+        scores += [0.7] * 6
+        fold = ConversationFold(POLICY, keep=3)
+        fold.extend(looped(4))
+        summary = [system(), user("Summary so far."), assistant("ok", call()), tool()]
+        after = fold.compacted(offset=4)
+        assert after.extend(summary) == []
+        (outcome,) = after.extend([*summary, assistant("on", call("ls", id="n")), tool("x", "n")])
+        assert (outcome.run, outcome.index, outcome.state) == (0, 5, FSMState.SLOW)
+        assert outcome.readings == evaluate([outcome.step])
+        assert after.current.start == 4
+
+    def test_a_final_answer_before_the_offset_ends_nothing(self) -> None:
+        """What the base stands for has been accounted for."""
+        kept = [user(), assistant("Done."), user("Next.")]
+        base = Carried(run=1, state=FSMState.SLOW, history=(0.7,), steps=9)
+        fold = ConversationFold(POLICY, base=base, offset=3)
+        fold.extend(kept)
+        assert (len(fold.runs), fold.current.state) == (1, FSMState.SLOW)
+        earlier = ConversationFold(POLICY, base=base, offset=2)
+        earlier.extend(kept)
+        assert [run.state for run in earlier.runs] == [FSMState.END, FSMState.INIT]
+        assert earlier.current.index == 2
+
+    def test_a_late_result_rebuilds_on_the_base(self) -> None:
+        """The base is the beginning of everything this fold makes."""
+        base = Carried(state=FSMState.FAST, history=(0.1,) * 6, steps=6)
+        fold = ConversationFold(POLICY, base=base)
+        messages = looped(1)
+        assert [o.index for o in fold.extend(messages[:-1])] == [7]
+        assert [o.index for o in fold.extend(messages)] == [7]
+        assert fold.current.history[:6] == [0.1] * 6
+
+    def test_a_base_whose_run_has_ended_begins_the_next_run(self) -> None:
+        """A completed run is frozen."""
+        base = Carried(run=1, state=FSMState.END, history=(0.7,), steps=9)
+        fold = ConversationFold(POLICY, base=base)
+        assert (fold.current.index, fold.current.state, fold.current.steps) == (
+            2,
+            FSMState.INIT,
+            0,
+        )
+
+
+_REPLIES = st.sampled_from(
+    [
+        assistant("I look.", call("ls", id="1")),
+        assistant("", call("ls", id="1"), call("cat", id="2")),
+        assistant("maybe it could be wrong"),
+        assistant("Action: ls\nAction Input: .\nObservation: x"),
+        assistant("Action: ls\nAction Input: ."),
+        assistant("```bash\nls\n```"),
+        assistant(None),
+    ]
+)
+_OTHERS = st.sampled_from(
+    [
+        tool("a.py", "1"),
+        tool("error", "2"),
+        tool("x", None),
+        user("<returncode>1</returncode>"),
+        user("Observation: failed"),
+        user("thanks"),
+        user([{"type": "tool_result", "tool_use_id": "1", "content": "x"}]),
+        system("Respond with exactly one ```bash block."),
+        None,
+    ]
+)
+_TRANSCRIPTS = st.lists(st.one_of(_REPLIES, _OTHERS), max_size=24)
+
+
+def latest(outcomes: list[StepOutcome]) -> dict[tuple[int, int], StepOutcome]:
+    """The outcomes by run and index, a step that came back replacing its older form."""
+    return {(outcome.run, outcome.index): outcome for outcome in outcomes}
+
+
+@given(
+    messages=_TRANSCRIPTS,
+    cuts=st.sets(st.integers(0, 24)),
+    policy=st.sampled_from([POLICY, ENDLESS]),
+    offset=st.integers(0, 4),
+)
+def test_folding_in_any_split_gives_the_same(
+    messages: list[Any], cuts: set[int], policy: Policy, offset: int
+) -> None:
+    """Folding piece by piece equals folding at once: outcomes, runs, states, histories."""
+    at_once = ConversationFold(policy, offset=offset)
+    expected = at_once.extend(messages)
+    in_parts = ConversationFold(policy, offset=offset)
+    given_out: list[StepOutcome] = []
+    for cut in sorted(cuts):
+        given_out += in_parts.extend(messages[:cut])
+    given_out += in_parts.extend(messages)
+    assert list(latest(given_out).values()) == expected
+    for one, other in zip(at_once.runs, in_parts.runs, strict=True):
+        assert (one.state, one.history, one.start, one.index, list(one.outcomes)) == (
+            other.state,
+            other.history,
+            other.start,
+            other.index,
+            list(other.outcomes),
+        )
+
+
+@given(_TRANSCRIPTS)
+def test_every_step_is_scored_once_or_was_a_final_answer(messages: list[Any]) -> None:
+    """Nothing is lost: a step is scored, waits at the end, or ended its run."""
+    fold = ConversationFold(POLICY)
+    outcomes = fold.extend(messages)
+    steps = extract(messages)
+    scored = {outcome.step.index for outcome in outcomes}
+    assert {outcome.step for outcome in outcomes} <= set(steps)
+    unscored = [step for step in steps if step.index not in scored]
+    waiting = bool(unscored) and unscored[-1].index == len(steps) - 1
+    assert all(not step.actions for step in unscored)
+    assert len(unscored) in (len(fold.runs) - 1, len(fold.runs) - 1 + waiting)
