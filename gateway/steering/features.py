@@ -1,0 +1,172 @@
+"""Facts about one step, small enough to keep for a whole run.
+
+`describe` turns a step into digests, counts and word sets; nothing that comes later reads the
+step's text again. The scorer and the robust monitors share one description per step.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gateway.steering.commands import Edit, read_call
+from gateway.steering.outcomes import (
+    STATUS_CHARS,
+    failure_line,
+    is_empty,
+    is_pending,
+    is_transient,
+    signature,
+    without_volatile,
+)
+from gateway.steering.steps import Action, Step
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ARGUMENT_WORDS = 80
+RESULT_WORDS = 60
+THOUGHT_CHARS = 1200
+_ARGUMENT_CHARS = 800
+_RESULT_HEAD = 400
+_RESULT_TAIL = 600
+
+_WORD = re.compile(r"[A-Za-z_]\w+")
+_TOKEN = re.compile(r"\w+")
+_ONLY_DIGITS = {code: " " for code in range(128) if not chr(code).isdigit()}
+_LETTERS = re.compile(r"[a-z']+")
+_HEDGE_WORDS = _words(
+    "maybe perhaps possibly might uncertain probably actually wait hmm reconsider "
+    "seems appears likely unclear unsure apparently guess"
+)
+_HEDGE_PHRASES = ("not sure", "i think", "could be", "let me think", "on second thought")
+_RETRACTION_WORDS = frozenset(
+    ("wrong", "mind", "nevermind", "disregard", "scratch", "incorrect", "work")
+)
+_RETRACTION = re.compile(
+    r"\bi was wrong\b|\bnever\s?mind\b|\bdisregard (?:that|my)\b|\bscratch that\b"
+    r"|\bmy (?:earlier |previous )?(?:assumption|analysis|approach|guess) (?:was|is) "
+    r"(?:wrong|incorrect)\b"
+    r"|\b(?:this|that) (?:approach )?(?:did not|didn't|doesn't|does not|won't) work\b"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionFacts:
+    """One tool call and its result.
+
+    `call` and `result` are digests (0: empty result), `identity` one of the numbers in the
+    arguments. `words` and `result_words` are bounded vocabularies. `failure` is the failure's
+    signature, None for a result that reports none. `program` is what the call executes.
+    """
+
+    operation: str
+    call: int
+    words: frozenset[str]
+    identity: int
+    result: int
+    result_words: frozenset[str]
+    failure: str | None
+    empty: bool
+    pending: bool
+    transient: bool
+    program: int | None
+    changes: bool
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """One step: its actions, and the counts of its thought (words, hedges, vocabulary)."""
+
+    actions: tuple[ActionFacts, ...]
+    thought: int
+    vocabulary: frozenset[str]
+    words: int
+    hedges: int
+    retracts: bool
+
+
+@lru_cache(maxsize=4)
+def describe(step: Step) -> StepFacts:
+    """The facts of a step. Pure; the small memo lets scorer and suite share one description."""
+    text = step.thought or step.reasoning
+    if len(text) > THOUGHT_CHARS:
+        half = THOUGHT_CHARS // 2
+        text = f"{text[:half]} {text[-half:]}"
+    lowered = text.lower()
+    letters = _LETTERS.findall(lowered)
+    vocabulary = frozenset(letters)
+    return StepFacts(
+        actions=tuple([describe_action(action) for action in step.actions]),
+        thought=hash(lowered),
+        vocabulary=vocabulary,
+        words=len(letters),
+        hedges=_hedges(lowered, letters, vocabulary),
+        retracts=not vocabulary.isdisjoint(_RETRACTION_WORDS)
+        and _RETRACTION.search(lowered) is not None,
+    )
+
+
+def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int:
+    count = sum([letters.count(word) for word in vocabulary & _HEDGE_WORDS])
+    for phrase in _HEDGE_PHRASES:
+        count += lowered.count(phrase)
+    return count
+
+
+def describe_action(action: Action) -> ActionFacts:
+    """The facts of one call; its cost is bounded by the length of arguments and result once."""
+    call = read_call(action.name, action.arguments)
+    result = action.observation.strip()
+    line = failure_line(result, reads_content=call.reads_content)
+    if line is None and action.is_error:
+        line = result[:_RESULT_HEAD]
+    opening = result[:_RESULT_TAIL].lower()
+    tokens = _TOKEN.findall(opening) if len(result) <= STATUS_CHARS else opening.split()
+    words = frozenset(tokens[:RESULT_WORDS])
+    head = call.canonical[:_ARGUMENT_CHARS].lower()
+    return ActionFacts(
+        operation=call.operation,
+        call=hash((call.operation, call.canonical)),
+        words=frozenset(_WORD.findall(head)[:ARGUMENT_WORDS]),
+        identity=_identity(head),
+        result=_result_digest(result, exact=call.reads_content),
+        result_words=words,
+        failure=None if line is None else signature(line),
+        empty=is_empty(result),
+        pending=not call.reads_content and is_pending(result, words),
+        transient=is_transient(result, words),
+        program=None if call.program is None else hash(call.program),
+        changes=call.changes,
+        edits=call.edits,
+    )
+
+
+def _identity(arguments: str) -> int:
+    """Digest of the numbers in the arguments: pages, ids and ranges tell two calls apart."""
+    return hash(tuple(arguments.translate(_ONLY_DIGITS).split()))
+
+
+def _result_digest(result: str, *, exact: bool) -> int:
+    if not result:
+        return 0
+    if exact:
+        return hash(result)
+    if len(result) <= _RESULT_HEAD + _RESULT_TAIL:
+        return hash(without_volatile(result))
+    head, tail = result[:_RESULT_HEAD], result[-_RESULT_TAIL:]
+    middle = result[_RESULT_HEAD:-_RESULT_TAIL]
+    return hash((without_volatile(head), middle, without_volatile(tail)))
+
+
+def alike(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:
+    """True when the Jaccard similarity of two vocabularies is at least `threshold`, in (0, 1]."""
+    size_a, size_b = len(a), len(b)
+    if not size_a or not size_b or size_a < threshold * size_b or size_b < threshold * size_a:
+        return False
+    shared = len(a & b)
+    return shared >= threshold * (size_a + size_b - shared)

@@ -1,0 +1,146 @@
+"""Repetition: what a call brings that the run has not seen.
+
+A repeat is the same call with the same result, or a reworded one that leads nowhere new. Reading
+another file, turning a page, asking a job that still runs, and running a test again after a change
+are not repeats. Memory is bounded, so a step late in a long run costs what an early one does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.steering.features import ActionFacts, alike
+
+Kind = Literal["new", "same", "reworded", "rerun", "pending"]
+
+WINDOW = 12
+"""Actions within which a call counts as repeated."""
+COMPARED = 8
+"""Actions within which the arguments of two calls are compared."""
+SIMILAR_ARGUMENTS = 0.75
+REWORDED_ARGUMENTS = 0.6
+SAME_RESULT = 0.85
+MAX_CALLS = 256
+"""Different calls remembered at least; up to twice as many are."""
+
+# Strengths in [0, 1]: how much one action counts as going nowhere. Set on the development runs so
+# that a planted loop reaches three within four repetitions and re-reading two files does not.
+FIRST_REPEAT = 0.7
+FURTHER_REPEAT = 1.0
+REWORDED_NEXT = 0.9
+REWORDED_LATER = 0.6
+RERUN_FAILING = 0.4
+AFTER_CHANGE = 0.6
+TRANSIENT = 0.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """One action against the run before it.
+
+    `strength`: how far it repeats, in [0, 1]; `count`: times this call gave this result; `similar`:
+    a recent call of the operation had nearly the same words; `changed`, `recovered`: the same call
+    gave another result, or stopped failing; `unchanged_files`: nothing was changed since its last
+    run.
+    """
+
+    kind: Kind
+    strength: float
+    count: int
+    similar: bool
+    changed: bool
+    recovered: bool
+    unchanged_files: bool
+
+
+@dataclass(slots=True)
+class _Past:
+    result: int
+    failure: str | None
+    count: int
+    time: int
+
+
+class CallMemory:
+    """The calls of one run, as far as repetition needs them."""
+
+    __slots__ = ("_changed_at", "_older", "_past", "_recent", "_time")
+
+    def __init__(self) -> None:
+        self._past: dict[int, _Past] = {}
+        self._older: dict[int, _Past] = {}
+        self._recent: deque[ActionFacts] = deque(maxlen=COMPARED)
+        self._changed_at = -1
+        self._time = 0
+
+    def observe(self, action: ActionFacts) -> Repeat:
+        """Compare the action with the run so far, then remember it."""
+        past = self._past.get(action.call) or self._older.get(action.call)
+        same = past is not None and _same_outcome(action, past.result, past.failure)
+        unchanged = past is not None and self._changed_at <= past.time
+        reworded, similar = self._look_alike(action)
+        if past is not None and same and self._time - past.time <= WINDOW:
+            kind, strength = _repeated(action, past.count, unchanged)
+        elif reworded > 0:
+            kind, strength = "reworded", reworded
+        else:
+            kind, strength = "new", 0.0
+        if action.pending:
+            kind, strength = "pending", 0.0
+        repeat = Repeat(
+            kind=kind,
+            strength=strength * (TRANSIENT if action.transient else 1.0),
+            count=past.count + 1 if past is not None and same else 1,
+            similar=similar,
+            changed=past is not None and not same,
+            recovered=past is not None and past.failure is not None and action.failure is None,
+            unchanged_files=unchanged,
+        )
+        self._remember(action, repeat)
+        return repeat
+
+    def _look_alike(self, action: ActionFacts) -> tuple[float, bool]:
+        """Strength of the best rewording among recent calls, and whether any is similar."""
+        reworded, similar = 0.0, False
+        settled = action.changes and action.failure is None
+        for age, other in enumerate(reversed(self._recent)):
+            if other.operation != action.operation:
+                continue
+            if other.call == action.call:
+                similar = True
+                continue
+            if not alike(other.words, action.words, REWORDED_ARGUMENTS):
+                continue
+            similar = similar or alike(other.words, action.words, SIMILAR_ARGUMENTS)
+            if not settled and other.identity == action.identity and _same_answer(action, other):
+                reworded = max(reworded, REWORDED_LATER if age else REWORDED_NEXT)
+        return reworded, similar
+
+    def _remember(self, action: ActionFacts, repeat: Repeat) -> None:
+        self._past[action.call] = _Past(action.result, action.failure, repeat.count, self._time)
+        if len(self._past) > MAX_CALLS:
+            self._older, self._past = self._past, {}
+        self._recent.append(action)
+        # The same edit once more leaves the files as they are.
+        if action.changes and action.failure is None and repeat.count == 1:
+            self._changed_at = self._time
+        self._time += 1
+
+
+def _repeated(action: ActionFacts, count: int, unchanged: bool) -> tuple[Kind, float]:
+    if action.program is not None and not unchanged:
+        return "rerun", 0.0 if action.failure is None else RERUN_FAILING
+    strength = FIRST_REPEAT if count < 2 else FURTHER_REPEAT
+    return "same", strength if unchanged else strength * AFTER_CHANGE
+
+
+def _same_outcome(action: ActionFacts, result: int, failure: str | None) -> bool:
+    return action.result == result or (action.failure is not None and action.failure == failure)
+
+
+def _same_answer(action: ActionFacts, other: ActionFacts) -> bool:
+    if _same_outcome(action, other.result, other.failure):
+        return True
+    return alike(action.result_words, other.result_words, SAME_RESULT)
