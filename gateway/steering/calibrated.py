@@ -1,0 +1,113 @@
+"""Scorer `calibrated`: a small logistic model over the step and the run before it.
+
+A score reads like the chance that the run fails, for an agent that fails in about one run of four:
+what moves it was fitted on real runs, compared only within one agent, and its scale was set so that
+below 0.2 is easy, above 0.6 hard and above 0.85 very hard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from gateway.steering.calibration import Calibration, shipped_calibration
+from gateway.steering.features import StepFacts, alike, describe
+from gateway.steering.repeats import CallMemory
+from gateway.steering.steps import Step
+
+PRIOR_ACTIONS = 5
+"""Added to the actions a rate is taken over, so that the first ones do not decide."""
+PRIOR_WORDS = 100
+MOST_HEDGES = 3
+"""Hedges counted per thought: one rambling thought is one."""
+REPEATS_MEMORY = 0.15
+FAILURES_MEMORY = 0.2
+ECHO_MEMORY = 0.2
+"""Weight of the newest action or thought in the moving means: half is forgotten in 4, 3 and 3."""
+ECHO_OVERLAP = 0.7
+ECHO_WORDS = 4
+ECHO_THOUGHTS = 8
+
+
+class RunFeatures:
+    """The features of a run up to its newest step, kept at constant cost per step.
+
+    In the order of `calibration.FEATURES`: `length`, log of steps + 2; `progress`, calls that gave
+    another result than before, per action; `hedging`, hedges per word of the thoughts beside an
+    action; `similar`, calls nearly like a recent one, per action; `repeats` and `failures`, moving
+    means over the actions; `echo`, moving mean of thoughts that say the same again.
+    """
+
+    __slots__ = (
+        "_actions",
+        "_changed",
+        "_echo",
+        "_failures",
+        "_hedges",
+        "_memory",
+        "_repeats",
+        "_similar",
+        "_steps",
+        "_thoughts",
+        "_words",
+    )
+
+    def __init__(self) -> None:
+        self._memory = CallMemory()
+        self._thoughts: deque[frozenset[str]] = deque(maxlen=ECHO_THOUGHTS)
+        self._steps = self._actions = self._changed = self._similar = 0
+        self._hedges = self._words = 0
+        self._repeats = self._failures = self._echo = 0.0
+
+    def push(self, facts: StepFacts) -> None:
+        """Take in the next step."""
+        self._steps += 1
+        self._listen(facts)
+        for action in facts.actions:
+            repeat = self._memory.observe(action)
+            failed = action.failure is not None and not action.transient
+            self._actions += 1
+            self._changed += repeat.changed
+            self._similar += repeat.similar
+            self._repeats += REPEATS_MEMORY * (repeat.strength - self._repeats)
+            self._failures += FAILURES_MEMORY * (failed - self._failures)
+
+    def _listen(self, facts: StepFacts) -> None:
+        words = facts.vocabulary
+        if len(words) >= ECHO_WORDS:
+            same = any(alike(words, thought, ECHO_OVERLAP) for thought in self._thoughts)
+            self._thoughts.append(words)
+            self._echo += ECHO_MEMORY * (same - self._echo)
+        else:
+            self._echo -= ECHO_MEMORY * self._echo
+        if facts.actions:
+            self._hedges += min(facts.hedges, MOST_HEDGES)
+            self._words += facts.words
+
+    def values(self) -> tuple[float, ...]:
+        """The features now."""
+        actions = self._actions + PRIOR_ACTIONS
+        return (
+            math.log(self._steps + 2),
+            self._changed / actions,
+            self._hedges / (self._words + PRIOR_WORDS),
+            self._similar / actions,
+            self._repeats,
+            self._failures,
+            self._echo,
+        )
+
+
+class CalibratedScorer:
+    """Scores one run's steps in order; each score uses that step and the ones before it."""
+
+    __slots__ = ("_calibration", "_features")
+
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self._calibration = calibration or shipped_calibration()
+        self._features = RunFeatures()
+
+    def push(self, step: Step) -> float:
+        """Difficulty of `step` in (0, 1), given the steps pushed before it. Never raises."""
+        self._features.push(describe(step))
+        return self._calibration.score(self._features.values())
