@@ -1,0 +1,40 @@
+"""Call count: the budget of calls that agents of this kind succeed within."""
+
+from __future__ import annotations
+
+from gateway.steering.calibration import shipped_calibration
+from gateway.steering.monitors.robust.seen import Seen
+from gateway.steering.monitors.robust.settings import RobustSettings
+
+AT_BUDGET = 0.6
+"""Score when the budget is reached: the default fire threshold."""
+
+
+class CallCount:
+    """Calls against a budget; linear, so that the composite feels it before it fires.
+
+    Without a configured budget it is the learned one: the calls within which nearly all successful
+    runs of a kind ended, larger for agents that change files or run programs.
+    """
+
+    __slots__ = ("_budget", "_calls", "_works")
+
+    def __init__(self, settings: RobustSettings) -> None:
+        self._budget = settings.call_budget
+        self._calls = 0
+        self._works = False
+
+    def push(self, seen: Seen) -> None:
+        """Count the step's calls; waiting for a job costs nothing."""
+        self._calls += sum([repeat.kind != "pending" for _, repeat in seen.actions])
+        self._works = self._works or any(
+            action.changes or action.operation.startswith("$") for action, _ in seen.actions
+        )
+
+    def reading(self) -> tuple[float, str]:
+        """0.6 at the budget, 1 at five thirds of it."""
+        if not self._calls:
+            return 0.0, ""
+        budget = self._budget or shipped_calibration().call_budget(works=self._works)
+        score = min(AT_BUDGET * self._calls / budget, 1.0)
+        return score, f"{self._calls} calls of {budget} expected"

@@ -1,0 +1,81 @@
+"""Edit revert: changes that take each other back, and edits that do not apply."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gateway.steering.commands import Edit
+from gateway.steering.monitors.robust.seen import Seen
+from gateway.steering.monitors.robust.settings import RobustSettings
+
+ONE_REVERT = 0.5
+"""Taking one change back is ordinary work; the second time on one file is not."""
+FAILED_EDIT = 0.15
+"""Score per edit of one file that failed in a row: the fourth fires."""
+REMEMBERED_EDITS = 8
+REMEMBERED_FILES = 64
+SLOWER = 0.5
+"""Reverts are remembered longer than repeats: the rest of the way from `recovery` to 1."""
+
+
+class _File:
+    __slots__ = ("edits", "failed", "reverts")
+
+    def __init__(self) -> None:
+        self.edits: deque[Edit] = deque(maxlen=REMEMBERED_EDITS)
+        self.reverts = 0
+        self.failed = 0
+
+
+class EditRevert:
+    """Per file: content that returns to what it was, and failed attempts in a row."""
+
+    __slots__ = ("_files", "_keep", "_score", "_what")
+
+    def __init__(self, settings: RobustSettings) -> None:
+        self._files: dict[str, _File] = {}
+        self._keep = settings.recovery + (1.0 - settings.recovery) * SLOWER
+        self._score = 0.0
+        self._what = ""
+
+    def push(self, seen: Seen) -> None:
+        """Compare each edit with the earlier ones of its file."""
+        for action, _ in seen.actions:
+            found = 0.0
+            for edit in action.edits:
+                found = max(found, self._edit(edit, failed=action.failure is not None))
+            self._score = max(found, self._score * self._keep)
+
+    def _edit(self, edit: Edit, *, failed: bool) -> float:
+        file = self._file(edit.path)
+        if failed:
+            file.failed += 1
+            self._what = f"{file.failed} edits of {edit.path[-60:]} failed in a row"
+            return min(FAILED_EDIT * file.failed, 1.0)
+        file.failed = 0
+        back = _goes_back(edit, file.edits)
+        file.edits.append(edit)
+        if not back:
+            return 0.0
+        file.reverts += 1
+        self._what = f"{edit.path[-60:]} changed back {file.reverts} x"
+        return ONE_REVERT if file.reverts < 2 else 1.0
+
+    def _file(self, path: str) -> _File:
+        file = self._files.pop(path, None) or _File()
+        self._files[path] = file
+        if len(self._files) > REMEMBERED_FILES:
+            del self._files[next(iter(self._files))]
+        return file
+
+    def reading(self) -> tuple[float, str]:
+        """0.5 for one revert, 1 from the second on the same file; 0.15 per failed edit in a row."""
+        return (self._score, self._what) if self._score >= 0.01 else (0.0, "")
+
+
+def _goes_back(edit: Edit, earlier: deque[Edit]) -> bool:
+    if edit.old and edit.new:
+        return any(past.old == edit.new and past.new == edit.old for past in earlier)
+    if not edit.new or not earlier or earlier[-1].new == edit.new:
+        return False
+    return any(past.new == edit.new for past in earlier)

@@ -1,0 +1,71 @@
+"""Hedge: the agent grows less sure of itself."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gateway.steering.monitors.robust.seen import Seen
+from gateway.steering.monitors.robust.settings import RobustSettings
+
+SHORT_THOUGHT_WORDS = 3
+EARLY_HEDGES = 0.5
+EARLY_WORDS = 50
+"""Prior of the early density, half a hedge in fifty words: a first hedge is no trend."""
+LEAST_DENSITY = 0.02
+RATIO_SPAN = 4.0
+"""Late density of five times the early one scores 1; 3.4 times fires."""
+RETRACTION_WINDOW = 8
+ONE_RETRACTION = 0.3
+"""One self-correction is healthy."""
+MORE_RETRACTIONS = 0.7
+
+
+class Hedge:
+    """Density of hedging in the newest thoughts against the run before them.
+
+    Only thoughts beside an action count: a message to a user hedges out of politeness. A trend
+    needs hedges in all but one of the newest thoughts.
+    """
+
+    __slots__ = ("_early_hedges", "_early_words", "_late", "_retractions", "_size", "_thoughts")
+
+    def __init__(self, settings: RobustSettings) -> None:
+        self._size = settings.trend_window
+        self._late: deque[tuple[int, int]] = deque()
+        self._early_hedges = self._early_words = self._thoughts = 0
+        self._retractions: deque[bool] = deque(maxlen=RETRACTION_WINDOW)
+
+    def push(self, seen: Seen) -> None:
+        """Take in the step's thought, if it goes with an action."""
+        facts = seen.facts
+        if not seen.actions or facts.words < SHORT_THOUGHT_WORDS:
+            return
+        self._retractions.append(facts.retracts)
+        self._late.append((facts.hedges, facts.words))
+        self._thoughts += 1
+        if len(self._late) > self._size:
+            hedges, words = self._late.popleft()
+            self._early_hedges += hedges
+            self._early_words += words
+
+    def reading(self) -> tuple[float, str]:
+        """The larger of the trend and of repeated retractions."""
+        trend, reason = self._trend()
+        retractions = sum(self._retractions)
+        again = MORE_RETRACTIONS if retractions > 1 else ONE_RETRACTION * retractions
+        if again > trend:
+            return again, f"{retractions} retractions in the last {len(self._retractions)} thoughts"
+        return trend, reason
+
+    def _trend(self) -> tuple[float, str]:
+        if self._thoughts < 2 * self._size:
+            return 0.0, ""
+        hedging = sum([1 for hedges, _ in self._late if hedges])
+        if hedging < self._size - 1:
+            return 0.0, ""
+        late = sum([h for h, _ in self._late]) / sum([w for _, w in self._late])
+        if late < LEAST_DENSITY:
+            return 0.0, ""
+        early = (self._early_hedges + EARLY_HEDGES) / (self._early_words + EARLY_WORDS)
+        score = min(max((late / early - 1.0) / RATIO_SPAN, 0.0), 1.0)
+        return score, f"hedging {late / early:.1f} times as dense as before" if score else ""

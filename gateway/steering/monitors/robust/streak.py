@@ -1,0 +1,81 @@
+"""Streak: the same move again and again, or words where moves are due."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gateway.steering.features import alike
+from gateway.steering.monitors.robust.seen import Seen
+from gateway.steering.monitors.robust.settings import RobustSettings
+
+CAP = 5
+"""Repeats that score 1; three fire at the default threshold. Source: reference section 4.1."""
+COMPARED_TEXTS = 6
+SAME_TEXT = 0.7
+LONG_TEXT_WORDS = 12
+"""Different words from which two alike messages are a monologue; stock phrases are shorter."""
+RARE_TALK = 0.2
+"""Share of messages without an action below which several in a row are out of character."""
+
+
+class Streak:
+    """Leaky count of repeats: each adds its strength, any other action lets the count leak.
+
+    Cycles of several calls need no special case: from the second round on each call repeats one of
+    the last dozen. Messages without an action count when they say the same again, or when the agent
+    has hardly written any before.
+    """
+
+    __slots__ = (
+        "_level",
+        "_recovery",
+        "_steps",
+        "_talk",
+        "_talk_share",
+        "_talks",
+        "_texts",
+        "_what",
+    )
+
+    def __init__(self, settings: RobustSettings) -> None:
+        self._recovery = settings.recovery
+        self._level = 0.0
+        self._what = ""
+        self._texts: deque[frozenset[str]] = deque(maxlen=COMPARED_TEXTS)
+        self._steps = self._talks = self._talk = 0
+        self._talk_share = 1.0
+
+    def push(self, seen: Seen) -> None:
+        """Add what repeats, let the rest leak."""
+        if seen.actions:
+            self._talk = 0
+            for action, repeat in seen.actions:
+                self._add(repeat.strength, f"{repeat.count} x {action.operation[:60]}, same result")
+        else:
+            self._listen(seen.facts.vocabulary)
+        self._steps += 1
+
+    def _listen(self, words: frozenset[str]) -> None:
+        if self._talk == 0:
+            self._talk_share = (self._talks + 1) / (self._steps + 2)
+        self._talk += 1
+        self._talks += 1
+        echo = len(words) >= LONG_TEXT_WORDS and any(
+            alike(words, text, SAME_TEXT) for text in self._texts
+        )
+        self._texts.append(words)
+        self._add(1.0 if echo else 0.0, "messages without an action that say the same")
+
+    def _add(self, strength: float, what: str) -> None:
+        if strength > 0:
+            self._level = min(self._level + strength, float(CAP))
+            self._what = what
+        else:
+            self._level *= self._recovery
+
+    def reading(self) -> tuple[float, str]:
+        """min(repeats / 5, 1), decaying once the agent does something else."""
+        if self._talk_share < RARE_TALK and self._talk > self._level:
+            return min(self._talk / CAP, 1.0), f"{self._talk} messages in a row without an action"
+        score = self._level / CAP
+        return (score, self._what) if score >= 0.01 else (0.0, "")

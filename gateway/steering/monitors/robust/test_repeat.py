@@ -1,0 +1,71 @@
+"""Test repeat: the same failure again, from the same test or from any call."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gateway.steering.features import ActionFacts
+from gateway.steering.monitors.robust.seen import Seen
+from gateway.steering.monitors.robust.settings import RobustSettings
+from gateway.steering.repeats import Repeat
+
+PER_RERUN = 0.3
+"""Score per run of a program that fails as before with nothing changed: the third run fires."""
+AFTER_CHANGE = 0.5
+"""A change that did not help counts half: work went on between the runs."""
+FAILURE_WINDOW = 8
+PER_FAILURE = 0.2
+"""Score per failure of one signature in the window beyond the first: the fourth fires."""
+REMEMBERED_PROGRAMS = 64
+SLOWER = 0.5
+"""A failing test is remembered longer than a repeat: the rest of the way from `recovery` to 1."""
+
+
+class TestRepeat:
+    """Programs by what they execute, failures by signature; a pass clears its program."""
+
+    __test__ = False
+    __slots__ = ("_failures", "_keep", "_programs", "_score", "_what")
+
+    def __init__(self, settings: RobustSettings) -> None:
+        self._programs: dict[int, tuple[str, float]] = {}
+        self._failures: deque[str | None] = deque(maxlen=FAILURE_WINDOW)
+        self._keep = settings.recovery + (1.0 - settings.recovery) * SLOWER
+        self._score = 0.0
+        self._what = ""
+
+    def push(self, seen: Seen) -> None:
+        """Compare each failure with the earlier ones."""
+        for action, repeat in seen.actions:
+            found = max(self._program(action, repeat), self._failure(action))
+            self._score = max(found, self._score * self._keep)
+
+    def _program(self, action: ActionFacts, repeat: Repeat) -> float:
+        if action.program is None:
+            return 0.0
+        before = self._programs.pop(action.program, None)
+        if action.failure is None:
+            return 0.0
+        count = 0.0
+        if before is not None and before[0] == action.failure:
+            count = before[1] + (1.0 if repeat.unchanged_files else AFTER_CHANGE)
+        self._programs[action.program] = (action.failure, count)
+        if len(self._programs) > REMEMBERED_PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+        if count:
+            self._what = f"{action.operation[:40]} fails as before: {action.failure[:80]}"
+        return min(PER_RERUN * count, 1.0)
+
+    def _failure(self, action: ActionFacts) -> float:
+        failure = None if action.transient or action.pending else action.failure
+        self._failures.append(failure)
+        if failure is None:
+            return 0.0
+        times = self._failures.count(failure)
+        if times > 1:
+            self._what = f"{times} x the same failure: {failure[:80]}"
+        return min(PER_FAILURE * (times - 1), 1.0)
+
+    def reading(self) -> tuple[float, str]:
+        """Highest of both counts, decaying while other things happen."""
+        return (self._score, self._what) if self._score >= 0.01 else (0.0, "")
