@@ -16,6 +16,7 @@ from gateway.wire.request import ChatRequest
 # apart comes later. A bucket is tried by comparing bytes, newest first.
 _OPENING_BYTES = 256
 _BUCKET = 64
+_MAX_REFS = 64  # conversations remembered for one head; common openings collect many
 _REPLY = "reply:"
 
 _log = get_logger("gateway.conversations")
@@ -63,6 +64,7 @@ class ConversationIndex:
         if not any(r.conversation_id == conversation.id and r.served == served for r in refs):
             refs.insert(0, HeadRef(conversation_id=conversation.id, served=served))
             conversation.heads.append(digest)
+            del refs[_MAX_REFS:]
 
     def by_prefix(self, tenant: str, request: ChatRequest) -> Conversation | None:
         """The conversation whose last request is the longest beginning of this one's bytes."""
@@ -143,6 +145,10 @@ class ConversationIndex:
         return self._restore(record)
 
     def _restore(self, record: ConversationRecord) -> Conversation | None:
+        known = self._by_id.get(record.id)
+        if known is not None and known.version >= record.version:
+            # Another request has brought it in while this one was waiting for the store.
+            return known
         try:
             conversation = restored(record)
         except ValueError as exc:

@@ -54,6 +54,9 @@ class Conversation:
     fold: ConversationFold | None = None
     chain: ChainState | None = None
     prefix: Prefix | None = None
+    root: bytes = b""
+    """Head of the history's first message: where the store keeps this conversation's heads."""
+
     heads: list[bytes] = field(default_factory=list)
     """Digests under which the index knows this conversation."""
 

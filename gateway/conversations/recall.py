@@ -82,7 +82,12 @@ class Recall:
             return read_request(headers, request.body, tenant)
         request.know_message_spans(list(hit.prefix.extended(request).spans))
         resume = hit.chain if hit.chain.count == hit.prefix.count else None
-        return read_request(headers, request.body, tenant, resume=resume)
+        incoming = read_request(headers, request.body, tenant, resume=resume)
+        if resume is not None and incoming.heads.state.count == resume.count:
+            # The same request again: a retry, or another run that stands where that one once stood,
+            # which only the whole history tells.
+            return read_request(headers, request.body, tenant)
+        return incoming
 
     async def _match(
         self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
@@ -178,6 +183,10 @@ class Recall:
         self._index.drop_prefix(found)
         found.prefix = known or prefix_of(request)
         found.chain = incoming.heads.state
+        if not found.root:
+            candidates = incoming.heads.candidates()
+            shared = hit.root if hit is not None and incoming.heads.start else b""
+            found.root = shared or (candidates[-1][1] if candidates else incoming.heads.full)
         self._index.keep_prefix(found, request)
         self._index.add_head(found, incoming.heads.full, incoming.heads.full)
 

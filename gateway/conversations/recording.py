@@ -52,8 +52,11 @@ def settle(
     conversation = steered.conversation
     incoming = steered.recalled.incoming
     served = incoming.heads.full
-    root = incoming.heads.state.root
-    base = {"tenant": conversation.tenant, "root": root, "conversation_id": conversation.id}
+    base = {
+        "tenant": conversation.tenant,
+        "root": conversation.root,
+        "conversation_id": conversation.id,
+    }
     heads = [_head(base, served, incoming.heads.state.count, "served", steered.step)]
     choices = list(_messages(completion))
     if completion is None or not choices:
