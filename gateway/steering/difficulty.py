@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 from gateway.steering.steps import Step
 
@@ -145,8 +144,9 @@ def _heuristic(_settings: DifficultySettings) -> Scorer:
 
 def _calibrated(_settings: DifficultySettings) -> Scorer:
     # Its weights are read only where they are asked for.
-    module = importlib.import_module("gateway.steering.calibrated")
-    return cast(Scorer, module.CalibratedScorer())
+    from gateway.steering.calibrated import CalibratedScorer
+
+    return CalibratedScorer()
 
 
 SCORERS: Mapping[str, Callable[[DifficultySettings], Scorer]] = {

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from gateway.steering.monitors.base import (
     FAILURE_TYPES,
@@ -37,8 +36,9 @@ __all__ = [
 
 def _robust(settings: MonitorSettings) -> Suite:
     # Loaded where it is asked for: the default suite does not need its tables.
-    module = importlib.import_module("gateway.steering.monitors.robust")
-    return cast(Suite, module.RobustSuite(settings))
+    from gateway.steering.monitors.robust import RobustSuite
+
+    return RobustSuite(settings)
 
 
 SUITES: Mapping[str, Callable[[MonitorSettings], Suite]] = {
