@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -82,9 +83,11 @@ class Drive:
         self._url = url
         self._policy = policy or Policy()
         self._at_once = asyncio.Semaphore(at_once)
+        self._histories: Counter[str] = Counter()
         self._first_call = first_call
 
     async def __call__(self, runs: Sequence[Run]) -> Report:
+        self._histories = Counter(key for run in runs for key in histories(run))
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(timeout=60, limits=limits) as client:
             await asyncio.gather(*(self._one(client, run, n) for n, run in enumerate(runs)))
@@ -95,8 +98,8 @@ class Drive:
             messages = [{k: m[k] for k in _SENT if k in m} for m in run["messages"]]
             tools = _tools(messages)
             fold = ConversationFold(self._policy)
-            calls = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
-            for call, index in enumerate(calls):
+            keys = histories(run)
+            for call, index in enumerate(calls_of(messages)):
                 fold.extend(messages[:index])
                 if call < self._first_call:
                     continue
@@ -104,7 +107,7 @@ class Drive:
                 body |= {"tools": tools} if tools else {}
                 body |= {"stream": True} if number % 2 else {}
                 answer = await self._send(client, body, f"{run['id']}|{index}")
-                self._check(run["id"], call, fold, answer)
+                self._check(run["id"], call, fold, answer, self._histories[keys[call]] == 1)
 
     async def _send(
         self, client: httpx.AsyncClient, body: dict[str, Any], which: str
@@ -120,8 +123,8 @@ class Drive:
         headers = answer.headers
         self.report.identities[headers.get("x-gateway-identity", "none")] += 1
         conversation = headers.get("x-gateway-conversation-id", "none")
-        if call:
-            # Runs with the same opening are one conversation until their first replies differ.
+        if own:
+            # Runs are one conversation for as long as their histories are the same.
             self.report.owners[conversation].add(run_id)
             self.report.homes[run_id].add(conversation)
         found = tuple(
@@ -129,6 +132,24 @@ class Drive:
         )
         if answer.status_code != 200 or found != expected(fold):
             self.report.wrong.append(f"{run_id} call {call}: {found}, not {expected(fold)}")
+
+
+def calls_of(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Where the recorded model spoke: the lengths of the histories that were sent."""
+    return [i for i, m in enumerate(messages) if m["role"] == "assistant"]
+
+
+def histories(run: Run) -> list[str]:
+    """One key per call: equal where two runs sent the same history but for the system prompt."""
+    messages = run["messages"]
+    said = [json.dumps(m, sort_keys=True) if m["role"] != "system" else "" for m in messages]
+    digest, keys = hashlib.sha256(), []
+    spoken = set(calls_of(messages))
+    for index, text in enumerate(said):
+        if index in spoken:
+            keys.append(digest.hexdigest())
+        digest.update(text.encode())
+    return keys
 
 
 def expected(fold: ConversationFold) -> tuple[str | None, ...]:
