@@ -107,7 +107,7 @@ class Drive:
                 body |= {"tools": tools} if tools else {}
                 body |= {"stream": True} if number % 2 else {}
                 answer = await self._send(client, body, f"{run['id']}|{index}")
-                self._check(run["id"], call, fold, answer, self._histories[keys[call]] == 1)
+                self._check(run["id"], fold, answer, own=self._histories[keys[call]] == 1)
 
     async def _send(
         self, client: httpx.AsyncClient, body: dict[str, Any], which: str
@@ -118,7 +118,7 @@ class Drive:
         )
 
     def _check(
-        self, run_id: str, call: int, fold: ConversationFold, answer: httpx.Response
+        self, run_id: str, fold: ConversationFold, answer: httpx.Response, own: bool
     ) -> None:
         headers = answer.headers
         self.report.identities[headers.get("x-gateway-identity", "none")] += 1
@@ -131,7 +131,7 @@ class Drive:
             headers.get(f"x-gateway-{name}") for name in ("step", "state", "difficulty", "monitors")
         )
         if answer.status_code != 200 or found != expected(fold):
-            self.report.wrong.append(f"{run_id} call {call}: {found}, not {expected(fold)}")
+            self.report.wrong.append(f"{run_id}: {found}, not {expected(fold)}")
 
 
 def calls_of(messages: Sequence[Mapping[str, Any]]) -> list[int]:
