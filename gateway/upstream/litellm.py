@@ -93,6 +93,7 @@ class LiteLLMLane:
             speaks_openai=self._sdk.speaks_openai(provider),
         )
         streaming = bool(body.get("stream"))
+        call.end_marks = request.end_marks(provider, name) if streaming else ()
         if target.forward_client_key and not prepared.kwargs.get("api_key"):
             prepared.kwargs["api_key"] = request.client_key(headers)
         result = await self._sdk.acompletion(
@@ -128,6 +129,8 @@ class LiteLLMLane:
             "max_retries": 0,
             "num_retries": 0,
             "drop_params": True,
+            # Tools of type `mcp` are the provider's to run; the handler is 15 MB and 0.6 s to load.
+            "_skip_mcp_handler": True,
             "extra_headers": request.extra_headers(target.params, headers, self._headers),
         }
         if streaming:

@@ -86,6 +86,8 @@ def _join(out: dict[str, Any], calls: dict[int, dict[str, Any]], delta: dict[str
                 known["arguments"] += call["function"].get("arguments", "")
         elif isinstance(value, list):
             out.setdefault(key, []).extend(value)
+        elif isinstance(value, dict):
+            out.setdefault(key, {}).update(value)
         else:
             out[key] = out.get(key, "") + value
 

@@ -98,6 +98,10 @@ class StreamedAnswer:
         await self._call.close()
         await self._received.aclose()
 
+    @property
+    def _complete(self) -> bool:
+        return self._out.complete and self._call.ended
+
     async def _guarded(self) -> bytes:
         try:
             return await self._next()
@@ -110,8 +114,8 @@ class StreamedAnswer:
             try:
                 chunk = await anext(self._received, _END)
             except Exception as exc:
-                if not self._out.complete:
-                    raise errors.failure(exc, self._call) from exc
+                if not self._complete:
+                    raise errors.failure(exc, self._call, streaming=True) from exc
                 chunk = _END  # broken off behind the finish reason: nothing is missing
             if chunk is _END:
                 return await self._finish()
@@ -122,7 +126,7 @@ class StreamedAnswer:
 
     async def _finish(self) -> bytes:
         self._out.end(getattr(self._source, "received_finish_reason", None))
-        if not self._out.complete:
+        if not self._complete:
             raise errors.unfinished(self._call)
         await self.aclose()
         last = self._out.finish(include_usage=self._include_usage)

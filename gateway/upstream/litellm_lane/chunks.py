@@ -52,6 +52,7 @@ class ChunkStream:
         self._head: Json = {"id": id, "created": created, "model": model}
         self._started = False
         self._choices: dict[int, _Choice] = {}
+        self._extras: Json = {}
         self.usage: Json | None = None
 
     @property
@@ -123,8 +124,9 @@ class ChunkStream:
         self._repair_calls(state, delta)
         _join_thinking(state, delta)
         logprobs = choice.get("logprobs")
-        if not delta and not logprobs and not extras:
+        if not delta and not logprobs and (not extras or extras == self._extras):
             return []
+        self._extras = extras
         out = {**self._chunk([_one(index, delta)]), **extras}
         if logprobs:
             out["choices"][0]["logprobs"] = logprobs
@@ -264,7 +266,7 @@ def _join_thinking(state: _Choice, delta: Json) -> None:
 
 
 def _clean_choice(choice: Mapping[str, Any], id: str) -> Json:
-    message = {key: value for key, value in choice["message"].items() if value is not None}
+    message = {key: value for key, value in choice["message"].items() if value or key == "content"}
     _drop_doubled_thinking(message)
     calls = [
         call
@@ -281,7 +283,7 @@ def _clean_choice(choice: Mapping[str, Any], id: str) -> Json:
     rest = {
         key: value
         for key, value in choice.items()
-        if key not in ("message", "finish_reason") and value is not None
+        if key not in ("message", "finish_reason") and value
     }
     return {
         "index": rest.pop("index", 0),

@@ -70,8 +70,11 @@ _LITELLM_PREFIX = re.compile(r"^(litellm\.)?\w+(Error|Timeout|Exception)?: (\w+E
 _DATA_LINE = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
 
 
-def failure(error: BaseException, call: Call) -> UpstreamFailure:
-    """The failure to raise for `error`; its message holds none of the call's secrets."""
+def failure(error: BaseException, call: Call, *, streaming: bool = False) -> UpstreamFailure:
+    """The failure to raise for `error`; its message holds none of the call's secrets.
+
+    `streaming`: it came while chunks were read, straight from an adapter.
+    """
     hidden = call.secrets
     if isinstance(error, UpstreamFailure):
         return error
@@ -80,9 +83,8 @@ def failure(error: BaseException, call: Call) -> UpstreamFailure:
     if call.error_body is not None and call.status is not None:
         return _from_answer(call.status, call.headers, call.error_body, hidden)
     if call.status is not None:
-        return _from_stream(error, call, hidden)
-    status = getattr(error, "status_code", None)
-    status = status if isinstance(status, int) and 400 <= status < 600 else 500
+        return _from_body(error, call, hidden, streaming=streaming)
+    status = _status_code(error) or 500
     message = _LITELLM_PREFIX.sub("", str(getattr(error, "message", None) or error))
     if isinstance(error, ImportError):
         message = f"the provider needs a package that is not installed: {error}"
@@ -129,7 +131,9 @@ def _from_answer(
     )
 
 
-def _from_stream(error: BaseException, call: Call, secrets: set[str]) -> UpstreamFailure:
+def _from_body(
+    error: BaseException, call: Call, secrets: set[str], *, streaming: bool
+) -> UpstreamFailure:
     """A provider that said 200 and then an error, or nothing that can be read."""
     for data in reversed(_DATA_LINE.findall(call.tail) or [call.tail]):
         details = _details(data)
@@ -142,9 +146,18 @@ def _from_stream(error: BaseException, call: Call, secrets: set[str]) -> Upstrea
                 code=details.code,
                 retryable=status in RETRYABLE,
             )
+    told = _status_code(error) if streaming else None
+    if told is not None:
+        message = str(getattr(error, "message", None) or error)
+        return _build(told, hide(message, secrets), retryable=told in RETRYABLE)
     return UpstreamMalformed(
         f"the provider's answer could not be read ({type(error).__name__})", retryable=True
     )
+
+
+def _status_code(error: BaseException) -> int | None:
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) and 400 <= status < 600 else None
 
 
 class _Details:

@@ -7,12 +7,11 @@ an OpenAI parameter; anything else goes into the body for the provider, or is le
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
+from gateway.upstream.litellm_lane.messages import copied, lacks_thinking, translatable
 
 # Source: OpenAI API reference, "Create chat completion"; `thinking` is LiteLLM's extension.
 OPENAI_PARAMS = frozenset(
@@ -106,8 +105,10 @@ def prepare(
     unknown = {key: value for key, value in sent.items() if key not in OPENAI_PARAMS}
     dropped = [key for key in known if supported is not None and key not in supported]
     kwargs.update(copied(known))
-    messages = [_for_translation(m) for m in copied(body.get("messages") or [])]
-    if lacks_thinking(messages) and not speaks_openai:
+    gemini = _FAMILY.get(provider, provider) == "gemini"
+    sent_messages = copied(body.get("messages") or [])
+    kwargs["messages"] = translatable(sent_messages, keep_signatures=gemini)
+    if lacks_thinking(sent_messages) and not (speaks_openai or gemini):
         dropped += [key for key in ("thinking", "reasoning_effort") if kwargs.pop(key, None)]
     if speaks_openai:
         kwargs["extra_body"] = {**(kwargs.get("extra_body") or {}), **copied(unknown)}
@@ -115,7 +116,6 @@ def prepare(
         native = _NATIVE_FIELDS.get(_FAMILY.get(provider, provider), frozenset({"top_k"}))
         kwargs.update({key: value for key, value in unknown.items() if key in native})
         dropped += [key for key in unknown if key not in native]
-    kwargs["messages"] = messages
     reported = [key for key in dict.fromkeys(dropped) if sent.get(key) != _HARMLESS.get(key, ...)]
     return Prepared(kwargs=kwargs, dropped=tuple(reported))
 
@@ -126,6 +126,16 @@ def extra_headers(
     """Headers to add to the provider's request: the deployment's, the gateway's, some client's."""
     passed = {k.decode(): v.decode("latin-1") for k, v in client if k in _PASSED_HEADERS}
     return {**passed, **(params.get("extra_headers") or {}), **own}
+
+
+def end_marks(provider: str, name: str) -> tuple[bytes, ...]:
+    """Bytes that end a streamed turn, where LiteLLM calls every chunk the last one: Gemini's.
+
+    Source: Gemini API reference, `Candidate.finishReason` and `PromptFeedback.blockReason`.
+    """
+    if _FAMILY.get(provider, provider) == "gemini" and "gemini" in f"{provider}/{name}":
+        return (b'"finishReason"', b'"blockReason"')
+    return ()
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:
@@ -142,55 +152,3 @@ def client_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         if name == b"x-api-key":
             return value.decode("latin-1")
     return None
-
-
-def lacks_thinking(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the newest tool-calling turn came back without its signed thinking.
-
-    Clients that know OpenAI's fields only do not echo it, and Anthropic refuses to think on after a
-    tool call whose thinking is missing; without thinking the same request is accepted.
-    """
-    for message in reversed(messages):
-        if message.get("role") == "user":
-            return False
-        if message.get("role") == "assistant" and message.get("tool_calls"):
-            return not message.get("thinking_blocks")
-    return False
-
-
-def copied(value: Any) -> Any:
-    """A deep copy of parsed JSON, an order of magnitude cheaper than `copy.deepcopy`."""
-    try:
-        return orjson.loads(orjson.dumps(value))
-    except (TypeError, ValueError):  # integers above 64 bits, lone surrogates
-        return json.loads(json.dumps(value))
-
-
-def _for_translation(message: Any) -> Any:
-    """A message in the form LiteLLM translates without loss or error."""
-    if not isinstance(message, dict) or message.get("role") != "assistant":
-        return message
-    for block in message.get("thinking_blocks") or ():
-        if isinstance(block, dict):
-            # The index is ours, for clients that join stream deltas; the provider refuses it.
-            block.pop("index", None)
-    for call in message.get("tool_calls") or ():
-        if isinstance(call, dict) and isinstance(call.get("function"), dict):
-            call["function"]["arguments"] = _json_object(call["function"].get("arguments"))
-    return message
-
-
-def _json_object(arguments: Any) -> Any:
-    """Arguments that parse as an object, which is all other wires can carry.
-
-    A model's broken arguments are echoed by agents together with the tool's complaint about them;
-    they are kept under one key so that the model sees what it wrote.
-    """
-    if not isinstance(arguments, str):
-        return arguments if arguments is not None else "{}"
-    try:
-        if isinstance(orjson.loads(arguments), dict):
-            return arguments
-    except ValueError:
-        pass
-    return json.dumps({"arguments": arguments}) if arguments.strip() else "{}"

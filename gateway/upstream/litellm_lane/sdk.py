@@ -8,6 +8,8 @@ switched off; what the gateway needs of it, it does itself and cheaper.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
 import functools
 import logging
@@ -17,7 +19,8 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from gateway.upstream.litellm_lane.transport import CallTransport
+from gateway.errors import UpstreamUnreachable
+from gateway.upstream.litellm_lane.transport import Call, CallTransport, current_call
 
 # Each is read by LiteLLM at import or at its first call; without them it goes to the network for
 # tables that it also carries, or loads `.env` of the working directory into the environment.
@@ -37,6 +40,7 @@ class Sdk:
     def __init__(self, litellm: Any) -> None:
         self._litellm = litellm
         self._quiet_logging = _quiet_logging_class()
+        self._split: dict[tuple[str, Any, Any], tuple[str, str]] = {}
         self._supported: dict[tuple[str, str], frozenset[str] | None] = {}
         self.acompletion: Callable[..., Awaitable[Any]] = litellm.acompletion
 
@@ -46,12 +50,15 @@ class Sdk:
         Raises:
             Exception: LiteLLM knows no provider of that name.
         """
-        name, provider, _, _ = self._litellm.get_llm_provider(
-            model=model,
-            custom_llm_provider=params.get("custom_llm_provider"),
-            api_base=params.get("api_base") or params.get("base_url"),
-        )
-        return provider, name
+        explicit, base = params.get("custom_llm_provider"), params.get("api_base")
+        base = base or params.get("base_url")
+        found = self._split.get((model, explicit, base))
+        if found is None:
+            name, provider, _, _ = self._litellm.get_llm_provider(
+                model=model, custom_llm_provider=explicit, api_base=base
+            )
+            found = self._split[model, explicit, base] = (provider, name)
+        return found
 
     def supported(self, provider: str, name: str) -> frozenset[str] | None:
         """The OpenAI parameters LiteLLM can translate for a model; None when it cannot tell."""
@@ -101,10 +108,12 @@ def load() -> Sdk:
             from litellm.anthropic_beta_headers_manager import _load_beta_headers_config
 
             _load_beta_headers_config()
-            _build_schemas()
-        _silence(litellm)
-        _route_through_the_lane()
-        return Sdk(litellm)
+            _silence(litellm)
+            _lighten(litellm)
+            _route_through_the_lane()
+            loaded = Sdk(litellm)
+            _rehearse(loaded)
+        return loaded
 
 
 def _silence(litellm: Any) -> None:
@@ -112,6 +121,8 @@ def _silence(litellm: Any) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.setLevel(logging.CRITICAL)
+    # Pydantic says so about LiteLLM's own types, whenever a provider is used for the first time.
+    warnings.filterwarnings("ignore", message=r"Items? .* the `ReadOnly` qualifier")
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.turn_off_message_logging = True
@@ -121,13 +132,58 @@ def _silence(litellm: Any) -> None:
     litellm.disable_token_counter = True
 
 
-def _build_schemas() -> None:
-    """Use the models of every call once: pydantic builds their schemas then, with warnings."""
-    from litellm.types.router import GenericLiteLLMParams
+class _NoTokeniser:
+    """Stands in for a tokeniser: counts nothing, and costs nothing."""
+
+    def encode(self, *_: Any, **__: Any) -> list[int]:
+        return []
+
+
+def _lighten(litellm: Any) -> None:
+    """Keep what the lane never uses out of memory.
+
+    Measured with 1.106: the tokeniser 43 MB and 0.2 s, the second copy of the price list 11 MB and
+    0.25 s, both at the first call and on the event loop.
+    """
+    if hasattr(litellm.main, "_get_encoding"):
+        litellm.main._get_encoding = _NoTokeniser
+    if hasattr(litellm.utils, "get_bundled_model_cost_map"):
+        litellm.utils.get_bundled_model_cost_map = lambda: litellm.model_cost
+
+
+class _Unplugged:
+    """A wire that leads nowhere."""
+
+    async def send(self, *_: Any, **__: Any) -> Any:
+        raise UpstreamUnreachable("a rehearsal")
+
+
+def _rehearse(loaded: Sdk) -> None:
+    """Make one call that is not sent, and build the models of an answer.
+
+    LiteLLM imports and builds a third of a second's worth at its first call; here that happens off
+    the event loop.
+    """
     from litellm.types.utils import ModelResponse, ModelResponseStream
 
-    for model in (GenericLiteLLMParams, ModelResponse, ModelResponseStream):
+    for model in (ModelResponse, ModelResponseStream):
         model().model_dump()
+    name, messages = "anthropic/claude-sonnet-4-5", [{"role": "user", "content": "hi"}]
+
+    async def call() -> None:
+        current_call.set(Call(native=_Unplugged()))
+        await loaded.acompletion(
+            model=name,
+            messages=messages,
+            api_key="rehearsal",
+            max_retries=0,
+            num_retries=0,
+            litellm_logging_obj=loaded.call_log(name, messages, stream=False),
+        )
+
+    loaded.supported(*loaded.split(name, {}))
+    with contextlib.suppress(Exception):
+        asyncio.run(call())
 
 
 def _route_through_the_lane() -> None:

@@ -11,25 +11,37 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
+from typing import Protocol
 
 import httpx
 
 from gateway.errors import UpstreamFailure
 from gateway.upstream.base import RawHeaders
-from gateway.upstream.native import NativeLane, NativeResponse
+from gateway.upstream.native import NativeResponse
 
 _TAIL_BYTES = 1 << 14
+_MARK_BYTES = 32  # longer than any end mark
 SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
 current_call: ContextVar[Call | None] = ContextVar("litellm_call", default=None)
 
 
+class Wire(Protocol):
+    """What sends bytes: the native lane."""
+
+    async def send(
+        self, method: str, url: httpx.URL, headers: RawHeaders, content: bytes
+    ) -> NativeResponse:
+        """The answer to one request. Raises: UpstreamFailure."""
+        ...
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Call:
     """One call to a provider as the network saw it; filled in while it runs."""
 
-    native: NativeLane
+    native: Wire
 
     status: int | None = None
     """Of the last answer; None before there is one."""
@@ -39,6 +51,9 @@ class Call:
 
     error_body: bytes | None = None
     """The body of an answer of 400 and above, decoded."""
+
+    end_marks: tuple[bytes, ...] = ()
+    """What the wire says at the end of a turn, for adapters that report every chunk as the last."""
 
     tail: bytes = b""
     """The end of the body read so far: where a streamed error event stands."""
@@ -52,6 +67,7 @@ class Call:
     secrets: set[str] = dataclasses.field(default_factory=set)
     """The credentials that went out, to be kept out of messages."""
 
+    _ended: bool = False
     _open: NativeResponse | None = None
 
     def note_request(self, request: httpx.Request) -> None:
@@ -66,6 +82,17 @@ class Call:
     def note_answer(self, answer: NativeResponse) -> None:
         """Keep status and headers, and the connection for `close()`."""
         self.status, self.headers, self._open = answer.status, answer.headers, answer
+
+    def note_bytes(self, chunk: bytes) -> None:
+        """Keep the tail; look for the end of the turn, also across two reads."""
+        window = self.tail[-_MARK_BYTES:] + chunk
+        self._ended = self._ended or any(mark in window for mark in self.end_marks)
+        self.tail = (self.tail + chunk)[-_TAIL_BYTES:]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the wire said that the turn is over; True where it need not."""
+        return self._ended or not self.end_marks
 
     def failed(self, failure: UpstreamFailure) -> httpx.TransportError:
         """Keep the failure; gives an error that LiteLLM does not answer with a retry of its own."""
@@ -102,6 +129,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         watched = request.method == "POST"
         if watched:
             call.note_request(request)
+        if call.end_marks:
+            request.headers["accept-encoding"] = "identity"
         content = await request.aread()
         try:
             answer = await call.native.send(
@@ -135,7 +164,7 @@ class _WatchedBody(httpx.AsyncByteStream):
         call = self._call
         try:
             async for chunk in self._answer:
-                call.tail = (call.tail + chunk)[-_TAIL_BYTES:]
+                call.note_bytes(chunk)
                 yield chunk
         except UpstreamFailure as exc:
             raise call.failed(exc) from exc
