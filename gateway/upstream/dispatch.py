@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import httpx
+from yarl import URL
 
 from gateway.config import RouterSettings
 from gateway.errors import UpstreamFailure
@@ -207,7 +208,7 @@ def retry_after_s(headers: RawHeaders) -> float | None:
 
 
 @functools.lru_cache(maxsize=512)
-def target_url(base: httpx.URL, path: str, query: bytes) -> httpx.URL:
-    """The upstream URL; kept, because parsing one costs more than sending the request."""
-    raw = base.raw_path.split(b"?")[0].rstrip(b"/") + path.encode("ascii", "replace")
-    return base.copy_with(raw_path=raw + (b"?" + query if query else b""))
+def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
+    """The upstream URL, path and query byte for byte; kept, because parsing one costs."""
+    text = str(base.copy_with(query=None)).rstrip("/") + path
+    return URL(text + (f"?{query.decode('latin-1')}" if query else ""), encoded=True)

@@ -1,19 +1,22 @@
 """The native lane: the client's bytes to an upstream that speaks the client's wire, and back.
 
-The requests go through httpx's aiohttp transport itself, without the httpx client around it: the
-client's redirects, cookies, auth flows and decoding are all things a proxy must not do.
+Straight on aiohttp's session: an HTTP client's own redirects, cookies, URL normalisation, joining
+of repeated headers and decoding are all things a proxy must not do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
+import math
 import urllib.request
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
+from multidict import CIMultiDict
+from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
@@ -22,6 +25,7 @@ from gateway.upstream.base import RawHeaders, end_to_end
 # aiohttp would add these to a request that does not have them; a proxy adds nothing.
 _NEVER_ADD = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
+_BIG_BODY = 2**20  # from here on aiohttp wants a file, which it writes piece by piece
 
 
 class NativeLane:
@@ -30,29 +34,13 @@ class NativeLane:
     def __init__(self, timeouts: TimeoutSettings, *, max_connections: int) -> None:
         self._timeouts = timeouts
         self._max_connections = max_connections
-        self._transport = AiohttpTransport(client=self._session)
-        extension: dict[str, float] = {}
-        if timeouts.connect_s:
-            extension["connect"] = timeouts.connect_s
-        self._extensions = {"timeout": extension}
-
-    def _session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=60
-        )
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=_NEVER_ADD,
-            trust_env=bool(urllib.request.getproxies()),
-            timeout=aiohttp.ClientTimeout(total=None),
-            read_bufsize=2**18,
-        )
+        self._limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s or None)
+        self._session: aiohttp.ClientSession | None = None
 
     async def send(
         self,
         method: str,
-        url: httpx.URL,
+        url: URL | httpx.URL,
         headers: RawHeaders,
         content: bytes | AsyncIterator[bytes],
     ) -> NativeResponse:
@@ -60,42 +48,69 @@ class NativeLane:
 
         Raises:
             UpstreamUnreachable: no connection, or closed before an answer.
-            UpstreamTimeout: connect or first-byte limit passed.
+            UpstreamTimeout: connect, first-byte or total limit passed.
             UpstreamMalformed: the answer is not HTTP.
         """
-        request = httpx.Request(
-            method, url, headers=headers, content=content, extensions=self._extensions
-        )
+        if not isinstance(url, URL):
+            url = URL(str(url), encoded=True)
+        session = self._session or self._open()
+        timeouts = self._timeouts
+        guard = IdleGuard(timeouts.idle_s, timeouts.total_s)
+        limit, name = _first_byte_limit(timeouts)
         try:
-            async with asyncio.timeout(self._timeouts.first_byte_s or None):
-                response = await self._transport.handle_async_request(request)
+            async with asyncio.timeout(limit):
+                answer = await session.request(
+                    method,
+                    url,
+                    headers=_multidict(headers),
+                    data=_payload(content),
+                    allow_redirects=False,
+                    timeout=self._limits,
+                )
+        except aiohttp.ConnectionTimeoutError as exc:
+            raise _translated(exc, url, timeouts) from exc
         except TimeoutError as exc:
-            limit = self._timeouts.first_byte_s
             raise UpstreamTimeout(
-                f"the upstream sent nothing within {limit:g} s (timeouts.first_byte_s)",
-                retryable=False,
+                f"the upstream sent nothing within {limit:g} s (timeouts.{name})"
             ) from exc
-        except (httpx.HTTPError, aiohttp.ClientError, ValueError, OSError) as exc:
-            raise _translated(exc, url, self._timeouts) from exc
-        return NativeResponse(response, self._timeouts.idle_s)
+        except (aiohttp.ClientError, ValueError, OSError) as exc:
+            raise _translated(exc, url, timeouts) from exc
+        if not 200 <= answer.status <= 599:
+            answer.close()
+            raise UpstreamMalformed(f"the upstream answered with status {answer.status}")
+        return NativeResponse(answer, guard)
 
     async def aclose(self) -> None:
         """Close the pool."""
-        await self._transport.aclose()
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=60
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_NEVER_ADD,
+            trust_env=bool(urllib.request.getproxies()),
+            auto_decompress=False,
+            read_bufsize=2**18,
+        )
+        return self._session
 
 
 class NativeResponse:
     """The upstream's answer, relayed byte for byte: nothing is decompressed or re-chunked."""
 
-    __slots__ = ("_guard", "_iterator", "_stream", "headers", "status", "usage")
+    __slots__ = ("_answer", "_guard", "_whole", "headers", "status", "usage")
 
-    def __init__(self, response: httpx.Response, idle_s: float) -> None:
-        self._stream = cast(Any, response.stream)
-        self._iterator = self._stream.__aiter__()
-        self._guard = IdleGuard(idle_s)
-        self.status = response.status_code
-        raw = [(k.lower(), v) for k, v in response.headers.raw]
-        self.headers: RawHeaders = end_to_end(raw)
+    def __init__(self, answer: aiohttp.ClientResponse, guard: IdleGuard) -> None:
+        self._answer = answer
+        self._guard = guard
+        self._whole = False
+        self.status = answer.status
+        self.headers: RawHeaders = end_to_end([(k.lower(), v) for k, v in answer.raw_headers])
         self.usage: dict[str, Any] | None = None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -104,44 +119,60 @@ class NativeResponse:
     async def __anext__(self) -> bytes:
         try:
             with self._guard:
-                return await self._iterator.__anext__()  # type: ignore[no-any-return]
+                chunk = await self._answer.content.readany()
         except TimeoutError as exc:
-            raise UpstreamTimeout(
-                f"the upstream stalled for {self._guard.limit_s:g} s (timeouts.idle_s)"
-            ) from exc
-        except (httpx.HTTPError, aiohttp.ClientError, ValueError, OSError) as exc:
+            raise UpstreamTimeout(f"the upstream {self._guard.verdict}") from exc
+        except (aiohttp.ClientError, ValueError, OSError) as exc:
             raise UpstreamMalformed("the upstream's answer broke off before its end") from exc
+        if not chunk:
+            self._whole = True
+            raise StopAsyncIteration
+        return chunk
 
     async def aclose(self) -> None:
         """Release the connection, or close it when the body has not been read to its end."""
         self._guard.stop()
-        await self._iterator.aclose()
-        await self._stream.aclose()
+        if self._whole:
+            self._answer.release()
+        else:
+            self._answer.close()
 
 
 class IdleGuard:
-    """Each `with` block that lasts longer than `limit_s` seconds ends with TimeoutError.
+    """Ends a `with` block with TimeoutError that lasts `limit_s` seconds, or goes past `total_s`.
 
-    One timer a stream that looks at the clock when it rings, instead of one armed per chunk: a
-    stream of a thousand chunks pays for a handful of timers.
+    `limit_s` counts from the block's start, `total_s` from the guard's making; 0 is no limit. One
+    timer a stream that looks at the clock when it rings, instead of one armed per chunk: a stream
+    of a thousand chunks pays for a handful of timers.
     """
 
-    __slots__ = ("_entered", "_expired", "_handle", "_loop", "_task", "limit_s")
+    __slots__ = (
+        "_ends_at",
+        "_entered",
+        "_expired",
+        "_handle",
+        "_loop",
+        "_task",
+        "limit_s",
+        "total_s",
+    )
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, total_s: float = 0) -> None:
         self.limit_s = limit_s
+        self.total_s = total_s
         self._loop = asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + total_s if total_s else math.inf
         self._task: asyncio.Task[Any] | None = None
         self._entered = 0.0
         self._handle: asyncio.TimerHandle | None = None
         self._expired = False
 
     def __enter__(self) -> None:
-        if self.limit_s:
+        if self.limit_s or self.total_s:
             self._entered = self._loop.time()
             self._task = asyncio.current_task()
             if self._handle is None:
-                self._handle = self._loop.call_later(self.limit_s, self._ring)
+                self._handle = self._loop.call_at(self._due(), self._ring)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         task, self._task = self._task, None
@@ -150,42 +181,71 @@ class IdleGuard:
             if task.uncancel() == 0 and kind is asyncio.CancelledError:
                 raise TimeoutError
 
+    @property
+    def verdict(self) -> str:
+        """What a block that ended with TimeoutError did wrong, naming the setting."""
+        if self._loop.time() >= self._ends_at:
+            return f"took longer than {self.total_s:g} s (timeouts.total_s)"
+        return f"stalled for {self.limit_s:g} s (timeouts.idle_s)"
+
     def stop(self) -> None:
         """Disarm the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
+    def _due(self) -> float:
+        start = self._entered if self._task is not None else self._loop.time()
+        return min(start + self.limit_s if self.limit_s else math.inf, self._ends_at)
+
     def _ring(self) -> None:
-        left = self.limit_s
-        if self._task is not None:
-            left = self._entered + self.limit_s - self._loop.time()
-        if left > 0:
-            self._handle = self._loop.call_later(left, self._ring)
+        self._handle = None
+        due = self._due()
+        if due > self._loop.time():
+            self._handle = self._loop.call_at(due, self._ring)
         elif self._task is not None:
             self._expired = True
-            self._handle = None
             self._task.cancel()
 
 
-def _translated(exc: Exception, url: httpx.URL, timeouts: TimeoutSettings) -> UpstreamFailure:
-    """The transport's error as ours.
+def _first_byte_limit(timeouts: TimeoutSettings) -> tuple[float | None, str]:
+    """(seconds until the head of the answer must be there, the setting that says so)."""
+    first, total = timeouts.first_byte_s or math.inf, timeouts.total_s or math.inf
+    limit, name = min((first, "first_byte_s"), (total, "total_s"))
+    return (None if math.isinf(limit) else limit), name
 
-    Looked up on aiohttp's own error: the httpx transport calls every closed connection a connect
-    timeout.
-    """
-    cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
-    where = f"{url.scheme}://{url.netloc.decode('ascii', 'replace')}"
-    if isinstance(cause, (aiohttp.ConnectionTimeoutError, TimeoutError)):
+
+def _multidict(headers: RawHeaders) -> CIMultiDict[str]:
+    return CIMultiDict([(k.decode("latin-1"), _text(v)) for k, v in headers])
+
+
+def _text(value: bytes) -> str:
+    """A header value as aiohttp wants it: it writes UTF-8, so UTF-8 bytes come out as they were."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _payload(content: bytes | AsyncIterator[bytes]) -> Any:
+    if isinstance(content, bytes):
+        return io.BytesIO(content) if len(content) >= _BIG_BODY else content or None
+    return content
+
+
+def _translated(exc: Exception, url: URL, timeouts: TimeoutSettings) -> UpstreamFailure:
+    """aiohttp's error as ours."""
+    where = f"{url.scheme}://{url.host_port_subcomponent}"
+    if isinstance(exc, aiohttp.ConnectionTimeoutError):
         limit = timeouts.connect_s
         return UpstreamTimeout(
             f"no connection to {where} within {limit:g} s (timeouts.connect_s)", retryable=True
         )
-    if isinstance(cause, (aiohttp.ClientResponseError, aiohttp.InvalidURL, ValueError)):
+    if isinstance(exc, (aiohttp.ClientResponseError, aiohttp.InvalidURL, ValueError)):
         return UpstreamMalformed(f"{where} did not answer in HTTP")
-    if isinstance(cause, aiohttp.ClientConnectorDNSError):
+    if isinstance(exc, aiohttp.ClientConnectorDNSError):
         return UpstreamUnreachable(f"{where}: the host name cannot be resolved", retryable=True)
-    if isinstance(cause, aiohttp.ClientConnectorError):
-        reason = cause.strerror or "refused"
+    if isinstance(exc, aiohttp.ClientConnectorError):
+        reason = exc.strerror or "refused"
         return UpstreamUnreachable(f"{where} cannot be reached: {reason}", retryable=True)
     return UpstreamUnreachable(f"{where} closed the connection before an answer", retryable=True)
