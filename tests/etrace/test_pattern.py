@@ -67,6 +67,9 @@ def test_every_payload_shape_is_read(shape: str, expected: dict[str, str]) -> No
         ({"fields": {"unlock": "x" * (MAX_TEXT_CHARS + 1)}}, "fields.unlock: longer"),
         ({"fields": {"unlock": {1: "x"}}}, "fields.unlock: the key 1"),
         ({"fields": {"unlock": object()}}, "fields.unlock: object"),
+        ({"fields": {"unlock": "\ud800"}}, "fields.unlock: not valid Unicode"),
+        ({"fields": {"unlock": "u", "n": float("nan")}}, "fields.n: nan"),
+        ({"fields": {"unlock": "u", "n": 2**60}}, "fields.n: 1152"),
         ({"fields": [1]}, "fields: list"),
         (
             {"fields": {"a": {"b": {"c": {"d": {"e": {"f": 1}}}}}}},

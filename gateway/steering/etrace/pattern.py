@@ -23,6 +23,9 @@ from typing import Any
 MAX_TEXT_CHARS = 64_000
 """Longest text of one field. Source: the reference's limit for texts in its API."""
 
+MAX_NUMBER = 2**53
+"""Largest number of a payload. Source: RFC 8259, section 6, on what JSON readers agree."""
+
 MAX_ID_CHARS = 128
 """Longest pattern id, tenant or model family that is accepted."""
 
@@ -201,17 +204,27 @@ def _check_fields(fields: Any, path: str = "fields", depth: int = 0) -> None:
             for key, value in fields.items():
                 if not isinstance(key, str):
                     raise ValueError(f"{path}: the key {key!r} is not text")
+                _check_text(key, path)
                 _check_fields(value, f"{path}.{key}", depth + 1)
         case list() | tuple() if depth:
             for index, value in enumerate(fields):
                 _check_fields(value, f"{path}[{index}]", depth + 1)
         case str() if depth:
-            if len(fields) > MAX_TEXT_CHARS:
-                raise ValueError(f"{path}: longer than {MAX_TEXT_CHARS} characters")
-        case None | bool() | int() | float() if depth:
+            _check_text(fields, path)
+        case int() | float() if depth:
+            if not -MAX_NUMBER <= fields <= MAX_NUMBER:
+                raise ValueError(f"{path}: {fields!r} is not a number that JSON carries exactly")
+        case None if depth:
             pass
         case _:
             raise ValueError(f"{path}: {type(fields).__name__} is not a JSON object")
+
+
+def _check_text(text: str, path: str) -> None:
+    if len(text) > MAX_TEXT_CHARS:
+        raise ValueError(f"{path}: longer than {MAX_TEXT_CHARS} characters")
+    if any("\ud800" <= char <= "\udfff" for char in text if char > "\x7f"):
+        raise ValueError(f"{path}: not valid Unicode")
 
 
 def _check_short(name: str, value: str | None) -> None:

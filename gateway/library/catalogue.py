@@ -1,0 +1,182 @@
+"""Patterns by their texts: look-ups, changes, import and export, re-embedding."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gateway.embedding.base import Embedder, EmbeddingError, Vector
+from gateway.library.gates import gates_for
+from gateway.library.starter import starter_patterns
+from gateway.steering.etrace.codec import read_lines, to_line
+from gateway.steering.etrace.pattern import Match, Pattern, Query, Tier, embedding_text
+from gateway.steering.etrace.settings import EtraceSettings, Gates
+from gateway.stores.base import StoreError
+from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
+
+T = TypeVar("T")
+
+Progress = Callable[[int], None]
+"""Told the number of patterns done so far."""
+
+Failed = Callable[[Tier, Exception], None]
+"""Told which tier's look-up failed, and why."""
+
+_BATCH = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class ImportReport:
+    """How many patterns an import added, replaced, and found unchanged."""
+
+    counts: dict[Added, int] = field(default_factory=lambda: dict.fromkeys(Added, 0))
+
+    @property
+    def total(self) -> int:
+        """All patterns that were read."""
+        return sum(self.counts.values())
+
+
+class PatternLibrary:
+    """A pattern store that is spoken to in texts. Make it with `PatternLibrary.open`."""
+
+    def __init__(
+        self,
+        store: PatternStore,
+        embedder: Embedder,
+        settings: EtraceSettings,
+        failed: Failed | None = None,
+    ) -> None:
+        self.store = store
+        self.embedder = embedder
+        self._settings = settings
+        self._failed = failed
+
+    @classmethod
+    async def open(
+        cls,
+        store: PatternStore,
+        embedder: Embedder,
+        settings: EtraceSettings,
+        *,
+        failed: Failed | None = None,
+        starter: bool = True,
+    ) -> PatternLibrary:
+        """The library over an open store; an empty one gets the starter patterns.
+
+        Patterns without a vector of this embedder are not found until `reindex` has run.
+        Raises: StoreError, EmbeddingError.
+        """
+        library = cls(store, embedder, settings, failed)
+        await store.open_space(embedder.embedder_id, embedder.dimensions)
+        if starter and not await store.count():
+            await library.add(starter_patterns())
+        return library
+
+    @property
+    def gates(self) -> Gates:
+        """Similarity that an injection needs, for this embedder and these settings."""
+        return gates_for(self.embedder.embedder_id, self._settings)
+
+    async def __call__(
+        self, queries: Sequence[Query], tenant: str
+    ) -> Mapping[Tier, Sequence[Match]]:
+        """The answers by tier; a tier whose look-up failed is missing, and `failed` is told."""
+        answers = await asyncio.gather(*(self._attempt(query, tenant) for query in queries))
+        return {
+            query.tier: answer
+            for query, answer in zip(queries, answers, strict=True)
+            if answer is not None
+        }
+
+    async def look_up(self, query: Query, tenant: str) -> list[Match]:
+        """One answer. Raises: StoreError, EmbeddingError."""
+        if query.tier is Tier.E3:
+            return await self.store.universal(model=query.model, limit=query.fetch)
+        (vector,) = await self.embedder.embed([query.text])
+        return await self.store.search(
+            Search(
+                tier=query.tier,
+                vector=vector,
+                tenant=tenant,
+                limit=query.fetch,
+                failure_type=query.failure_type,
+                model=query.model,
+                floor=query.floor,
+            )
+        )
+
+    async def _attempt(self, query: Query, tenant: str) -> list[Match] | None:
+        try:
+            return await self.look_up(query, tenant)
+        except (StoreError, EmbeddingError) as error:
+            if self._failed is not None:
+                self._failed(query.tier, error)
+            return None
+
+    async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
+        """Embed and store patterns, all or none; as PatternStore.add."""
+        vectors = await self._vectors(patterns)
+        return await self.store.add(list(zip(patterns, vectors, strict=True)))
+
+    async def edit(self, pattern: Pattern) -> None:
+        """Replace the pattern of this tenant and id. Raises: PatternConflict."""
+        (vector,) = await self._vectors([pattern])
+        await self.store.edit(pattern, vector)
+
+    async def import_lines(
+        self, lines: Iterable[str], tenant: str, progress: Progress | None = None
+    ) -> ImportReport:
+        """Store the patterns of a JSONL file; e1 patterns become the tenant's.
+
+        Raises: ValueError (`line N: ...`) for a line that is no pattern. What stood in the file up
+        to 256 patterns before it is stored then: mending the file and importing it again is safe.
+        """
+        report = ImportReport()
+        for batch in _batches(read_lines(lines, tenant=tenant)):
+            for outcome, _ in await self.add(batch):
+                report.counts[outcome] += 1
+            if progress is not None:
+                progress(report.total)
+        return report
+
+    async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
+        """The patterns as JSON lines, newest first, read a page at a time."""
+        cursor: str | None = None
+        while True:
+            page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
+            for stored in page.patterns:
+                yield to_line(stored.pattern)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def reindex(self, progress: Progress | None = None) -> int:
+        """Embed every pattern that has no vector of this embedder; returns how many there were.
+
+        May be stopped at any time and run again; look-ups go on meanwhile.
+        """
+        done, before = 0, None
+        # The same batch again means that its vectors do not keep: no use in going on for ever.
+        while (batch := await self.store.without_vector(_BATCH)) and batch != before:
+            vectors = await self.embedder.embed([embedding_text(pattern) for pattern in batch])
+            await self.store.set_vectors(list(zip(batch, vectors, strict=True)))
+            done, before = done + len(batch), batch
+            if progress is not None:
+                progress(done)
+        return done
+
+    async def _vectors(self, patterns: Sequence[Pattern]) -> list[Vector[float] | None]:
+        """One vector per pattern; universal rules, which are never searched, get none."""
+        searched = [pattern for pattern in patterns if pattern.tier is not Tier.E3]
+        texts = [embedding_text(pattern) for pattern in searched]
+        vectors = iter(await self.embedder.embed(texts) if texts else [])
+        return [None if pattern.tier is Tier.E3 else next(vectors) for pattern in patterns]
+
+
+def _batches(items: Iterator[T]) -> Iterator[list[T]]:
+    while batch := list(itertools.islice(items, _BATCH)):
+        yield batch

@@ -1,0 +1,218 @@
+"""The library: texts in, matches out; files; re-embedding; the patterns that ship."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from gateway.embedding import Embedder, EmbeddingError, Vector
+from gateway.embedding.hashing import HashingEmbedder
+from gateway.embedding.static import StaticEmbedder
+from gateway.library import PatternLibrary, gates_for, starter_patterns
+from gateway.steering.etrace.codec import to_line
+from gateway.steering.etrace.families import ModelFamily
+from gateway.steering.etrace.pattern import Pattern, Query, Tier, content
+from gateway.steering.etrace.render import PLACEHOLDER, pattern_text
+from gateway.steering.etrace.settings import EtraceSettings, Gates
+from gateway.steering.monitors.base import FAILURE_TYPES
+from gateway.stores.base import StoreError
+from gateway.stores.patterns import Added, PatternFilter, Search
+from gateway.stores.patterns_memory import MemoryPatternStore
+from gateway.stores.sqlite.patterns import SQLitePatternStore
+from tests.stores.test_patterns import open_database
+
+STARTER = starter_patterns()
+SETTINGS = EtraceSettings()
+QUERY = Query(tier=Tier.E2, text="I run the same failing test again", top_k=2, floor=0.1)
+
+
+class Failing(HashingEmbedder):
+    """An embedder whose provider is gone."""
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
+        raise EmbeddingError("gone")
+
+
+async def a_library(embedder: Embedder | None = None, *, starter: bool = False) -> PatternLibrary:
+    return await PatternLibrary.open(
+        MemoryPatternStore(), embedder or HashingEmbedder(), SETTINGS, starter=starter
+    )
+
+
+def an_e1(text: str, tenant: str) -> Pattern:
+    fields = {"situation": "I run the same failing test again", "unlock": text}
+    return Pattern(tier=Tier.E1, fields=fields, tenant=tenant)
+
+
+async def test_an_empty_store_gets_the_starter_patterns_once() -> None:
+    """A second start, or a store that has patterns, adds nothing."""
+    store = MemoryPatternStore()
+    await PatternLibrary.open(store, HashingEmbedder(), SETTINGS)
+    assert await store.count() == len(STARTER)
+    (first,) = (await store.list_patterns(PatternFilter(), limit=1)).patterns
+    await store.delete("", first.pattern.pattern_id)
+    await PatternLibrary.open(store, HashingEmbedder(), SETTINGS)
+    assert await store.count() == len(STARTER) - 1
+
+
+async def test_queries_of_all_tiers_are_answered_together() -> None:
+    """Searched tiers by similarity, e1 in its tenant, universal rules as a list."""
+    library = await a_library(starter=True)
+    await library.add([an_e1("mine", "a"), an_e1("theirs", "b")])
+    queries = [
+        Query(tier=Tier.E3, top_k=32),
+        Query(tier=Tier.E1, text="the same failing test", top_k=3),
+        QUERY,
+    ]
+    found = await library(queries, "a")
+    assert len(found[Tier.E3]) == sum(p.tier is Tier.E3 for p in STARTER)
+    assert [match.pattern.fields["unlock"] for match in found[Tier.E1]] == ["mine"]
+    assert len(found[Tier.E2]) == 2
+
+
+async def test_a_failed_look_up_is_told_and_missing_from_the_answer() -> None:
+    """Other tiers are answered all the same."""
+    told: list[tuple[Tier, str]] = []
+    store = MemoryPatternStore()
+    await PatternLibrary.open(store, HashingEmbedder(), SETTINGS)
+    library = await PatternLibrary.open(
+        store, Failing(), SETTINGS, failed=lambda tier, error: told.append((tier, str(error)))
+    )
+    found = await library([Query(tier=Tier.E3, top_k=32), QUERY], "a")
+    assert set(found) == {Tier.E3}
+    assert told == [(Tier.E2, "gone")]
+
+
+async def test_a_store_that_fails_is_told_too() -> None:
+    """StoreError, also of a universal rule's look-up."""
+
+    class Broken(MemoryPatternStore):
+        async def search(self, search: Search) -> list:  # type: ignore[type-arg]
+            raise StoreError("damaged")
+
+    told: list[Tier] = []
+    library = await PatternLibrary.open(
+        Broken(), HashingEmbedder(), SETTINGS, failed=lambda tier, _: told.append(tier)
+    )
+    assert await library([QUERY], "") == {}
+    assert told == [Tier.E2]
+
+
+async def test_excluded_patterns_do_not_use_up_the_answer() -> None:
+    """As many more candidates are fetched as there are exclusions."""
+    library = await a_library(starter=True)
+    best = await library.look_up(QUERY, "")
+    again = Query(**{**_fields(QUERY), "exclude": frozenset({best[0].pattern.pattern_id})})
+    assert len(await library.look_up(again, "")) == 3
+
+
+def _fields(query: Query) -> dict[str, object]:
+    return {name: getattr(query, name) for name in query.__dataclass_fields__}
+
+
+async def test_a_file_is_imported_and_counted() -> None:
+    """Added, replaced and unchanged are told apart; e1 goes to the importer's tenant."""
+    library = await a_library()
+    lines = [to_line(pattern) for pattern in STARTER] + [to_line(an_e1("x", ""))]
+    seen: list[int] = []
+    report = await library.import_lines(lines, "acme", seen.append)
+    assert (report.counts[Added.ADDED], report.total) == (len(lines), len(lines))
+    assert seen[-1] == len(lines)
+    changed = [lines[0].replace("Never", "Do not ever"), *lines[1:]]
+    report = await library.import_lines(changed, "acme")
+    assert report.counts == {Added.ADDED: 0, Added.REPLACED: 1, Added.UNCHANGED: len(lines) - 1}
+    page = await library.store.list_patterns(PatternFilter(tier=Tier.E1))
+    assert [stored.pattern.tenant for stored in page.patterns] == ["acme"]
+
+
+async def test_a_bad_line_stops_an_import_with_its_number() -> None:
+    """The lines before it in its batch are not stored."""
+    library = await a_library()
+    with pytest.raises(ValueError, match="line 2: tier"):
+        await library.import_lines([to_line(STARTER[0]), '{"tier": "e7"}'], "")
+    assert await library.store.count() == 0
+
+
+async def test_an_export_can_be_imported_again() -> None:
+    """Everything comes back, more than a page of it, other tenants' patterns not."""
+    library = await a_library(starter=True)
+    many = [Pattern(tier=Tier.E2, fields={"situation": f"s{n}", "unlock": "u"}) for n in range(300)]
+    await library.add([*many, an_e1("mine", "a"), an_e1("theirs", "b")])
+    lines = [line async for line in library.export_lines(PatternFilter(tenant="a"))]
+    assert len(lines) == len(STARTER) + 301
+    assert not any("theirs" in line for line in lines)
+    other = await a_library()
+    report = await other.import_lines(lines, "a")
+    assert report.counts[Added.ADDED] == len(lines)
+
+
+@pytest.fixture
+async def sqlite_store(tmp_path: Path) -> AsyncIterator[SQLitePatternStore]:
+    database = await open_database(tmp_path / "g.db")
+    yield SQLitePatternStore(database)
+    await database.close()
+
+
+async def test_another_embedder_finds_after_reindexing(sqlite_store: SQLitePatternStore) -> None:
+    """Before it nothing is found, never a vector of the old embedder; after it everything."""
+    await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS)
+    library = await PatternLibrary.open(sqlite_store, StaticEmbedder.load(), SETTINGS)
+    assert await library.look_up(QUERY, "") == []
+    done: list[int] = []
+    count = await library.reindex(done.append)
+    assert count == sum(pattern.tier is not Tier.E3 for pattern in STARTER) == done[-1]
+    assert len(await library.look_up(QUERY, "")) == 2
+    assert await library.reindex() == 0
+
+
+async def test_edits_are_found_by_their_new_text(sqlite_store: SQLitePatternStore) -> None:
+    """An edit embeds again."""
+    library = await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS, starter=False)
+    ((_, pattern_id),) = await library.add([an_e1("x", "")])
+    fields = {"situation": "flights to Boston", "unlock": "x"}
+    await library.edit(Pattern(tier=Tier.E1, fields=fields, pattern_id=pattern_id))
+    query = Query(tier=Tier.E1, text="flights to Boston", floor=0.9)
+    (match,) = await library.look_up(query, "")
+    assert match.pattern.pattern_id == pattern_id
+
+
+def test_gates_belong_to_the_embedder_unless_set() -> None:
+    """Calibrated for ours, the reference's for others; a set gate wins."""
+    assert gates_for("litellm/x@8", SETTINGS) == Gates(e1=0.80, e2=0.70)
+    assert gates_for(StaticEmbedder.embedder_id, SETTINGS) != Gates(e1=0.80, e2=0.70)
+    chosen = EtraceSettings(e1_gate=0.1, e2_gate=0.0)
+    assert gates_for(StaticEmbedder.embedder_id, chosen) == Gates(e1=0.1, e2=0.0)
+
+
+def test_the_starter_library_covers_every_failure_and_kind_of_agent() -> None:
+    """Ten universal rules or more, 24 failure patterns or more, each type for each kind."""
+    tiers = Counter(pattern.tier for pattern in STARTER)
+    assert tiers[Tier.E3] >= 10
+    assert tiers[Tier.E2] >= 24
+    covered = {(p.failure_type, tag) for p in STARTER for tag in p.fields.get("tags", ())}
+    kinds = ("coding", "tool-use", "research")
+    missing = {(f, k) for f in FAILURE_TYPES.values() for k in kinds} - covered
+    assert not missing
+    assert len({pattern.pattern_id for pattern in STARTER}) == len(STARTER)
+
+
+@pytest.mark.parametrize("pattern", STARTER, ids=lambda pattern: pattern.pattern_id)
+def test_a_starter_pattern_is_whole(pattern: Pattern) -> None:
+    """Each names situation, cause, way out, dead end and evidence, short and in plain words."""
+    texts = content(pattern.fields)
+    if pattern.tier is Tier.E3:
+        assert texts.instruction
+        assert texts.question.endswith("?")
+        assert len(texts.instruction.split()) <= 50
+    else:
+        assert all((texts.situation, texts.diagnosis, texts.move, texts.avoid))
+        assert pattern.fields["evidence"]
+    for family in ModelFamily:
+        text = pattern_text(pattern, family, 2_000)
+        assert PLACEHOLDER not in text
+        assert len(text) < 1_200
+        assert not re.search(r"\s[,.;]|  |\bTODO\b", text)
