@@ -1,0 +1,101 @@
+"""`store_content: false` keeps numbers, names, lengths and digests, and no text."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.stores.queries import RunFilter
+from gateway.stores.redact import encodable, omit
+from gateway.stores.settings import StorageSettings
+from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.states import SqliteStateStore
+from tests.stores.builders import (
+    TENANT,
+    a_call,
+    a_chat,
+    a_first_step,
+    a_run,
+    a_step,
+    an_injection,
+    some_content,
+)
+from tests.stores.conftest import Stores
+
+SECRET = "hunter2"
+
+
+def _secretive() -> Any:
+    step = a_step(
+        1,
+        evidence={"streak": f"{SECRET} x4"},
+        content=some_content(thought=SECRET, reasoning=SECRET, reply_text=SECRET * 2),
+    )
+    return a_call(
+        runs=(a_run(task_preview=f"Say {SECRET}"),),
+        steps=(a_first_step(), step),
+        injections=(an_injection(text=f"Not {SECRET}"),),
+    )
+
+
+async def test_no_text_is_kept(stores_without_content: Stores) -> None:
+    """The trace has every number and name, and each text as its length and digest."""
+    stores = stores_without_content
+    await stores.states.commit(_secretive())
+    trace = await stores.runs.get_run("r1", tenant=TENANT)
+    assert trace is not None
+    assert SECRET not in repr(trace)
+    step = trace.steps[1]
+    assert step.call == a_chat("q1")
+    assert step.content is not None
+    assert step.content.thought == omit(SECRET)
+    assert "7 characters" in step.content.thought
+    assert [action.name for action in step.content.actions] == ["bash"]
+    assert step.content.actions[0].observation == omit("a b")
+    assert await stores.runs.count_runs(RunFilter(task=SECRET)) == 0
+
+
+async def test_no_text_reaches_the_disk(tmp_path: Path) -> None:
+    """None of the files of a database without content holds a byte of it."""
+    path = str(tmp_path / "gateway.db")
+    database = await Database.open(StorageSettings(path=path, store_content=False))
+    await SqliteStateStore(database).commit(_secretive())
+    written = _all_bytes(tmp_path)
+    assert b"streak" in written
+    assert SECRET.encode() not in written
+    await database.close()
+
+
+def _all_bytes(directory: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in directory.iterdir())
+
+
+@pytest.mark.parametrize("text", ["a", "\ud800", "é" * 1000, "\x00"])
+def test_omitted_texts_can_be_compared(text: str) -> None:
+    """Equal texts give equal digests, others do not, and an empty text stays empty."""
+    assert omit(text) == omit(text)
+    assert omit(text) != omit(text + " ")
+    assert omit("") == ""
+
+
+def test_encodable_leaves_good_records_alone() -> None:
+    """A record that any database takes comes back equal; a bad one becomes one that is taken."""
+    call = a_call(steps=(a_step(1),), injections=(an_injection(),))
+    assert encodable(call) == call
+    cleaned = encodable(a_call(runs=(a_run(task_preview="a\ud83d\ude00b\udfff", sequence=2**70),)))
+    assert (cleaned.runs[0].task_preview, cleaned.runs[0].sequence) == ("a😀b\ufffd", 2**63 - 1)
+    for text in _texts(cleaned):
+        text.encode()
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, tuple):
+        return [text for item in value for text in _texts(item)]
+    if is_dataclass(value):
+        return [text for field in fields(value) for text in _texts(getattr(value, field.name))]
+    return []

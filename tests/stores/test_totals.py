@@ -1,0 +1,83 @@
+"""A run's totals do not depend on how its calls were cut into commits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.stores.records import StepRow
+from gateway.stores.totals import RunTotals, repeated_call, severity_of
+from tests.stores.builders import a_chat, a_step
+
+# Quarters add up exactly, in any order.
+_quarters = st.integers(0, 4).map(lambda quarter: quarter / 4)
+_costs = st.none() | _quarters
+_calls = st.none() | st.builds(
+    a_chat,
+    model_asked=st.sampled_from(["a", "b"]),
+    error=st.sampled_from([None, "timeout"]),
+    cost_usd=_costs,
+    cost_unsteered_usd=_costs,
+)
+_steps = st.builds(
+    a_step,
+    st.integers(0, 50),
+    state=st.sampled_from(["FAST", "SLOW"]),
+    composite=st.none() | _quarters,
+    fired=st.sets(st.sampled_from(["streak", "hedge"])).map(tuple),
+    failure_type=st.sampled_from([None, "loop"]),
+    call=_calls,
+)
+
+
+def _fold(totals: RunTotals, steps: list[StepRow]) -> RunTotals:
+    calls = [step.call for step in steps if step.call is not None]
+    return totals.including(steps, calls, retries=0, injections=len(steps))
+
+
+@given(st.lists(_steps, max_size=8), st.integers(0, 8))
+def test_any_split_gives_the_same_totals(steps: list[StepRow], cut: int) -> None:
+    """Folding all at once and folding in two parts are the same."""
+    assert _fold(RunTotals(), steps) == _fold(_fold(RunTotals(), steps[:cut]), steps[cut:])
+
+
+@given(st.lists(_steps, max_size=8))
+def test_totals_count_what_was_there(steps: list[StepRow]) -> None:
+    """Every counter adds up to the steps or calls it counts, and the mean stays below the peak."""
+    totals = _fold(RunTotals(), steps)
+    assert sum(totals.states.values()) == len(steps)
+    assert sum(totals.severity.values()) == totals.scored_steps
+    assert sum(totals.models.values()) == totals.calls
+    assert totals.composite_mean <= totals.composite_peak
+    priced = [step.call for step in steps if step.call and step.call.cost_usd is not None]
+    assert totals.unpriced_calls == totals.calls - len(priced)
+    assert (totals.cost_usd is None) == (not priced)
+
+
+@pytest.mark.parametrize(
+    ("composite", "severity"),
+    [
+        (0.0, "low"),
+        (math.nextafter(0.35, 0), "low"),
+        (0.35, "warn"),
+        (math.nextafter(0.6, 0), "warn"),
+        (0.6, "danger"),
+        (1.0, "danger"),
+    ],
+)
+def test_severity_bands(composite: float, severity: str) -> None:
+    """low < 0.35 <= warn < 0.6 <= danger (reference.md, section 12)."""
+    assert severity_of(composite) == severity
+
+
+def test_repeated_calls_add_up() -> None:
+    """Three times the same request: two retries, three times the spending, the last reply."""
+    once = a_chat("1")
+    twice = repeated_call(once, a_chat("2", cost_usd=None, input_tokens=None))
+    thrice = repeated_call(twice, a_chat("3", finish_reason="stop"))
+    assert (thrice.request_id, thrice.finish_reason, thrice.retries) == ("3", "stop", 2)
+    assert (thrice.cost_usd, thrice.input_tokens, thrice.output_tokens) == (0.5, 200, 60)
+    assert thrice.attempts == 3
