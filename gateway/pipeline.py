@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway.conversations.recall import Recalled
@@ -26,6 +26,7 @@ from gateway.services import Runtime, Services
 from gateway.steering.etrace.edits import InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.steering.experiments import ARMS, assign
 from gateway.stores.base import StoreError, VersionConflict
+from gateway.stores.patterns import Event, PatternStore
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
@@ -273,6 +274,41 @@ class Pipeline:
             conversation.version = conflict.actual
             record = call_record(steered, prepared.exchange, completion, facts, heads, time.time())
             conversation.version = await self._runtime.store.commit(record)
+        self._count(steered)
+        self._tell_patterns(prepared.asked, steered)
+
+    def _count(self, steered: Steered) -> None:
+        metrics = self._runtime.metrics
+        for outcome in steered.outcomes:
+            metrics.steps.labels(outcome.state.value).inc()
+            for name in outcome.readings.fired:
+                metrics.monitor_fires.labels(name).inc()
+        if steered.applies and steered.decided is not None:
+            for item in steered.decided.items:
+                metrics.injections.labels(item.tier.value if item.tier else "monitor").inc()
+
+    def _tell_patterns(self, asked: _Asked, steered: Steered) -> None:
+        """Count what became of patterns: injected now, or helped or hurt by the run's outcome."""
+        library = self._runtime.library
+        if library is None or not steered.applies:
+            return
+        tenant = steered.conversation.tenant
+        if steered.decided is not None:
+            new = [i.match.pattern.pattern_id for i in steered.decided.items if i.match]
+            if new:
+                spawn(self._tell(library.store, tenant, new, Event.INJECTED))
+        given = steered.conversation.guidance.pattern_ids
+        if asked.outcome and given:
+            event = Event.HELPED if asked.outcome == "success" else Event.HURT
+            spawn(self._tell(library.store, tenant, given, event))
+
+    async def _tell(
+        self, store: PatternStore, tenant: str, pattern_ids: Sequence[str], event: Event
+    ) -> None:
+        try:
+            await store.record(tenant, pattern_ids, event)
+        except StoreError as exc:
+            self._log.warning("pattern statistics not kept", reason=str(exc))
 
 
 def guidance_splices(request: ChatRequest, steered: Steered) -> list[Splice]:

@@ -10,18 +10,24 @@ from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.recall import Recall
 from gateway.conversations.session import Lookup, Steering, SteeringRules
+from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
+from gateway.library import PatternLibrary
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
+from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.target import Target as GuidanceTarget
 from gateway.steering.etrace.target import target_for
 from gateway.stores.base import StateStore, StoreError
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.pattern_schema import PATTERN_MIGRATIONS, load_vector_extension
+from gateway.stores.sqlite.patterns import SQLitePatternStore
+from gateway.stores.sqlite.schema import CONNECTION_HOOKS, MIGRATIONS
 from gateway.stores.sqlite.states import SqliteStateStore
 from gateway.tasks import spawn
 from gateway.upstream.deployments import DeploymentTable
-from gateway.upstream.dispatch import Dispatcher, ForeignLane
-from gateway.upstream.foreign import ForeignProviders
+from gateway.upstream.dispatch import Dispatcher
+from gateway.upstream.litellm import LiteLLMLane
 from gateway.upstream.native import NativeLane
 
 
@@ -32,14 +38,16 @@ class Services:
         self,
         settings: Settings,
         metrics: Metrics,
-        foreign: ForeignLane,
         index: ConversationIndex,
         lookup: Lookup | None,
     ) -> None:
         self.settings = settings
         self.table = DeploymentTable(settings, os.environ)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
-        self.dispatcher = Dispatcher(self.table, self.native, foreign, settings.router, metrics)
+        self.foreign = LiteLLMLane(self.native, settings.timeouts)
+        self.dispatcher = Dispatcher(
+            self.table, self.native, self.foreign, settings.router, metrics
+        )
         self.index = index
         self.recall = Recall(index, settings.conversations)
         policy = settings.policy()
@@ -92,9 +100,11 @@ class Runtime:
         self.log = get_logger("gateway")
         self.draining = False
         self._services: Services | None = None
-        self._foreign = ForeignProviders(settings.timeouts)
         self._database: Database | None = None
         self._index: ConversationIndex | None = None
+        self.library: PatternLibrary | None = None
+        """The patterns; None when E-traces are switched off."""
+
         self._store: StateStore | None = None
 
     @property
@@ -117,7 +127,11 @@ class Runtime:
         Raises:
             StoreError: the store cannot be used.
         """
-        self._database = await Database.open(self.settings.storage)
+        self._database = await Database.open(
+            self.settings.storage,
+            migrations=(*MIGRATIONS, *PATTERN_MIGRATIONS),
+            hooks=(*CONNECTION_HOOKS, load_vector_extension),
+        )
         self._store = SqliteStateStore(self._database)
         steering = self.settings.steering
         self._index = ConversationIndex(
@@ -125,9 +139,30 @@ class Runtime:
             max_conversations=steering.max_conversations_in_memory,
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
+        await self._open_patterns()
         self._services = self._build(self.settings)
         if self._services.table.needs_litellm:
-            spawn(self._foreign.warm(), name="import litellm")
+            spawn(self._services.foreign.start(), name="import litellm")
+
+    async def _open_patterns(self) -> None:
+        """The pattern store with the embedder's vectors; an empty one gets the starter library."""
+        if not self.settings.etraces.enabled or self._database is None:
+            return
+        embedder = await open_embedder(self.settings.embedding)
+        store = SQLitePatternStore(self._database)
+        self.library = await PatternLibrary.open(
+            store, embedder, self.settings.etraces, failed=self._lookup_failed
+        )
+        if await store.without_vector(1):
+            self.log.warning(
+                "some patterns have no vector of the embedder and are not found: "
+                "run `gateway patterns reindex`",
+                embedder=embedder.embedder_id,
+            )
+
+    def _lookup_failed(self, tier: Tier, error: Exception) -> None:
+        self.metrics.lookup_failures.labels(tier.value).inc()
+        self.log.warning("pattern look-up failed", tier=tier.value, reason=str(error))
 
     async def problems(self) -> list[str]:
         """Why requests should not be sent here now; empty when all is well."""
@@ -157,7 +192,7 @@ class Runtime:
         old, self._services, self.settings = self.services, fresh, settings
         old.retire()
         if fresh.table.needs_litellm:
-            spawn(self._foreign.warm(), name="import litellm")
+            spawn(self._services.foreign.start(), name="import litellm")
         self.metrics.config_reloads.labels("done").inc()
         self.log.info("config reloaded")
         return True
@@ -165,12 +200,18 @@ class Runtime:
     def _build(self, settings: Settings) -> Services:
         if self._index is None:
             raise RuntimeError("the gateway has not been started")
-        return Services(settings, self.metrics, self._foreign, self._index, None)
+        library = self.library
+        if library is not None:
+            library = PatternLibrary(
+                library.store, library.embedder, settings.etraces, self._lookup_failed
+            )
+        return Services(settings, self.metrics, self._index, library)
 
     async def aclose(self) -> None:
         """Close what was opened, in reverse."""
         if self._services is not None:
             await self._services.aclose()
-        await self._foreign.aclose()
+        if self.library is not None:
+            await self.library.embedder.close()
         if self._store is not None:
             await self._store.close()

@@ -72,6 +72,30 @@ class Metrics:
             ("kind",),
             registry=registry,
         )
+        self.lookup_failures = Counter(
+            "gateway_pattern_lookup_failures_total",
+            "Pattern look-ups that failed, by tier.",
+            ("tier",),
+            registry=registry,
+        )
+        self.injections = Counter(
+            "gateway_injections_total",
+            "Guidance put into requests, by tier (`monitor` has none).",
+            ("source",),
+            registry=registry,
+        )
+        self.steps = Counter(
+            "gateway_steps_total",
+            "Scored steps, by state after them.",
+            ("state",),
+            registry=registry,
+        )
+        self.monitor_fires = Counter(
+            "gateway_monitor_fires_total",
+            "Monitor readings that fired.",
+            ("monitor",),
+            registry=registry,
+        )
         self._request_labels: dict[tuple[str, int, str], Counter] = {}
         self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
 

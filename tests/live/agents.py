@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ import httpx
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
 from gateway.testing import ReceivedRequest, Reply, ToolCall
+from gateway.wire.heads import chain_digests
 
 Run = Mapping[str, Any]
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -83,7 +83,7 @@ class Drive:
         self._url = url
         self._policy = policy or Policy()
         self._at_once = asyncio.Semaphore(at_once)
-        self._histories: Counter[str] = Counter()
+        self._histories: Counter[bytes] = Counter()
         self._first_call = first_call
 
     async def __call__(self, runs: Sequence[Run]) -> Report:
@@ -139,17 +139,10 @@ def calls_of(messages: Sequence[Mapping[str, Any]]) -> list[int]:
     return [i for i, m in enumerate(messages) if m["role"] == "assistant"]
 
 
-def histories(run: Run) -> list[str]:
-    """One key per call: equal where two runs sent the same history but for the system prompt."""
-    messages = run["messages"]
-    said = [json.dumps(m, sort_keys=True) if m["role"] != "system" else "" for m in messages]
-    digest, keys = hashlib.sha256(), []
-    spoken = set(calls_of(messages))
-    for index, text in enumerate(said):
-        if index in spoken:
-            keys.append(digest.hexdigest())
-        digest.update(text.encode())
-    return keys
+def histories(run: Run) -> list[bytes]:
+    """One key per call: equal where two runs sent the same history, up to what clients rewrite."""
+    digests = chain_digests(run["messages"], "any").digests
+    return [digests[index] for index in calls_of(run["messages"])]
 
 
 def expected(fold: ConversationFold) -> tuple[str | None, ...]:
