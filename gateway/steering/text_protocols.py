@@ -33,9 +33,9 @@ _LABEL = re.compile(
 _BRACKETED = re.compile(r"([\w.\- ]+)\[(.*)\]", re.DOTALL)
 _BLOB = re.compile(r"(?:```(?:json)?\s*)?(\{.*\})(?:\s*```)?", re.DOTALL)
 _THOUGHT_LABEL = re.compile(r"\A\s*(?:THOUGHT|Thought):\s*")
-_OBSERVATION_LABEL = re.compile(
-    r"\A\s*(?:Call id: [^\n]*\n)?\s*observation:[ \t]*\n?", re.IGNORECASE
-)
+_CALL_ID = r"(?:call id: [^\n]*\n\s*)?"
+_OBSERVATION = re.compile(rf"\s*{_CALL_ID}observation:", re.IGNORECASE)
+_ANSWER_LABEL = re.compile(rf"\A\s*{_CALL_ID}(?:observation:[ \t]*\n?)?", re.IGNORECASE)
 
 # The instruction every run-my-block agent gives: one block or command per reply.
 _ONE_BLOCK = re.compile(
@@ -55,7 +55,7 @@ _COMPLAINT = re.compile(
     r"|\A\s*format error\b",
     re.IGNORECASE,
 )
-_HARNESS_REPLY = re.compile(r"\s*(?:call id: [^\n]*\n\s*)?(?:observation|error):", re.IGNORECASE)
+_HARNESS_REPLY = re.compile(rf"\s*{_CALL_ID}(?:observation|error):", re.IGNORECASE)
 _COMPLAINT_CHARS = 2000
 
 
@@ -122,12 +122,12 @@ def is_complaint(answer: str, *, textual: bool) -> bool:
 
 def is_observation(answer: str) -> bool:
     """Whether a user message says of itself that it is an observation."""
-    return _OBSERVATION_LABEL.match(answer) is not None
+    return _OBSERVATION.match(answer) is not None
 
 
 def observation_of(answer: str) -> str:
-    """The result in a user message, without the label in front."""
-    return _OBSERVATION_LABEL.sub("", answer, count=1)
+    """The result in a user message, without the labels in front."""
+    return _ANSWER_LABEL.sub("", answer, count=1)
 
 
 def _thought(value: str) -> str:

@@ -123,6 +123,12 @@ class TestListedCalls:
         answer = [{"type": "text", "text": "Call id: call_1\nObservation:\nsunny"}]
         assert actions(assistant(parts), user(answer))[0].observation == "sunny"
 
+    def test_an_error_comes_without_the_call_id(self) -> None:
+        """The id names a call that is already matched."""
+        answer = user("Call id: call_1\nError:\nno such city")
+        (action,) = actions(assistant(self.LISTED), answer)
+        assert (action.observation, action.is_error) == ("Error:\nno such city", False)
+
     def test_code_in_front_is_not_part_of_the_thought(self) -> None:
         """A code agent's program is in the reply and in the list of calls."""
         reply = (
