@@ -134,7 +134,7 @@ class TestEditRevert:
         [
             ("open src/app.py now", "src/app.py"),
             ("see self.x", "self.x"),
-            ("file.python", "file.pytho"),
+            ("file.abcdefg", "file.abcde"),
             ("a.b.c1 d", "a.b.c"),
             ("no dots", ""),
             (".py", ""),
