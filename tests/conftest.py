@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from gateway.config import LoggingSettings
@@ -18,6 +19,12 @@ from gateway.testing import AppServer, ScriptedUpstream
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
 _outside: list[str] = []
+
+# Tests run side by side on loaded machines: how long an example takes says nothing about it.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("suite")
 
 
 class OutsideNetworkError(OSError):

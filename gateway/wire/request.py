@@ -7,6 +7,7 @@ forms (`1.0`, 2^70), escapes and white space.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from json.decoder import JSONDecoder
@@ -16,6 +17,9 @@ from gateway.errors import BadRequest
 
 _SPACE: Final = " \t\n\r"
 _scan_once = JSONDecoder().scan_once  # type: ignore[attr-defined]  # the C scanner: (text, index) -> (value, end)
+
+# Strings whole, so that brackets inside them do not count.
+_TOKENS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 Span = tuple[int, int]
 
@@ -137,9 +141,16 @@ class ChatRequest:
 
     def with_usage(self) -> list[Splice]:
         """The splices that ask for a stream's usage chunk, keeping the other stream options."""
-        options = self.body.get("stream_options")
-        kept = dict(options) if isinstance(options, Mapping) else {}
-        return self.set_value("stream_options", {**kept, "include_usage": True})
+        if not self.body.get("stream_options") or not isinstance(
+            self.body["stream_options"], Mapping
+        ):
+            return self.set_value("stream_options", {"include_usage": True})
+        start, _ = self.spans("stream_options")[-1]
+        members = object_spans(self.text, start)
+        found = [(s, e) for key, s, e in members if key == "include_usage"]
+        if found:
+            return [Splice(start=s, end=e, text="true") for s, e in found]
+        return [Splice(start=start + 1, end=start + 1, text='"include_usage": true, ')]
 
     def render(self, splices: Iterable[Splice]) -> bytes:
         """The body with the splices applied; without any, the client's own bytes."""
@@ -213,10 +224,7 @@ def object_spans(
             continue
         key, at = _scan_once(text, at)
         at = skip_space(text, skip_space(text, at) + 1)
-        if at in jumps:
-            end = skip_space(text, jumps[at]) + 1
-        else:
-            _, end = _scan_once(text, at)
+        end = skip_space(text, jumps[at]) + 1 if at in jumps else _value_end(text, at)
         yield key, at, end
         at = end
 
@@ -231,9 +239,31 @@ def array_spans(text: str, start: int) -> Iterator[Span]:
         if text[at] == ",":
             at += 1
             continue
-        _, end = _scan_once(text, at)
+        end = _value_end(text, at)
         yield at, end
         at = end
+
+
+def _value_end(text: str, at: int) -> int:
+    """Where the value that starts at `at` ends."""
+    try:
+        end: int = _scan_once(text, at)[1]
+    except RecursionError:
+        return _nested_end(text, at)
+    return end
+
+
+def _nested_end(text: str, at: int) -> int:
+    """The same for an array or object nested deeper than the scanner's recursion goes."""
+    depth = 0
+    for token in _TOKENS.finditer(text, at):
+        if token[0] in ("[", "{"):
+            depth += 1
+        elif token[0] in ("]", "}"):
+            depth -= 1
+            if not depth:
+                return token.end()
+    raise ValueError(f"the value at character {at} does not end")
 
 
 def skip_space(text: str, at: int) -> int:
