@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands)
+    _add_demo(commands)
     _add_check_config(commands)
     return parser
 
@@ -47,6 +48,11 @@ def _add_serve(commands: Any) -> None:
     serve.add_argument("--host", help="address to listen on (server.host)")
     serve.add_argument("--port", type=int, help="port to listen on (server.port)")
     serve.set_defaults(run=_serve)
+
+
+def _add_demo(commands: Any) -> None:
+    demo = commands.add_parser("demo", help="watch a run being steered, offline, no key needed")
+    demo.set_defaults(run=_demo)
 
 
 def _add_check_config(commands: Any) -> None:
@@ -68,6 +74,12 @@ def _serve(args: argparse.Namespace) -> None:
         return load_settings(args.config, env)
 
     serve(load(), load, _config_file(args.config))
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from gateway.demo import run_demo
+
+    return 0 if run_demo() else 1
 
 
 def _check_config(args: argparse.Namespace) -> int:

@@ -1,0 +1,94 @@
+"""The scripted model: works well, then circles, and leaves the circle only when it is told to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gateway.steering.etrace.render import FRAME_OPEN
+from gateway.testing import ReceivedRequest, Reply, ToolCall, Usage
+
+Move = tuple[str, str, dict[str, str]]
+
+_EXPLORE: tuple[Move, ...] = (
+    ("I start with the files there are.", "list_files", {}),
+    ("Reading the entry point.", "read_file", {"path": "orders.py"}),
+    ("Reading the test.", "read_file", {"path": "test_orders.py"}),
+    ("Reading the pricing module.", "read_file", {"path": "pricing.py"}),
+    ("Reading the customers module.", "read_file", {"path": "customers.py"}),
+    ("Reading the report module.", "read_file", {"path": "report.py"}),
+    ("Reading the notes.", "read_file", {"path": "README.md"}),
+)
+
+_DOUBT = (
+    "Maybe the error is in the rounding. The test failed again, wait, perhaps the problem is "
+    "round() in pricing.line_total, I think; it could be broken."
+)
+_ROUND, _PLAIN = "round(price * count * (1 + VAT))", "int(price * count * (1 + VAT) + 0.5)"
+
+_RECOVER: tuple[Move, ...] = (
+    ("The law file says what the rate must be.", "read_file", {"path": "LAW.md"}),
+    (
+        "The rate is out of date, the rounding was fine.",
+        "edit_file",
+        {"path": "rates.py", "old": "VAT = 0.16", "new": "VAT = 0.19"},
+    ),
+    ("Running the tests on the new rate.", "run_tests", {}),
+)
+_DONE = "The tax rate was out of date. It is set to 19 percent in rates.py, and the tests pass."
+
+# Texts of the gateway that arrive while the model circles, before it listens.
+_NOTES_NEEDED = 4
+
+
+class ScriptedModel:
+    """Answers one agent; `advice` is the guidance that made it change its ways."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._recovery = 0
+        self._frames_before = 0
+        self.advice = ""
+
+    def __call__(self, request: ReceivedRequest) -> Reply:
+        """The next reply; the transcript is read only for what the gateway put into it."""
+        text, name, arguments = self._next(request)
+        calls = [ToolCall(name, json.dumps(arguments))] if name else []
+        sent = len(request.body) // 4  # the usual rule of thumb: four characters a token
+        usage = Usage(prompt_tokens=sent, completion_tokens=40 + len(text) // 4)
+        return Reply(text, tool_calls=calls, usage=usage, model=request.model)
+
+    def _next(self, request: ReceivedRequest) -> tuple[str, str | None, dict[str, str]]:
+        frames = guidance_frames(request.json)
+        if self._step < len(_EXPLORE):
+            self._frames_before = len(frames)
+            self._step += 1
+            return _EXPLORE[self._step - 1]
+        if not self.advice and len(frames) >= self._frames_before + _NOTES_NEEDED:
+            self.advice = frames[-1]
+        if not self.advice:
+            self._step += 1
+            return self._circle(self._step - len(_EXPLORE))
+        if self._recovery < len(_RECOVER):
+            self._recovery += 1
+            return _RECOVER[self._recovery - 1]
+        return _DONE, None, {}
+
+    def _circle(self, turn: int) -> Move:
+        """Run the test, change the rounding one way, run it, change it back, and so on."""
+        if turn % 2:
+            return _DOUBT, "run_tests", {}
+        old, new = (_ROUND, _PLAIN) if turn % 4 else (_PLAIN, _ROUND)
+        return _DOUBT, "edit_file", {"path": "pricing.py", "old": old, "new": new}
+
+
+def guidance_frames(body: Any) -> list[str]:
+    """The gateway's blocks in a request, in their order."""
+    messages = body.get("messages", []) if isinstance(body, dict) else []
+    texts = [
+        part.get("text", "") if isinstance(part, dict) else str(part)
+        for m in messages
+        if m.get("role") in ("system", "developer")
+        for part in (m["content"] if isinstance(m.get("content"), list) else [m.get("content")])
+    ]
+    return [frame for text in texts for frame in text.split(FRAME_OPEN)[1:]]

@@ -1,0 +1,236 @@
+"""What a newcomer sees: the run as it happens, a timeline, and what steering was worth."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from openai import OpenAI
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from gateway.app import build_app
+from gateway.config import LoggingSettings, settings_from_dict
+from gateway.demo.agent import Outcome, Turn, run_agent
+from gateway.demo.model import ScriptedModel
+from gateway.demo.workspace import Workspace
+from gateway.observability.logging import configure_logging
+from gateway.server import uvicorn_config
+from gateway.steering.etrace.render import ADVISORY, FRAME_CLOSE
+from gateway.testing import AppServer, ScriptedUpstream
+from gateway.upstream.prices import default_list
+
+REQUESTED = "gpt-4o"
+ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
+MAX_CALLS = 24
+
+STATE_STYLES = {
+    "INIT": "dim",
+    "FAST": "green",
+    "NORMAL": "cyan",
+    "SLOW": "yellow",
+    "SKIP": "red",
+    "END": "dim",
+}
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def run_demo(console: Console | None = None) -> bool:
+    """Play the agent twice, without and with steering; True when steering made the difference."""
+    console = console or Console(highlight=False, width=_width())
+    console.print(_opening())
+    with _stage() as (upstream, url):
+        console.rule("[bold]1  The agent alone[/]  steering off", align="left", style="dim")
+        alone = _act(console, upstream, url, "off")
+        console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
+        steered = _act(console, upstream, url, "on")
+        advice = getattr(upstream.default, "advice", "")
+    console.print(_timeline(steered))
+    console.print(_comparison(alone, steered))
+    console.print(_closing(steered, advice))
+    return alone.answer is None and steered.answer is not None
+
+
+@contextmanager
+def _stage() -> Iterator[tuple[ScriptedUpstream, str]]:
+    """A scripted provider and a gateway before it, both on loopback, in a folder of their own."""
+    configure_logging(LoggingSettings(level="error"))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-demo-")))
+        upstream = stack.enter_context(ScriptedUpstream())
+        settings = settings_from_dict(
+            {
+                "default_upstream": {"api_base": upstream.base_url},
+                "model_routing": ROUTING,
+                "storage": {"path": str(folder / "demo.db")},
+                "server": {"drain_s": 1},
+            }
+        )
+        app = build_app(settings)
+        server = AppServer(app, config=uvicorn_config(app, settings))
+        server.start()
+        stack.callback(server.stop)
+        yield upstream, f"{server.url}/v1"
+
+
+def _act(console: Console, upstream: ScriptedUpstream, url: str, mode: str) -> Outcome:
+    upstream.default = ScriptedModel()
+    client = OpenAI(base_url=url, api_key="not-needed", default_headers={"x-gateway-mode": mode})
+    console.print(_heading())
+    number = 0
+
+    def show(turn: Turn) -> None:
+        nonlocal number
+        number += 1
+        console.print(_line(number, turn))
+        for source in _sources(turn):
+            console.print(Text(f"       └ told: {source}", style="magenta"))
+
+    with tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder, client:
+        outcome = run_agent(
+            client, Workspace(Path(folder)), model=REQUESTED, max_calls=MAX_CALLS, on_turn=show
+        )
+    if outcome.answer is None:
+        console.print(
+            Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
+        )
+    else:
+        console.print(Text(f"  done: {outcome.answer}\n", style="bold green"))
+    return outcome
+
+
+def _opening() -> Panel:
+    text = Text.assemble(
+        "A scripted model repairs a small repository through the gateway: it reads its way in, "
+        "then circles around the wrong cause, editing and testing the same line.\n",
+        ("The agent is a plain loop on the ", "dim"),
+        ("openai", "bold dim"),
+        (" client; only its base URL is set. Nothing leaves this machine.", "dim"),
+    )
+    return Panel(text, title="steering gateway", title_align="left", border_style="cyan")
+
+
+def _heading() -> Text:
+    columns = f"{'state':<7}{'difficulty':<13}{'model':<13}{'what the agent did':<26}fired"
+    return Text(f"  {'call':>4}  {columns}", style="dim")
+
+
+def _line(number: int, turn: Turn) -> Text:
+    headers = turn.headers
+    state = headers.get("x-gateway-state", "-")
+    model = headers.get("x-gateway-model", "-")
+    text = Text(f"  {number:>4}  ")
+    text.append(f"{state:<7}", STATE_STYLES.get(state, ""))
+    text.append(_meter(headers.get("x-gateway-difficulty")))
+    text.append(f"{model:<13}", "" if model == REQUESTED else "bold")
+    mark = "✗ " if turn.failed else "  "
+    text.append(mark, "red")
+    text.append(f"{turn.action or 'final answer':<24}")
+    text.append(headers.get("x-gateway-monitors", "").replace(",", " "), "yellow")
+    return text
+
+
+def _meter(difficulty: str | None) -> Text:
+    if difficulty is None:
+        return Text(f"{'':<13}")
+    value = float(difficulty)
+    filled = round(value * 6)
+    style = "green" if value < 0.2 else "red" if value > 0.6 else "cyan"
+    bar = Text("▇" * filled, style)
+    bar.append("·" * (6 - filled), "dim")
+    bar.append(f" {value:.2f}  ", "dim")
+    return bar
+
+
+def _sources(turn: Turn) -> list[str]:
+    """Guidance of this call in words: universal rules are counted, others are named."""
+    label = turn.headers.get("x-gateway-guidance", "")
+    items = [item for item in label.split(",") if item]
+    rules = [item for item in items if item.startswith("e3:")]
+    named = [item.partition(":")[::2] for item in items if not item.startswith("e3:")]
+    kinds = {"monitor": "the monitors see", "e2": "a known failure pattern,", "e1": "a past run,"}
+    lines = [f"{len(rules)} universal rules, kept in place from now on"] if rules else []
+    return lines + [f"{kinds.get(kind, kind)} {name}" for kind, name in named]
+
+
+def _timeline(outcome: Outcome) -> Panel:
+    """Difficulty over calls on state colours, with monitors, guidance and models below."""
+    rows = {name: Text() for name in ("difficulty", "state", "fired", "told", "model")}
+    short = {REQUESTED: "█", ROUTING["FAST"]: "▁", ROUTING["SLOW"]: "▲"}
+    for turn in outcome.turns:
+        headers = turn.headers
+        state = headers.get("x-gateway-state", "")
+        style = STATE_STYLES.get(state, "")
+        level = round(float(headers.get("x-gateway-difficulty", 0)) * (len(_BARS) - 1))
+        rows["difficulty"].append(_BARS[level] * 2 + " ", style)
+        rows["state"].append(f"{state[:2]:<3}", style)
+        rows["fired"].append("▮▮ " if headers.get("x-gateway-monitors") else "   ", "yellow")
+        told = [s for s in _sources(turn) if "universal" not in s]
+        rows["told"].append("▼  " if told else "   ", "magenta")
+        rows["model"].append(short.get(headers.get("x-gateway-model", ""), "?") * 2 + " ", style)
+    grid = Table.grid(padding=(0, 2))
+    for name, row in rows.items():
+        grid.add_row(Text(name, style="dim"), row)
+    legend = Text(f"model: ▁ {ROUTING['FAST']}  █ {REQUESTED}  ▲ {ROUTING['SLOW']}", style="dim")
+    return Panel(Group(grid, legend), title="the steered run, call by call", title_align="left")
+
+
+def _comparison(alone: Outcome, steered: Outcome) -> Table:
+    table = Table(title="what steering was worth", title_justify="left", box=None, pad_edge=False)
+    for column in ("", "alone", "steered"):
+        table.add_column(column, justify="left" if not column else "right")
+    runs = (alone, steered)
+    table.add_row("result", *("gave up" if r.answer is None else "repaired" for r in runs))
+    table.add_row("model calls", *(str(len(r.turns)) for r in runs))
+    tokens = [sum(t.prompt_tokens + t.completion_tokens for t in r.turns) for r in runs]
+    table.add_row("tokens", *(f"{n:,}" for n in tokens))
+    table.add_row("cost at list prices", *(_dollars(_cost(r)) for r in runs))
+    table.add_row(
+        f"  had every call gone to {REQUESTED}", *(_dollars(_cost(r, REQUESTED)) for r in runs)
+    )
+    return table
+
+
+def _cost(outcome: Outcome, model: str | None = None) -> float | None:
+    """US dollars at LiteLLM's packaged prices; None when the list is not there."""
+    prices = default_list()
+    total = 0.0
+    for turn in outcome.turns:
+        usage = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": turn.completion_tokens}
+        name = model or turn.headers.get("x-gateway-model", REQUESTED)
+        cost = prices.cost(name, usage) if prices else None
+        if cost is None:
+            return None
+        total += cost
+    return total
+
+
+def _dollars(cost: float | None) -> str:
+    return "unknown" if cost is None else f"${cost:.4f}"
+
+
+def _closing(steered: Outcome, advice: str) -> Panel:
+    spoken = _told(advice)
+    lines = [
+        Text("The text that turned the run:", style="dim"),
+        Text(spoken or "(none)", style="magenta"),
+        Text(""),
+        Text("Your agent: gateway serve, then OPENAI_BASE_URL=http://127.0.0.1:8080/v1", "bold"),
+    ]
+    return Panel(Group(*lines), border_style="cyan")
+
+
+def _told(frame: str) -> str:
+    """The first text of a block, without the frame around it."""
+    _, _, texts = frame.partition(ADVISORY)
+    return texts.replace(FRAME_CLOSE, "").strip().split("\n\n")[0]
+
+
+def _width() -> int | None:
+    """A fixed width where the output is no terminal, so that nothing wraps by accident."""
+    return None if os.isatty(1) else 110
