@@ -7,11 +7,14 @@ a recording does not hold the pattern store of its time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.recordings import Recording, recorded_steps
+import orjson
+
+from gateway.errors import ConfigError
+from gateway.recordings import Recording, parse_recording, recorded_steps
 from gateway.steering.difficulty import UNKNOWN
 from gateway.steering.etrace.gate import Moment, note, plan
 from gateway.steering.etrace.pattern import Tier
@@ -67,8 +70,7 @@ def play(recording: Recording, settings: ReplayPolicy) -> dict[str, Any]:
         entry = _unscored(index, last) if outcome is None else _scored(index, outcome)
         last = entry["difficulty"]
         model, guidance = guide.next_call(outcome)
-        if settings.routes.models(recording.model):
-            entry["model"] = model
+        entry["model"] = model
         if guidance:
             entry["guidance"] = guidance
         steps.append(entry)
@@ -156,6 +158,92 @@ def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         for signal in signals:
             first.setdefault(signal, step["index"])
     return first
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The steps on which two replays of one recording decide differently, each value as a pair."""
+    changes = []
+    for a, b in zip(one["steps"], other["steps"], strict=True):
+        changed = {
+            key: [a.get(key), b.get(key)]
+            for key in ("state", "fired", "model", "guidance")
+            if a.get(key) != b.get(key)
+        }
+        if changed:
+            changes.append({"index": a["index"], **changed})
+    return changes
+
+
+Line = tuple[str, str]
+"""Where a recording stands, and its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One run's replay, as far as it was asked for.
+
+    `line`: the run as a JSON line; `played`, `other`: under the policy and the one compared with,
+    without evidence texts; `changes`: where they differ; `problem`: why it could not be read.
+    """
+
+    place: str
+    line: str | None = None
+    played: Mapping[str, Any] | None = None
+    other: Mapping[str, Any] | None = None
+    changes: Sequence[Mapping[str, Any]] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What to do with each recording; travels to worker processes.
+
+    `lines` asks for JSON lines, `runs` for the replays themselves.
+    """
+
+    policy: ReplayPolicy
+    other: ReplayPolicy | None = None
+    lines: bool = False
+    runs: bool = True
+
+    def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
+        """The replays of these recordings, in order; a broken one becomes a problem."""
+        return [self._replay(place, text) for place, text in lines]
+
+    def _replay(self, place: str, text: str) -> Replayed:
+        try:
+            recording = parse_recording(text, place)
+        except ConfigError as exc:
+            return Replayed(place=place, problem=str(exc))
+        played = play(recording, self.policy)
+        other = None if self.other is None else play(recording, self.other)
+        changes = [] if other is None else differences(played, other)
+        return Replayed(
+            place=place,
+            line=_json_line(played, other, changes) if self.lines else None,
+            played=_slim(played) if self.runs else None,
+            other=_slim(other) if self.runs else None,
+            changes=changes if self.runs else (),
+        )
+
+
+def _json_line(
+    played: Mapping[str, Any], other: Mapping[str, Any] | None, changes: Sequence[Any]
+) -> str:
+    data = dict(played)
+    if other is not None:
+        data["other"] = {key: other[key] for key in ("first", "tokens", "steps")}
+        data["changes"] = changes
+    return orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _slim(played: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Without scores and evidence, so that thousands of runs fit into memory."""
+    if played is None:
+        return None
+    kept = ("index", "difficulty", "state", "fired", "guidance", "model")
+    steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
+    return {**played, "steps": steps}
 
 
 class _Guide:

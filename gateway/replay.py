@@ -1,0 +1,210 @@
+"""`gateway replay`: recorded runs through the same core, offline and in parallel.
+
+Prints a summary per source and model, or with `--json` one object per run and line; writes a page
+with curves; compares two policies side by side; counts the figures of the evidence table.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import fields, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from gateway.config import Settings, read_file
+from gateway.config.schema import build
+from gateway.errors import ConfigError
+from gateway.playback import Line, Price, Replayed, ReplayPolicy, Work
+from gateway.progress import progress_bar
+from gateway.recordings import read_lines, recording_files
+from gateway.steering.difficulty import ScorerName
+from gateway.steering.etrace.settings import EtraceSettings, InjectionSettings
+from gateway.steering.monitors.base import SuiteName
+from gateway.steering.policy import Policy
+from gateway.steering.routing import Routes, RoutingSettings
+
+CHUNK_RUNS = 16
+IN_PROCESS_RUNS = 100
+"""Up to this many runs, starting other processes costs more than it saves."""
+CHUNKS_AHEAD = 4
+
+
+def load_policy(path: Path) -> ReplayPolicy:
+    """The replay policy in a config file; sections that do not decide anything are passed over.
+
+    Raises:
+        ConfigError: unreadable file, unknown key or refused value.
+    """
+    return policy_from_dict(read_file(path))
+
+
+def policy_from_dict(raw: Mapping[str, Any]) -> ReplayPolicy:
+    """The policy in plain values: at the top, under `steering`, or both.
+
+    Raises:
+        ConfigError: unknown key or refused value.
+    """
+    steering = raw.get("steering")
+    merged = {**raw, **(steering if isinstance(steering, Mapping) else {})}
+    conversations = merged.get("conversations")
+    if isinstance(conversations, Mapping) and "run_boundary" in conversations:
+        merged.setdefault("run_boundary", conversations["run_boundary"])
+    core = {f.name: merged[f.name] for f in fields(Policy) if f.name in merged}
+    routes = {
+        "by_state": merged.get("model_routing") or {},
+        "by_model": merged.get("model_routing_by_model") or {},
+    }
+    known = {f.name for f in fields(Policy)} | {f.name for f in fields(Settings)} | _OWN_SECTIONS
+    for key in merged:
+        if key not in known:
+            raise ConfigError(f"{key}: unknown key; a replay knows {', '.join(sorted(known))}")
+    prices = merged.get("prices") or {}
+    if not isinstance(prices, Mapping):
+        raise ConfigError("prices: expected a mapping of model names")
+    return ReplayPolicy(
+        policy=build(Policy, core),
+        routes=build(Routes, routes),
+        routing=build(RoutingSettings, merged.get("routing"), "routing"),
+        etraces=build(EtraceSettings, merged.get("etraces"), "etraces"),
+        injection=build(InjectionSettings, merged.get("injection"), "injection"),
+        prices={name: build(Price, price, f"prices.{name}") for name, price in prices.items()},
+    )
+
+
+_OWN_SECTIONS = frozenset(
+    (
+        "steering",
+        "conversations",
+        "model_routing",
+        "model_routing_by_model",
+        "routing",
+        "etraces",
+        "injection",
+        "prices",
+        "storage",
+        "experiment",
+    )
+)
+
+
+def replay_lines(
+    lines: Iterable[Line], work: Work, *, jobs: int | None = None
+) -> Iterator[Replayed]:
+    """The replays of recordings, in order; `jobs` processes, None = one per core."""
+    lines = iter(lines)
+    first = list(islice(lines, IN_PROCESS_RUNS))
+    jobs = jobs or os.cpu_count() or 1
+    if jobs == 1 or len(first) < IN_PROCESS_RUNS:
+        for line in chain(first, lines):
+            yield from work([line])
+        return
+    # A forked child would inherit the threads of the progress bar.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting: deque[Future[list[Replayed]]] = deque()
+        for chunk in _chunks(chain(first, lines)):
+            waiting.append(pool.submit(work, chunk))
+            if len(waiting) > jobs * CHUNKS_AHEAD:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+
+
+def _chunks(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    while chunk := list(islice(lines, CHUNK_RUNS)):
+        yield chunk
+
+
+def run_replay(
+    files: Sequence[Path],
+    *,
+    policy: ReplayPolicy | None = None,
+    other: ReplayPolicy | None = None,
+    as_json: bool = False,
+    html: Path | None = None,
+    evidence: bool = False,
+    jobs: int | None = None,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+) -> int:
+    """Run the command; the exit status: 0 done, 1 some recordings could not be read.
+
+    `other` is the policy to compare `policy` with. `evidence` replays with the calibrated scorer
+    and the robust suite, then with the reference's, and prints the figures of both side by side.
+
+    Raises:
+        ConfigError: a path that does not exist or cannot be read.
+    """
+    out, err = out or sys.stdout, err or sys.stderr
+    policy = policy or ReplayPolicy()
+    if evidence:
+        policy, other = (
+            judged(policy, "calibrated", "robust"),
+            judged(policy, "heuristic", "reference"),
+        )
+    lines = _lines(recording_files(files))
+    total = _count(files) if err.isatty() else None
+    kept: list[Replayed] = []
+    problems = 0
+    work = Work(policy=policy, other=other, lines=as_json, runs=html is not None or not as_json)
+    with progress_bar(err) as bar:
+        task = bar.add_task("replaying", total=total)
+        for replayed in replay_lines(lines, work, jobs=jobs):
+            bar.advance(task)
+            if replayed.problem is not None:
+                problems += 1
+                err.write(f"gateway: {replayed.problem}\n")
+                continue
+            if replayed.line is not None:
+                out.write(replayed.line)
+            if work.runs:
+                kept.append(replayed)
+    _report(kept, as_json=as_json, html=html, evidence=evidence, out=out)
+    return 1 if problems else 0
+
+
+def judged(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
+    """The same policy with another scorer and suite."""
+    core = policy.policy
+    difficulty = replace(core.difficulty, scorer=scorer)
+    monitors = replace(core.monitors, suite=suite)
+    return replace(policy, policy=replace(core, difficulty=difficulty, monitors=monitors))
+
+
+def _lines(files: Iterable[Path]) -> Iterator[Line]:
+    for file, number, text in read_lines(files):
+        yield f"{file.name}:{number}", text
+
+
+def _count(paths: Sequence[Path]) -> int:
+    return sum(1 for _ in read_lines(recording_files(paths)))
+
+
+def _report(
+    kept: Sequence[Replayed], *, as_json: bool, html: Path | None, evidence: bool, out: TextIO
+) -> None:
+    from gateway.replay_report import page
+    from gateway.replay_summary import print_comparison, print_evidence, print_summary
+
+    if html is not None:
+        html.write_text(page(kept), encoding="utf-8")
+    if as_json:
+        return
+    console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
+    if evidence:
+        print_evidence(kept, console)
+    elif any(replayed.other is not None for replayed in kept):
+        print_summary(kept, console)
+        print_comparison(kept, console)
+    else:
+        print_summary(kept, console)
+    if html is not None:
+        console.print(f"page: {html}")
