@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -24,24 +26,41 @@ from gateway.evaluation import (
     balanced_precision,
     signal_rates,
 )
+from gateway.fitting import (
+    PRIOR_WEIGHT,
+    RIDGE,
+    Array,
+    Example,
+    Line,
+    Model,
+    fit_model,
+    fit_scale,
+    folds_of,
+    squash,
+)
 from gateway.playback import ALARM, STATE_SIGNALS, first_showings
-from gateway.recordings import Recording, recorded_steps
+from gateway.progress import progress_bar
+from gateway.recordings import (
+    Recording,
+    parse_recording,
+    read_lines,
+    recorded_steps,
+    recording_files,
+)
+from gateway.steering.acting import ActSettings
 from gateway.steering.calibrated import RunFeatures
-from gateway.steering.calibration import FEATURES, SIGNS, Calibration
+from gateway.steering.calibration import FEATURES, SIGNS, Calibration, calibration_to_json
+from gateway.steering.difficulty import DifficultySettings
 from gateway.steering.features import describe
+from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS, MonitorSettings, make_suite
+from gateway.steering.policy import Policy
 from gateway.steering.repeats import CallMemory
 from gateway.steering.steps import Step, extract
 
 FOLDS = 5
 SEED = 1
-RIDGE = 30.0
-PRIOR_WEIGHT = 0.15
-"""Where the ridge draws each standardised weight to: all features help a little."""
-INTERCEPT_RIDGE = 0.05
-FIRST_STEP = 3
-"""Steps before it say too little to learn from."""
 SLOW_SHARE = 0.015
 FAST_SHARE = 0.55
 """Successful runs that may reach SLOW, and that should pass through FAST."""
@@ -50,8 +69,9 @@ BUDGET_FACTOR = 2.5
 DEFAULT_BUDGETS = (120, 40)
 SIGNIFICANT = 6
 LEAST_RUNS = 20
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
+_REFERENCE = Policy(
+    difficulty=DifficultySettings(scorer="heuristic"), monitors=MonitorSettings(suite="reference")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +82,7 @@ class LabelledRun:
     failed: bool
     features: Array
     first: Mapping[str, int]
+    reference: RunReading
     calls: int
     works: bool
     digest: str
@@ -73,10 +94,14 @@ class LabelledRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """The calibration, and what every run would have read from a model that never saw its group."""
+    """The calibration, and what every run reads from a model that never saw its group.
+
+    `reference` holds the same runs under the reference's scorer and monitors.
+    """
 
     calibration: Calibration
     held_out: tuple[RunReading, ...]
+    reference: tuple[RunReading, ...]
 
 
 def label(recording: Recording) -> LabelledRun | None:
@@ -105,6 +130,7 @@ def label(recording: Recording) -> LabelledRun | None:
         failed=not recording.success,
         features=np.array(rows, dtype=np.float64),
         first=_first_fired(fired),
+        reference=_reference(recording, steps),
         calls=calls,
         works=works,
         digest=_digest(recording, steps),
@@ -116,6 +142,28 @@ def steps_of(recording: Recording) -> tuple[Step, ...]:
     if recording.messages is not None:
         return extract(recording.messages)
     return recorded_steps(recording.steps or ())
+
+
+def _reference(recording: Recording, steps: Sequence[Step]) -> RunReading:
+    """What the reference's scorer and monitors read off the same steps."""
+    fold = RunFold(_REFERENCE)
+    scores, entries = [], []
+    for index, step in enumerate(steps):
+        outcome = fold.push(step)
+        scores.append(outcome.difficulty)
+        entries.append(
+            {"index": index, "state": outcome.state.value, "fired": outcome.readings.fired}
+        )
+    return RunReading(
+        id=recording.id,
+        source=recording.source,
+        model=recording.model,
+        group=recording.group,
+        failed=not recording.success,
+        scores=tuple(scores),
+        first=first_showings(entries),
+        mistake_step=recording.mistake_step,
+    )
 
 
 def _first_fired(fired: Iterable[Sequence[str]]) -> dict[str, int]:
@@ -131,6 +179,55 @@ def _digest(recording: Recording, steps: Sequence[Step]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def run_calibrate(
+    files: Sequence[Path],
+    *,
+    weights: Path | None = None,
+    as_json: bool = False,
+    seed: int = SEED,
+    acting: ActSettings | None = None,
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+) -> int:
+    """Run the command: fit, report, and write the weights file when one is named.
+
+    The exit status: 0 done, 1 some recordings could not be read and were left out.
+
+    Raises:
+        ConfigError: nothing to read, or too few labelled runs to say anything.
+    """
+    from gateway.calibrate_report import print_report, report_json
+
+    out, err = out or sys.stdout, err or sys.stderr
+    runs, problems = _read(files, err)
+    fitted = fit(runs, seed=seed)
+    acting = acting or ActSettings()
+    if weights is not None:
+        weights.write_text(calibration_to_json(fitted.calibration), encoding="utf-8")
+    if as_json:
+        out.write(report_json(fitted, acting) + "\n")
+    else:
+        print_report(fitted, acting, out)
+    return 1 if problems else 0
+
+
+def _read(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun], int]:
+    runs, problems = [], 0
+    with progress_bar(err) as bar:
+        task = bar.add_task("reading", total=None)
+        for file, number, text in read_lines(recording_files(files)):
+            bar.advance(task)
+            try:
+                run = label(parse_recording(text, f"{file.name}:{number}"))
+            except ConfigError as exc:
+                problems += 1
+                err.write(f"gateway: {exc}\n")
+                continue
+            if run is not None:
+                runs.append(run)
+    return runs, problems
+
+
 def fit(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted:
     """The calibration of these runs; the same runs and seed give the same numbers.
 
@@ -141,9 +238,9 @@ def fit(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted:
     _refuse_too_little(runs)
     indices = _held_out_indices(runs, seed)
     slope, intercept = _scale(runs, indices)
-    weights, offset = _linear(_Model.fit(runs))
+    weights, offset = _fit(runs).linear()
     held_out = tuple(
-        _reading(run, _squash(slope * index + intercept))
+        _reading(run, squash(slope * index + intercept))
         for run, index in zip(runs, indices, strict=True)
     )
     budgets = _budgets(runs)
@@ -155,7 +252,8 @@ def fit(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted:
         precision=_precision(held_out),
         provenance=_provenance(runs, held_out, seed),
     )
-    return Fitted(calibration=calibration, held_out=held_out)
+    reference = tuple(run.reference for run in runs)
+    return Fitted(calibration=calibration, held_out=held_out, reference=reference)
 
 
 def _refuse_too_little(runs: Sequence[LabelledRun]) -> None:
@@ -170,111 +268,28 @@ def _refuse_too_little(runs: Sequence[LabelledRun]) -> None:
         raise ConfigError(f"calibrate: fewer than {FOLDS} groups to cross-validate over")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
-    mean: Array
-    deviation: Array
-    weights: Array
-
-    @classmethod
-    def fit(cls, runs: Sequence[LabelledRun]) -> _Model:
-        strata = {name: i for i, name in enumerate(sorted({run.stratum for run in runs}))}
-        rows, outcome, weight, stratum = [], [], [], []
-        for run in runs:
-            kept = run.features[min(FIRST_STEP, len(run.features) - 1) :]
-            rows.append(kept)
-            outcome += [float(run.failed)] * len(kept)
-            weight += [1.0 / len(kept)] * len(kept)
-            stratum += [strata[run.stratum]] * len(kept)
-        x, w = np.vstack(rows), np.array(weight)
-        mean = np.average(x, axis=0, weights=w)
-        deviation = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=w)) + 1e-9
-        own = np.eye(len(strata))[np.array(stratum)]
-        signs = np.array([SIGNS[name] for name in FEATURES], dtype=np.float64)
-        weights = _logistic((x - mean) / deviation * signs, np.array(outcome), w, own)
-        return cls(mean=mean, deviation=deviation, weights=weights * signs)
-
-    def index(self, features: Array) -> Array:
-        return np.asarray(((features - self.mean) / self.deviation) @ self.weights)
+def _example(run: LabelledRun) -> Example:
+    return Example(features=run.features, failed=run.failed, stratum=run.stratum)
 
 
-def _logistic(x: Array, y: Array, w: Array, own: Array) -> Array:
-    """Ridge weights towards the prior, none below zero: a feature that wants to be is left out."""
-    kept = np.ones(x.shape[1], dtype=bool)
-    while True:
-        weights = np.zeros(x.shape[1])
-        weights[kept] = _newton(x[:, kept], y, w, own)
-        wrong = kept & (weights < 0)
-        if not wrong.any():
-            return weights
-        kept &= ~wrong
-
-
-def _newton(x: Array, y: Array, w: Array, own: Array) -> Array:
-    design = np.hstack([x, own])
-    count = x.shape[1]
-    target = np.concatenate([np.full(count, PRIOR_WEIGHT), np.zeros(own.shape[1])])
-    ridge = np.concatenate([np.full(count, RIDGE), np.full(own.shape[1], INTERCEPT_RIDGE)])
-    beta = target.copy()
-    for _ in range(50):
-        chance = _squash(design @ beta)
-        gradient = design.T @ (w * (chance - y)) + ridge * (beta - target)
-        curvature = (design * (w * chance * (1 - chance))[:, None]).T @ design + np.diag(ridge)
-        step = np.linalg.solve(curvature, gradient)
-        beta = beta - step
-        if np.abs(step).max() < 1e-8:
-            break
-    return np.asarray(beta[:count])
-
-
-def _squash(value: Array) -> Array:
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(value, -30.0, 30.0))))
-
-
-def folds_of(groups: Iterable[str], seed: int) -> dict[str, int]:
-    """Each group's fold, the same for the same groups and seed."""
-    names = sorted(set(groups))
-    order = np.random.default_rng(seed).permutation(len(names))
-    return {names[position]: i % FOLDS for i, position in enumerate(order)}
+def _fit(runs: Iterable[LabelledRun]) -> Model:
+    return fit_model([_example(run) for run in runs], [SIGNS[name] for name in FEATURES])
 
 
 def _held_out_indices(runs: Sequence[LabelledRun], seed: int) -> list[Array]:
-    fold = folds_of((run.recording.group for run in runs), seed)
-    models = [
-        _Model.fit([run for run in runs if fold[run.recording.group] != k]) for k in range(FOLDS)
-    ]
+    fold = folds_of((run.recording.group for run in runs), FOLDS, seed)
+    models = [_fit([r for r in runs if fold[r.recording.group] != k]) for k in range(FOLDS)]
     return [models[fold[run.recording.group]].index(run.features) for run in runs]
 
 
-def _linear(model: _Model) -> tuple[Array, float]:
-    weights = model.weights / model.deviation
-    return weights, -float(model.mean @ weights)
-
-
 def _scale(runs: Sequence[LabelledRun], indices: Sequence[Array]) -> tuple[float, float]:
-    """Slope and intercept of the log odds that put the two lines of the index on 0.2 and 0.6."""
     fsm = FSMSettings()
     fine = [index for run, index in zip(runs, indices, strict=True) if not run.failed]
-    peaks = np.array([_sustained(index, fsm.slow_window) for index in fine])
-    lows = np.array([-_sustained(-index, fsm.fast_window) for index in fine])
-    hard = float(np.quantile(peaks, 1.0 - SLOW_SHARE))
-    easy = float(np.quantile(lows, FAST_SHARE))
-    hard = hard if math.isfinite(hard) else easy + 1.0
-    easy = easy if math.isfinite(easy) else hard - 1.0
-    high, low = _logit(fsm.slow_threshold), _logit(fsm.fast_threshold)
-    slope = (high - low) / max(hard - easy, 0.1)
-    return slope, high - slope * hard
-
-
-def _sustained(index: Array, window: int) -> float:
-    """The highest value that the index stayed above for a whole window; -inf for a short run."""
-    if len(index) < window:
-        return -math.inf
-    return float(np.lib.stride_tricks.sliding_window_view(index, window).min(axis=1).max())
-
-
-def _logit(chance: float) -> float:
-    return math.log(chance / (1.0 - chance))
+    return fit_scale(
+        fine,
+        hard=Line(score=fsm.slow_threshold, window=fsm.slow_window, share=SLOW_SHARE),
+        easy=Line(score=fsm.fast_threshold, window=fsm.fast_window, share=FAST_SHARE),
+    )
 
 
 def _reading(run: LabelledRun, scores: Array) -> RunReading:

@@ -1,0 +1,100 @@
+"""When to act: an intervention must be worth its risk.
+
+Each action rests on a signal, and calibration measured how often a run that shows the signal fails
+(were half of all runs to fail). An action whose expected precision is below its bar is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from gateway.steering.calibration import Calibration
+from gateway.steering.experiments import draw
+from gateway.steering.fsm import FSMState
+from gateway.steering.monitors.base import Readings
+
+ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
+NO_EVIDENCE = 0.5
+"""Expected precision of acting without a signal: half of the runs fail."""
+
+DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
+    {
+        "route_fast": 0.55,
+        "route_slow": 0.7,
+        "monitor_text": 0.7,
+        "e1": 0.6,
+        "e2": 0.5,
+        "skip_directive": 0.7,
+    }
+)
+"""Source: held-out precision on the development runs, `docs/evidence.md`; 0.5 excludes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActSettings:
+    """`act_above`: expected precision in [0, 1] that an action needs; names left out keep defaults.
+
+    Raises:
+        ValueError: unknown action, or a bar outside [0, 1].
+    """
+
+    act_above: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, bar in self.act_above.items():
+            if name not in ACTIONS:
+                raise ValueError(f"act_above.{name}: not one of {', '.join(ACTIONS)}")
+            if isinstance(bar, bool) or not 0.0 <= bar <= 1.0:
+                raise ValueError(f"act_above.{name}: expected a number in [0, 1], got {bar!r}")
+
+    def bar(self, action: str) -> float:
+        """The bar of one action."""
+        return self.act_above.get(action, DEFAULT_BARS[action])
+
+
+def expected_precision(
+    action: str, state: FSMState, readings: Readings | None, calibration: Calibration
+) -> float:
+    """How often acting now hits the kind of run the action is meant for, in [0, 1].
+
+    For `route_fast` that is a run that succeeds, for all others one that fails.
+
+    Raises:
+        ValueError: unknown action.
+    """
+    known = calibration.precision
+    if action == "route_fast":
+        return 1.0 - known.get("FAST", NO_EVIDENCE) if state is FSMState.FAST else NO_EVIDENCE
+    if action in ("route_slow", "skip_directive"):
+        return known.get(state.value, NO_EVIDENCE) if state in _HARD_STATES else NO_EVIDENCE
+    if action not in ACTIONS:
+        raise ValueError(f"{action!r} is none of {', '.join(ACTIONS)}")
+    signals = [*(readings.fired if readings else ())]
+    if state in _HARD_STATES:
+        signals.append(state.value)
+    return max([known.get(signal, NO_EVIDENCE) for signal in signals], default=NO_EVIDENCE)
+
+
+_HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
+
+
+def permitted(
+    action: str,
+    state: FSMState,
+    readings: Readings | None,
+    calibration: Calibration,
+    settings: ActSettings,
+) -> bool:
+    """Whether the action's expected precision reaches its bar."""
+    return expected_precision(action, state, readings, calibration) >= settings.bar(action)
+
+
+def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
+    """Whether the control arm acts on this step: by chance alone, on `share` of the steps.
+
+    Against it an experiment shows whether *when* to act matters, not only that something is done.
+    The same unit and step always give the same answer.
+    """
+    return draw(experiment, f"{unit}#{step}") < share
