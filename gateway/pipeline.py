@@ -255,6 +255,7 @@ class Pipeline:
         steered: Steered,
         completion: Mapping[str, Any] | None,
     ) -> None:
+        exchange = prepared.exchange
         heads = settle(steered, completion, services.index)
         facts = CallFacts(
             agent=prepared.asked.agent,
@@ -264,15 +265,17 @@ class Pipeline:
             arm=steered.mode if prepared.asked.experiment else None,
             unit=prepared.asked.unit if prepared.asked.experiment else None,
             outcome=prepared.asked.outcome,
+            cost_usd=services.catalogue.cost(prepared.model, exchange.usage),
+            cost_unsteered_usd=services.catalogue.cost(exchange.model, exchange.usage),
         )
-        record = call_record(steered, prepared.exchange, completion, facts, heads, time.time())
+        record = call_record(steered, exchange, completion, facts, heads, time.time())
         conversation = steered.conversation
         try:
             conversation.version = await self._runtime.store.commit(record)
         except VersionConflict as conflict:
             # Another gateway has moved it on: its rows stay, ours are added, the newer state wins.
             conversation.version = conflict.actual
-            record = call_record(steered, prepared.exchange, completion, facts, heads, time.time())
+            record = call_record(steered, exchange, completion, facts, heads, time.time())
             conversation.version = await self._runtime.store.commit(record)
         self._count(steered)
         self._tell_patterns(prepared.asked, steered)

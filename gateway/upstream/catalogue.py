@@ -1,0 +1,124 @@
+"""What a requested name can do and costs: the price list, under what the config says itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gateway.upstream.charges import Rates
+from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.prices import ModelInfo, capabilities
+from gateway.wire.request import ChatRequest
+
+# The usual rule of thumb for English text and code; a check on context length needs no more.
+_BYTES_PER_TOKEN = 4
+_IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
+# Providers whose API has no `n`. Source: their API references.
+_ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
+
+
+class ModelCatalogue:
+    """Looks requested names up through the deployments behind them."""
+
+    def __init__(self, table: DeploymentTable, model_info: Mapping[str, Mapping[str, Any]]) -> None:
+        self._table = table
+        self._own = model_info
+        self._known: dict[str, ModelInfo | None] = {}
+
+    def info(self, model: str) -> ModelInfo | None:
+        """What is known of a requested name; None when neither list nor config has it."""
+        if model not in self._known:
+            if len(self._known) > 1000:
+                self._known.clear()
+            self._known[model] = self._look_up(model)
+        return self._known[model]
+
+    def cost(self, model: str, usage: Mapping[str, Any] | None) -> float | None:
+        """US dollars for one call; None when the model or its usage is unknown, never 0 for it."""
+        info = self.info(model)
+        return None if info is None or not usage else info.cost(usage)
+
+    def refusal(self, model: str, request: ChatRequest) -> str | None:
+        """Why `model` cannot serve the request; None when it can, or when nothing is known."""
+        info = self.info(model)
+        if info is None:
+            return None
+        body = request.body
+        if (body.get("tools") or body.get("functions")) and info.tools is False:
+            return "no tools"
+        if _wants_schema(body) and info.response_schema is False:
+            return "no structured output"
+        n = body.get("n")
+        if isinstance(n, int) and n > 1 and info.provider in _ONE_CHOICE:
+            return "one choice only"
+        limit = info.max_input_tokens
+        if limit is not None and len(request.raw) // _BYTES_PER_TOKEN > limit:
+            return f"context of {limit} tokens"
+        if info.vision is False and _has_image(request.messages):
+            return "no vision"
+        return None
+
+    def _look_up(self, model: str) -> ModelInfo | None:
+        target = self._table.resolve(model)[0]
+        known = capabilities(_listed_name(target, model))
+        own = {**self._own.get(target.name, {}), **_price_params(target)}
+        if not own:
+            return known
+        known = known or ModelInfo(provider=target.provider)
+        rates = Rates(
+            input=_number(own.get("input_cost_per_token"), known.rates.input),
+            output=_number(own.get("output_cost_per_token"), known.rates.output),
+            cache_read=_number(own.get("cache_read_input_token_cost"), known.rates.cache_read),
+            cache_write=known.rates.cache_write,
+            cache_write_1h=known.rates.cache_write_1h,
+            reasoning=known.rates.reasoning,
+            audio_input=known.rates.audio_input,
+            audio_output=known.rates.audio_output,
+        )
+        limit = own.get("max_input_tokens")
+        return replace(
+            known,
+            rates=rates,
+            max_input_tokens=limit if isinstance(limit, int) else known.max_input_tokens,
+            tools=_flag(own.get("supports_function_calling"), known.tools),
+            vision=_flag(own.get("supports_vision"), known.vision),
+            response_schema=_flag(own.get("supports_response_schema"), known.response_schema),
+        )
+
+
+def _listed_name(target: Target, model: str) -> str:
+    if target.model is None:
+        return model
+    bare = target.provider in ("openai", "other")
+    return target.model if bare else f"{target.provider}/{target.model}"
+
+
+def _price_params(target: Target) -> dict[str, Any]:
+    names = ("input_cost_per_token", "output_cost_per_token")
+    return {name: target.params[name] for name in names if name in target.params}
+
+
+def _number(value: Any, default: float | None) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return default
+
+
+def _flag(value: Any, default: bool | None) -> bool | None:
+    return value if isinstance(value, bool) else default
+
+
+def _wants_schema(body: Mapping[str, Any]) -> bool:
+    wanted = body.get("response_format")
+    return isinstance(wanted, Mapping) and wanted.get("type") == "json_schema"
+
+
+def _has_image(messages: list[Any]) -> bool:
+    return any(
+        isinstance(part, Mapping) and part.get("type") in _IMAGE_PARTS
+        for message in messages
+        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
+        for part in message["content"]
+    )
