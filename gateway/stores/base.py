@@ -33,8 +33,8 @@ from gateway.stores.queries import (
 from gateway.stores.records import CallRecord, ConversationRecord, HeadRecord
 from gateway.stores.totals import RunRecord
 
-MAX_HEADS = 64
-"""Most heads `find_heads` returns: parallel runs with one history, at the very most."""
+MAX_HEADS = 256
+"""Most heads `find_heads` returns: those of a hundred parallel runs with one history."""
 
 MAX_BRANCHES = 64
 """Most conversations `branches` returns: sub-agents and forks behind one id."""
@@ -118,11 +118,11 @@ class StateStore(Protocol):
     """
 
     async def find_heads(self, tenant: str, digests: Sequence[bytes]) -> list[HeadRecord]:
-        """The conversations a history continues, each by its longest head in it.
+        """The stored heads among a history's digests: the longest, and those near it.
 
         `digests` are the chained digests of the whole history in message order; the first is
         the root. Longest head first, the newest conversation first among equals, at most
-        MAX_HEADS. Conversations that only share a much shorter beginning may be left out.
+        MAX_HEADS. Heads at least 32 digests shorter than the longest may be left out.
         """
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:

@@ -62,7 +62,8 @@ class CallRow:
     `model_requested` by the client, `model_asked` of the upstream, `model_served` as reported.
     `input_tokens` include the cached and cache-write ones. `cost_unsteered_usd`: the same
     tokens at the requested model's prices. `retries`: how often the client sent the same request
-    again; tokens, cost and attempts then add up, the rest is the newest call's.
+    again, which the store counts too; tokens, cost and attempts then add up, the rest is the
+    newest call's.
     """
 
     request_id: str
@@ -92,9 +93,21 @@ class CallRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepContent:
-    """The texts of one step, and the reply to the call made at it (`reply_actions`: its calls)."""
+class PromptMessage:
+    """One message that no agent wrote: role as on the wire, and its text."""
 
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContent:
+    """The texts of one step, and the reply to the call made at it (`reply_actions`: its calls).
+
+    `messages`: those new to this call that belong to no step; at step 0 the run's opening.
+    """
+
+    messages: tuple[PromptMessage, ...] = ()
     thought: str = ""
     reasoning: str = ""
     actions: tuple[Action, ...] = ()

@@ -45,6 +45,7 @@ def _step_without_content(step: StepRow) -> StepRow:
     content = step.content
     if content is not None:
         content = StepContent(
+            messages=tuple(replace(m, text=omit(m.text)) for m in content.messages),
             thought=omit(content.thought),
             reasoning=omit(content.reasoning),
             actions=tuple(map(_omit_action, content.actions)),

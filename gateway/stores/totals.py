@@ -172,7 +172,7 @@ def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
     """`again` as the record of both: what was spent adds up, the rest is the newest call's."""
     return replace(
         again,
-        retries=stored.retries + again.retries + 1,
+        retries=max(stored.retries + 1, again.retries),
         attempts=stored.attempts + again.attempts,
         input_tokens=_sum(stored.input_tokens, again.input_tokens),
         cached_tokens=_sum(stored.cached_tokens, again.cached_tokens),

@@ -13,6 +13,7 @@ from gateway.stores.records import (
     ConversationRecord,
     HeadRecord,
     InjectionRow,
+    PromptMessage,
     RunUpdate,
     StepContent,
     StepRow,
@@ -108,6 +109,7 @@ def some_content(**changes: Any) -> StepContent:
     """The texts of a step with one tool call."""
     action = Action(name="bash", arguments='{"cmd": "ls"}', observation="a b", is_error=False)
     values: dict[str, Any] = {
+        "messages": (PromptMessage(role="user", text="Fix the failing test"),),
         "thought": "Let me look.",
         "reasoning": "Listing first.",
         "actions": (action,),

@@ -145,16 +145,19 @@ async def refuses_a_step_of_an_unnamed_run(stores: Stores) -> None:
 
 
 async def finds_the_longest_head(stores: Stores) -> None:
-    """A history that goes on finds its conversation by the longest head inside it."""
+    """A history that goes on finds the heads inside it, the longest first, of every kind."""
     whole = history("task", 6)
     heads = (
         a_head("c1", whole[:2], kind="served", step=0),
         a_head("c1", whole[:3], kind="reply", step=0),
         a_head("c1", whole[:5], kind="served", step=1),
+        a_head("c1", whole[:5], kind="reply:other", step=1),
     )
     await stores.states.commit(a_call(heads=heads))
-    assert await stores.states.find_heads(TENANT, whole) == [heads[2]]
-    assert await stores.states.find_heads(TENANT, whole[:4]) == [heads[1]]
+    found = await stores.states.find_heads(TENANT, whole)
+    assert {head.kind for head in found[:2]} == {"served", "reply:other"}
+    assert found[2:] == [heads[1], heads[0]]
+    assert await stores.states.find_heads(TENANT, whole[:4]) == [heads[1], heads[0]]
     assert await stores.states.find_heads(TENANT, whole[:2]) == [heads[0]]
 
 
@@ -169,22 +172,27 @@ async def finds_nothing_for_strange_histories(stores: Stores) -> None:
 
 
 async def finds_heads_in_a_history_of_any_length(stores: Stores) -> None:
-    """A head is found wherever it lies in a history of two thousand messages."""
+    """A head is found wherever it lies in two thousand messages, with those just before it."""
     whole = history("long", 2000)
-    for number, position in enumerate((1, 700, 1999)):
+    for number, position in enumerate((1, 700, 701, 1960, 1930, 1961, 1999)):
         head = a_head(f"c{number}", whole[:position])
         await stores.states.commit(
             a_call(conversation=a_conversation(f"c{number}"), heads=(head,), runs=(), steps=())
         )
-        assert await stores.states.find_heads(TENANT, whole) != []
         found = await stores.states.find_heads(TENANT, whole[:position])
         assert found[0] == head
+    positions = [head.position for head in await stores.states.find_heads(TENANT, whole)]
+    assert positions[:4] == [1999, 1961, 1960, 1930][: len(positions)]
+    positions = [head.position for head in await stores.states.find_heads(TENANT, whole[:800])]
+    assert positions == [701, 700, 1]
+    positions = [head.position for head in await stores.states.find_heads(TENANT, whole[:1998])]
+    assert positions[:3] == [1961, 1960, 1930]
 
 
 async def finds_each_of_parallel_conversations(stores: Stores) -> None:
-    """Conversations that share a history are all found, the newest first, none twice."""
-    whole = history("shared", 3)
-    for number in range(MAX_HEADS + 10):
+    """Conversations that share a history are all found, the newest first, up to a bound."""
+    whole, count = history("shared", 3), MAX_HEADS + 10
+    for number in range(count):
         heads = tuple(
             a_head(f"c{number}", whole[: 2 + reply], kind=kind)
             for reply, kind in enumerate(("served", "reply"))
@@ -194,7 +202,8 @@ async def finds_each_of_parallel_conversations(stores: Stores) -> None:
     found = await stores.states.find_heads(TENANT, whole)
     assert len(found) == MAX_HEADS
     assert {head.position for head in found} == {3}
-    assert [head.conversation_id for head in found[:3]] == ["c73", "c72", "c71"]
+    newest = [f"c{number}" for number in reversed(range(count))]
+    assert [head.conversation_id for head in found] == newest[:MAX_HEADS]
 
 
 async def keeps_a_head_once(stores: Stores) -> None:
@@ -207,7 +216,9 @@ async def keeps_a_head_once(stores: Stores) -> None:
     )
     await stores.states.commit(again)
     found = await stores.states.find_heads(TENANT, whole)
-    assert [(head.conversation_id, head.step) for head in found] == [("c1", 3)]
+    kinds = {(head.conversation_id, head.kind, head.step) for head in found}
+    assert kinds == {("c1", "served", 3), ("c1", "reply", 3)}
+    assert len(found) == 2
 
 
 async def finds_a_digest_of_its_own(stores: Stores) -> None:

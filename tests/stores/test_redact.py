@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.stores.queries import RunFilter
+from gateway.stores.records import PromptMessage
 from gateway.stores.redact import encodable, omit
 from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.database import Database
@@ -32,7 +33,12 @@ def _secretive() -> Any:
     step = a_step(
         1,
         evidence={"streak": f"{SECRET} x4"},
-        content=some_content(thought=SECRET, reasoning=SECRET, reply_text=SECRET * 2),
+        content=some_content(
+            messages=(PromptMessage(role="user", text=SECRET),),
+            thought=SECRET,
+            reasoning=SECRET,
+            reply_text=SECRET * 2,
+        ),
     )
     return a_call(
         runs=(a_run(task_preview=f"Say {SECRET}"),),
@@ -52,6 +58,7 @@ async def test_no_text_is_kept(stores_without_content: Stores) -> None:
     assert step.call == a_chat("q1")
     assert step.content is not None
     assert step.content.thought == omit(SECRET)
+    assert step.content.messages == (PromptMessage(role="user", text=omit(SECRET)),)
     assert "7 characters" in step.content.thought
     assert [action.name for action in step.content.actions] == ["bash"]
     assert step.content.actions[0].observation == omit("a b")

@@ -81,3 +81,9 @@ def test_repeated_calls_add_up() -> None:
     assert (thrice.request_id, thrice.finish_reason, thrice.retries) == ("3", "stop", 2)
     assert (thrice.cost_usd, thrice.input_tokens, thrice.output_tokens) == (0.5, 200, 60)
     assert thrice.attempts == 3
+
+
+def test_a_caller_that_counts_retries_itself_is_not_counted_twice() -> None:
+    """The call's own count of retries and the store's are the same thing: the larger holds."""
+    twice = repeated_call(a_chat("1"), a_chat("2", retries=1))
+    assert repeated_call(twice, a_chat("3", retries=2)).retries == 2

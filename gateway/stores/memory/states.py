@@ -28,16 +28,15 @@ class MemoryStateStore:
 
     async def find_heads(self, tenant: str, digests: Sequence[bytes]) -> list[HeadRecord]:
         """See StateStore."""
-        found: dict[str, HeadRecord] = {}
+        found: list[HeadRecord] = []
         for digest in reversed(digests):
             newest_first = reversed(
                 self._tables.heads.get((tenant, digests[0], digest), {}).values()
             )
-            for head in newest_first:
-                found.setdefault(head.conversation_id, head)
+            found.extend(newest_first)
             if len(found) >= MAX_HEADS:
                 break
-        return list(found.values())[:MAX_HEADS]
+        return found[:MAX_HEADS]
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """See StateStore."""

@@ -14,6 +14,7 @@ from gateway.stores.records import (
     CallRow,
     ConversationRecord,
     InjectionRow,
+    PromptMessage,
     RunUpdate,
     StepContent,
     StepRow,
@@ -149,6 +150,8 @@ def _content_of(text: str) -> StepContent:
     values = _known(StepContent, orjson.loads(text))
     for name in ("actions", "reply_actions"):
         values[name] = tuple(Action(**_known(Action, item)) for item in values.get(name, ()))
+    messages = values.get("messages", ())
+    values["messages"] = tuple(PromptMessage(**_known(PromptMessage, m)) for m in messages)
     return StepContent(**values)
 
 

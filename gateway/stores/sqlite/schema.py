@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.stores.sqlite.connection import ConnectionHook
 from gateway.stores.sqlite.migrations import Migration, script
+from gateway.stores.sqlite.pattern_schema import PATTERN_MIGRATIONS
 
 # Why the tables look as they do. A commit costs what it dirties, page by page:
 # - heads are keyed by their history's root first, so that the two heads of a call share a page
@@ -130,7 +131,7 @@ CORE_MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_001_conversations_and_runs", apply=script(_CORE)),
 )
 
-MIGRATIONS: tuple[Migration, ...] = (*CORE_MIGRATIONS,)
+MIGRATIONS: tuple[Migration, ...] = (*CORE_MIGRATIONS, *PATTERN_MIGRATIONS)
 """Every change a file needs, whoever opens it; each part of the store appends to its own list."""
 
 CONNECTION_HOOKS: tuple[ConnectionHook, ...] = ()

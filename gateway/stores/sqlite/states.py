@@ -18,9 +18,9 @@ from gateway.stores.sqlite import codec
 from gateway.stores.sqlite.commits import root_key, save_call
 from gateway.stores.sqlite.database import Database
 
-# The newest messages are looked up first: all but the first request of a long conversation end
-# there, whatever its length.
-_RECENT_DIGESTS = 128
+# The newest messages are looked up first, so that a long history costs no more than a short one.
+# That is enough when a head lies in their newer half: what matters next to it is there too.
+_RECENT_DIGESTS = 64
 
 _COLUMNS = ", ".join(codec.CONVERSATION_COLUMNS)
 
@@ -87,18 +87,17 @@ def _fetch(sql: str, values: tuple[Any, ...], connection: apsw.Connection) -> li
 def _find_heads(
     tenant: str, digests: tuple[bytes, ...], connection: apsw.Connection
 ) -> list[HeadRecord]:
-    root = digests[0]
-    longest_first = digests[::-1]
-    for part in (longest_first[:_RECENT_DIGESTS], longest_first[_RECENT_DIGESTS:]):
-        if not part:
-            break
-        values = (apsw.carray(part), root_key(root), tenant)
-        rows = connection.execute(_FIND_HEADS, values).fetchall()
-        if rows:
-            # Longest first: a later row of the same conversation is a shorter head.
-            longest = {row[1]: row for row in reversed(rows)}
-            return [_head_of(tenant, root, row) for row in reversed(longest.values())]
-    return []
+    root, newest_first = digests[0], digests[::-1]
+
+    def look_up(some: tuple[bytes, ...]) -> list[Any]:
+        values = (apsw.carray(some), root_key(root), tenant)
+        return connection.execute(_FIND_HEADS, values).fetchall()
+
+    rows = look_up(newest_first[:_RECENT_DIGESTS])
+    if len(newest_first) > _RECENT_DIGESTS:
+        near = rows and newest_first.index(rows[0][0]) < _RECENT_DIGESTS // 2
+        rows = rows if near else look_up(newest_first)
+    return [_head_of(tenant, root, row) for row in rows]
 
 
 def _head_of(tenant: str, root: bytes, row: Sequence[Any]) -> HeadRecord:

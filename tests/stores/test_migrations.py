@@ -1,0 +1,175 @@
+"""The schema: made once, brought up to date from any version we ever wrote, never back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from gateway.stores.base import SchemaMismatch
+from gateway.stores.queries import RunFilter
+from gateway.stores.settings import StorageSettings
+from gateway.stores.sqlite.commits import (
+    _FIND_RUN,
+    _UPDATE_CONVERSATION,
+    _UPDATE_RUN,
+)
+from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.migrations import Migration, pending, script
+from gateway.stores.sqlite.runs import SqliteRunStore
+from gateway.stores.sqlite.schema import CORE_MIGRATIONS, MIGRATIONS
+from gateway.stores.sqlite.states import _BRANCHES, _FIND_HEADS, _LOAD, SqliteStateStore
+from tests.stores.builders import (
+    START,
+    TENANT,
+    a_call,
+    a_conversation,
+    a_first_step,
+    a_step,
+    an_injection,
+    history,
+)
+
+FIRST_VERSION = Path(__file__).parent / "fixtures" / "v1.sql"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "gateway.db")
+
+
+@pytest.fixture
+def oldest(path: str) -> str:
+    """A file as the first version wrote it."""
+    connection = apsw.Connection(path)
+    connection.execute(FIRST_VERSION.read_text())
+    connection.close()
+    return path
+
+
+async def _open(path: str, **arguments: Any) -> Database:
+    return await Database.open(StorageSettings(path=path), **arguments)
+
+
+def _schema(connection: apsw.Connection) -> list[Any]:
+    sql = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
+    return connection.execute(sql).fetchall()
+
+
+async def test_the_first_versions_file_still_works(oldest: str) -> None:
+    """A file of the first version opens, shows what is in it, and takes new calls."""
+    database = await _open(oldest)
+    states, runs = SqliteStateStore(database), SqliteRunStore(database)
+    (conversation,) = await states.branches(TENANT, "k")
+    assert (conversation.version, conversation.state) == (2, b'{"v": 2}')
+    heads = await states.find_heads(TENANT, history("task", 5))
+    assert [(head.kind, head.position) for head in heads] == [("reply", 3), ("served", 2)]
+    trace = await runs.get_run("r1", tenant=TENANT)
+    assert trace is not None
+    fired = {"composite": 0.75, "fired": ("streak",), "evidence": {"streak": "bash x4"}}
+    assert trace.steps == (a_first_step(), a_step(1, state="SLOW", failure_type="loop", **fired))
+    assert trace.injections == (an_injection(),)
+    call = a_call(conversation=a_conversation(version=2), steps=(a_step(2),))
+    assert await states.commit(call) == 3
+    assert (await runs.health_summary(RunFilter())).total_steps == 2
+    await database.close()
+
+
+async def test_an_old_file_becomes_like_a_new_one(oldest: str, tmp_path: Path) -> None:
+    """Migrated from the first version or made new: the same tables and indexes."""
+    databases = [await _open(path) for path in (oldest, str(tmp_path / "new.db"))]
+    old, new = [await database.read(_schema) for database in databases]
+    assert old == new
+    for database in databases:
+        assert await database.read(lambda c: pending(c, MIGRATIONS)) == ()
+        await database.close()
+
+
+async def test_a_newer_file_is_refused(path: str) -> None:
+    """A file that knows a change of a later version is refused by name, and left alone."""
+    later = Migration(name="core_999_later", apply=script("CREATE TABLE later (x)"))
+    await (await _open(path, migrations=(*MIGRATIONS, later))).close()
+    with pytest.raises(SchemaMismatch, match=r"newer version.*core_999_later"):
+        await _open(path)
+    reopened = await _open(path, migrations=(*MIGRATIONS, later))
+    assert ("table", "later", "CREATE TABLE later (x)") in await reopened.read(_schema)
+    await reopened.close()
+
+
+async def test_each_change_is_made_once(path: str) -> None:
+    """Opening again, and opening twice at once, applies every migration a single time."""
+    applied: list[str] = []
+
+    def counted(name: str) -> Migration:
+        return Migration(name=name, apply=lambda _connection: applied.append(name))
+
+    migrations = (*CORE_MIGRATIONS, counted("a"), counted("b"))
+    databases = await asyncio.gather(*(_open(path, migrations=migrations) for _ in range(4)))
+    for database in databases:
+        await database.close()
+    migrations = (*migrations, counted("c"))
+    await (await _open(path, migrations=migrations)).close()
+    assert applied == ["a", "b", "c"]
+
+
+async def test_a_failed_change_leaves_no_trace(path: str) -> None:
+    """When a migration fails the file stays as it was, and a repaired one can follow."""
+
+    def broken(connection: apsw.Connection) -> None:
+        connection.execute("CREATE TABLE half (x)")
+        raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        await _open(path, migrations=(*MIGRATIONS, Migration(name="new", apply=broken)))
+    database = await _open(path)
+    assert not [row for row in await database.read(_schema) if row[1] == "half"]
+    await database.close()
+    repaired = Migration(name="new", apply=script("CREATE TABLE half (x)"))
+    await (await _open(path, migrations=(*MIGRATIONS, repaired))).close()
+
+
+def test_names_tell_changes_apart() -> None:
+    """No two migrations of any part share a name."""
+    names = [migration.name for migration in MIGRATIONS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [_FIND_HEADS, _LOAD, _BRANCHES, _FIND_RUN, _UPDATE_CONVERSATION, _UPDATE_RUN],
+    ids=["heads", "load", "branches", "run", "save conversation", "save run"],
+)
+async def test_no_request_scans_a_table(statement: str, database: Database) -> None:
+    """What a request asks of the store is found through indexes."""
+
+    def plan(connection: apsw.Connection) -> list[str]:
+        values = [apsw.carray((b"x",))] if "carray" in statement else [None]
+        values += [None] * (statement.count("?") - 1)
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+        return [row[-1] for row in rows]
+
+    steps = await database.write(plan)
+    assert not [step for step in steps if step.startswith("SCAN") and "d VIRTUAL" not in step]
+
+
+@pytest.mark.parametrize("tenant", [None, TENANT])
+async def test_the_newest_runs_are_read_in_order(tenant: str | None, database: Database) -> None:
+    """The list of runs starts from an index in its own order: no sort of all runs."""
+    seen: list[str] = []
+
+    def explain(connection: apsw.Connection) -> list[Any]:
+        where = "r.tenant = ?" if tenant else "TRUE"
+        sql = f"""
+            SELECT r.id FROM runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk
+            WHERE {where} AND (r.started_at, r.id) < (?, ?)
+            ORDER BY r.started_at DESC, r.id DESC LIMIT 51
+        """
+        values = (*([tenant] if tenant else []), START, "r")
+        return connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
+
+    seen = [row[-1] for row in await database.read(explain)]
+    assert not [step for step in seen if "TEMP B-TREE" in step]
+    assert "runs_by_" in seen[0]
