@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
+from gateway.commands import patterns, recorded
 from gateway.config import DEFAULT_FILE, Settings, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
 
@@ -39,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_check_config(commands)
+    for module in (recorded, patterns):
+        module.add_parser(commands)
     return parser
 
 

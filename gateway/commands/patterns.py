@@ -1,0 +1,171 @@
+"""`gateway patterns`: the pattern library from the command line, also beside a running gateway."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gateway.config import load_settings
+from gateway.embedding import EmbeddingError, open_embedder
+from gateway.errors import ConfigError
+from gateway.library import PatternLibrary
+from gateway.progress import progress_bar
+from gateway.steering.etrace.pattern import Query, Tier
+from gateway.stores.base import StoreError
+from gateway.stores.patterns import PatternFilter, StoredPattern
+from gateway.stores.sqlite.opening import open_gateway_file
+from gateway.stores.sqlite.patterns import SQLitePatternStore
+
+_PAGE = 200
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its verbs."""
+    patterns = commands.add_parser("patterns", help="list, add, search, import, export patterns")
+    verbs = patterns.add_subparsers(required=True, metavar="VERB")
+    listing = _verb(verbs, "list", "patterns, newest first", _list)
+    for parser in (listing, _verb(verbs, "export", "all patterns as JSONL on stdout", _export)):
+        parser.add_argument("--tier", choices=[t.value for t in Tier])
+        parser.add_argument("--failure-type", metavar="TYPE")
+    added = _verb(verbs, "add", "add one pattern given as a JSON object", _add)
+    added.add_argument("pattern", help='for example \'{"tier": "e3", "fields": {...}}\'')
+    imported = _verb(verbs, "import", "add the patterns of a JSONL file", _import)
+    imported.add_argument("file", type=Path)
+    search = _verb(verbs, "search", "what a situation would find", _search)
+    search.add_argument("text", help="the situation in words")
+    search.add_argument("--tier", choices=["e1", "e2"], default="e2")
+    search.add_argument("--failure-type", metavar="TYPE")
+    search.add_argument("--limit", type=int, default=5)
+    delete = _verb(verbs, "delete", "remove a pattern", _delete)
+    delete.add_argument("pattern_id")
+    _verb(verbs, "reindex", "embed the patterns that have no vector of the embedder", _reindex)
+
+
+def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
+    parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
+    parser.add_argument("--tenant", default="", help="whose e1 patterns (default: none)")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout")
+    parser.set_defaults(run=lambda args: asyncio.run(_run(handler, args)))
+    return parser
+
+
+async def _run(handler: Any, args: argparse.Namespace) -> int:
+    try:
+        async with _library(args) as library:
+            return int(await handler(library, args) or 0)
+    except BrokenPipeError:
+        raise
+    except (StoreError, EmbeddingError, ValueError, OSError) as exc:
+        raise ConfigError(str(exc)) from exc
+
+
+@asynccontextmanager
+async def _library(args: argparse.Namespace) -> AsyncIterator[PatternLibrary]:
+    settings = load_settings(args.config)
+    database = await open_gateway_file(settings.storage)
+    try:
+        embedder = await open_embedder(settings.embedding)
+        store = SQLitePatternStore(database)
+        yield await PatternLibrary.open(store, embedder, settings.etraces)
+    finally:
+        await database.close()
+
+
+async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
+    cursor: str | None = None
+    wanted = _filter(args)
+    while True:
+        page = await library.store.list_patterns(wanted, limit=_PAGE, cursor=cursor)
+        for stored in page.patterns:
+            _print(json.dumps(_plain(stored)) if args.json else _line(stored))
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+async def _export(library: PatternLibrary, args: argparse.Namespace) -> None:
+    async for line in library.export_lines(_filter(args)):
+        _print(line)
+
+
+async def _add(library: PatternLibrary, args: argparse.Namespace) -> None:
+    await _take_in(library, [args.pattern], args)
+
+
+async def _import(library: PatternLibrary, args: argparse.Namespace) -> None:
+    lines = args.file.read_text(encoding="utf-8").splitlines()
+    await _take_in(library, lines, args)
+
+
+async def _take_in(library: PatternLibrary, lines: Iterable[str], args: argparse.Namespace) -> None:
+    report = await library.import_lines(lines, args.tenant)
+    counts = {outcome.value: number for outcome, number in report.counts.items()}
+    if args.json:
+        _print(json.dumps(counts))
+    else:
+        _print(", ".join(f"{number} {name}" for name, number in counts.items()))
+
+
+async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
+    query = Query(
+        tier=Tier(args.tier),
+        text=args.text,
+        top_k=args.limit,
+        failure_type=args.failure_type,
+    )
+    gate = library.gates.e1 if args.tier == "e1" else library.gates.e2
+    for match in (await library.look_up(query, args.tenant))[: args.limit]:
+        found = {"similarity": round(match.similarity, 4), "pattern_id": match.pattern.pattern_id}
+        if args.json:
+            _print(json.dumps({**found, "fields": match.pattern.fields}))
+        else:
+            mark = "*" if match.similarity >= gate else " "
+            _print(f"{match.similarity:6.3f}{mark} {match.pattern.pattern_id}")
+    if not args.json:
+        _print(f"  * would be injected (gate {gate:g})")
+
+
+async def _delete(library: PatternLibrary, args: argparse.Namespace) -> int:
+    if await library.store.delete(args.tenant, args.pattern_id):
+        _print(json.dumps({"deleted": args.pattern_id}) if args.json else "deleted")
+        return 0
+    raise ConfigError(f"no pattern {args.pattern_id!r}")
+
+
+async def _reindex(library: PatternLibrary, args: argparse.Namespace) -> None:
+    with progress_bar(sys.stderr) as bar:
+        task = bar.add_task("embedding", total=None)
+        done = await library.reindex(lambda count: bar.update(task, completed=count))
+    _print(json.dumps({"embedded": done}) if args.json else f"{done} patterns embedded")
+
+
+def _filter(args: argparse.Namespace) -> PatternFilter:
+    return PatternFilter(
+        tenant=args.tenant,
+        tier=Tier(args.tier) if args.tier else None,
+        failure_type=args.failure_type,
+    )
+
+
+def _plain(stored: StoredPattern) -> dict[str, Any]:
+    pattern = {**asdict(stored.pattern), "tier": stored.pattern.tier.value}
+    return {**pattern, "counts": dict(stored.counts), "indexed": stored.indexed}
+
+
+def _line(stored: StoredPattern) -> str:
+    pattern = stored.pattern
+    label = pattern.failure_type or "any"
+    injected = stored.counts.get("injected", 0)
+    return f"{pattern.tier.value}  {label:<12} {injected:>6} injected  {pattern.pattern_id}"
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
