@@ -12,7 +12,7 @@ from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamTimeout
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
 from gateway.upstream.deployments import Target
-from gateway.upstream.litellm_lane import chunks, errors, request, sdk
+from gateway.upstream.litellm_lane import chunks, completions, errors, legacy, request, sdk
 from gateway.upstream.litellm_lane.answers import CompleteAnswer, StreamedAnswer
 from gateway.upstream.litellm_lane.transport import SHORTEST_SECRET, Call, current_call
 from gateway.upstream.native import NativeLane
@@ -85,12 +85,14 @@ class LiteLLMLane:
         assert self._sdk is not None
         model = _model(target)
         provider, name = self._sdk.split(model, target.params)
+        speaks_openai = self._sdk.speaks_openai(provider)
+        old_form = legacy.is_legacy(body) and not speaks_openai
         prepared = request.prepare(
-            body,
+            legacy.modernised(body) if old_form else body,
             target.params,
             provider=provider,
             supported=self._sdk.supported(provider, name),
-            speaks_openai=self._sdk.speaks_openai(provider),
+            speaks_openai=speaks_openai,
         )
         streaming = bool(body.get("stream"))
         call.end_marks = request.end_marks(provider, name) if streaming else ()
@@ -105,7 +107,8 @@ class LiteLLMLane:
         )
         passed = _passed_on(call, prepared.dropped)
         if not streaming:
-            return CompleteAnswer(chunks.completion(result.model_dump(), model=name), passed)
+            completion = completions.completion(result.model_dump(), model=name)
+            return CompleteAnswer(legacy.as_legacy(completion) if old_form else completion, passed)
         answer = StreamedAnswer(
             result,
             call,
@@ -114,6 +117,7 @@ class LiteLLMLane:
             ),
             headers=passed,
             include_usage=request.wants_usage(body),
+            legacy=old_form,
         )
         await answer.prime()
         return answer

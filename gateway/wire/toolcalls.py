@@ -8,101 +8,13 @@ out to be an empty placeholder.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gateway.wire.arguments import ArgumentStream, arguments_text
+
 NewId = Callable[[int], str]
 """Makes the id of a call that came without one, from its index."""
-
-_MARK = re.compile(r"\\.|[\\\"{}\[\]]", re.DOTALL)
-_EMPTY_SO_FAR = re.compile(r"\s*\{?\s*\}?\s*")
-
-
-class _ObjectEnd:
-    """Finds where the first JSON object of a text that comes in fragments ends."""
-
-    __slots__ = ("_depth", "_escaped", "_quoted")
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._quoted = False
-        self._escaped = False
-
-    def feed(self, text: str) -> int | None:
-        """The offset in `text` just behind the object, or None when it goes on."""
-        start, self._escaped = int(self._escaped), False
-        for match in _MARK.finditer(text, start):
-            mark = match.group()
-            if mark == "\\":
-                self._escaped = self._quoted
-            elif mark == '"':
-                self._quoted = not self._quoted
-            elif len(mark) == 1 and not self._quoted:
-                self._depth += 1 if mark in "{[" else -1
-                if self._depth <= 0:
-                    return match.end()
-        return None
-
-
-class _Arguments:
-    """The arguments of one call: what may be sent on, and what is noise.
-
-    Noise is an empty placeholder `{}` in front of the real object, and anything behind it: the
-    object once more, or a closing `{}`. Text that does not start as an object is left alone.
-    """
-
-    __slots__ = ("_end", "_free", "_held", "complete", "sent")
-
-    def __init__(self) -> None:
-        self.sent = False
-        self._restart()
-
-    def _restart(self) -> None:
-        self._end = _ObjectEnd()
-        self._free = False
-        self._held = ""
-        self.complete = False
-
-    def push(self, text: str) -> str:
-        """The part of the arguments so far that may be sent now; often exactly `text`."""
-        out = ""
-        while text:
-            if self.complete:
-                if self.sent or not text.lstrip().startswith("{"):
-                    break
-                self._restart()
-            piece = text if self._free else self._one_object(text)
-            out += self._release(piece)
-            text = text[len(piece) :]
-        return out
-
-    def _one_object(self, text: str) -> str:
-        end = None
-        if self.sent or (self._held + text).strip():
-            if not self.sent and not (self._held + text).lstrip().startswith("{"):
-                self._free = True
-                return text
-            end = self._end.feed(text)
-        self.complete = end is not None
-        return text if end is None else text[:end]
-
-    def _release(self, piece: str) -> str:
-        self._held += piece
-        if not self.sent and not self._free and _EMPTY_SO_FAR.fullmatch(self._held):
-            return ""
-        self.sent = self.sent or bool(self._held)
-        out, self._held = self._held, ""
-        return out
-
-    def finish(self, *, cut: bool) -> str:
-        """What was held back; a call without any arguments gets `{}` unless the reply was cut."""
-        out, self._held = self._held, ""
-        if self.sent or cut or out.strip() == "{":
-            return out
-        self.sent = True
-        return out if self.complete else "{}"
 
 
 class _Call:
@@ -116,7 +28,7 @@ class _Call:
         self.name: str | None = None
         self.slot = slot
         self.announced = False
-        self.arguments = _Arguments()
+        self.arguments = ArgumentStream()
         self.pending = ""
         self.extras: dict[str, Any] = {}
 
@@ -261,7 +173,7 @@ def _repair_call(
         return None
     id = _unused(_text(call.get("id")) or new_id(index), taken)
     taken.add(id)
-    arguments = _Arguments()
+    arguments = ArgumentStream()
     text = arguments.push(arguments_text(function.get("arguments"))) + arguments.finish(cut=cut)
     extras: dict[str, Any] = {}
     _collect_extras(extras, call, function)
@@ -280,13 +192,6 @@ def finish_reason(reason: str | None, calls: int) -> str | None:
     if not calls and reason == "tool_calls":
         return "stop"
     return reason
-
-
-def arguments_text(value: object) -> str:
-    """Arguments as the string the API promises: null is empty, an object is serialised."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _text(value: object) -> str | None:

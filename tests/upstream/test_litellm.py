@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
 
 from gateway.config import TimeoutSettings
 from gateway.testing import Reply, ScriptedUpstream, ToolCall, Usage
@@ -149,6 +151,84 @@ async def test_usage_is_streamed_only_when_asked_for(
         assert chunks[-1]["choices"] == []
 
 
+async def test_the_official_client_can_join_every_stream(
+    lane: LiteLLMLane, upstream: ScriptedUpstream
+) -> None:
+    """Thinking, text and parallel calls add up in OpenAI's own accumulator."""
+    upstream.script(Reply("Sure.", reasoning="Let me think", signature="c2ln", tool_calls=CALLS))
+    body = a_body(tools=[READ], stream=True, stream_options={"include_usage": True})
+    state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
+    for chunk in (await read_events(await lane.send(a_target(upstream), body, [])))[:-1]:
+        state.handle_chunk(ChatCompletionChunk.model_validate(chunk))
+    whole = state.get_final_completion()
+    message = whole.choices[0].message
+    assert (message.content, whole.choices[0].finish_reason) == ("Sure.", "tool_calls")
+    assert [
+        (call.id, call.function.name, json.loads(call.function.arguments))
+        for call in message.tool_calls or ()
+        if call.type == "function"
+    ] == [(call.id, call.name, call.value) for call in CALLS]
+    thinking = message.model_extra["thinking_blocks"] if message.model_extra else []
+    assert [(block["thinking"], block["signature"]) for block in thinking] == [
+        ("Let me think", "c2ln")
+    ]
+    assert whole.usage is not None
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_the_old_form_of_tools_is_spoken_both_ways(
+    lane: LiteLLMLane, upstream: ScriptedUpstream, streaming: bool
+) -> None:
+    """`functions` reach the provider as tools, the call comes back as `function_call`."""
+    upstream.script(Reply(tool_calls=(ToolCall("read", {"path": "x"}),)))
+    body = a_body(functions=[READ["function"]], function_call={"name": "read"}, stream=streaming)
+    called = {"name": "read", "arguments": "{}"}
+    body["messages"] += [
+        {"role": "assistant", "content": None, "function_call": called},
+        {"role": "function", "name": "read", "content": "text"},
+    ]
+    answer = await lane.send(a_target(upstream), body, [])
+    if streaming:
+        chunks = await read_events(answer)
+        parts = [c["choices"][0]["delta"].get("function_call", {}) for c in chunks[:-1]]
+        function = {
+            key: "".join(part.get(key, "") for part in parts) for key in ("name", "arguments")
+        }
+        reasons = finish_reasons(chunks)
+    else:
+        choice = (await read_json(answer))["choices"][0]
+        function, reasons = choice["message"]["function_call"], [choice["finish_reason"]]
+    assert (function["name"], json.loads(function["arguments"])) == ("read", {"path": "x"})
+    assert reasons == ["function_call"]
+    sent = upstream.last.json
+    assert sent["tools"][0]["name"] == "read"
+    assert sent["tool_choice"] == {"type": "tool", "name": "read"}
+    _, asked, result = sent["messages"]
+    assert asked["content"][0]["id"] == result["content"][0]["tool_use_id"]
+    assert b"x-gateway-dropped-params" not in dict(answer.headers)
+
+
+async def test_arguments_sent_with_the_start_of_a_call_are_not_lost(
+    lane: LiteLLMLane, upstream: ScriptedUpstream
+) -> None:
+    """Servers that imitate Anthropic may send the whole input at once instead of in deltas."""
+    block = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"path": "ä"}}
+    turn: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "m", "model": "c", "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {}},
+        {"type": "message_stop"},
+    ]
+    raw = tuple(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in turn)
+    upstream.script(Reply(raw=raw, content_type="text/event-stream"))
+    body = a_body(tools=[READ], stream=True)
+    chunks = await read_events(await lane.send(a_target(upstream), body, []))
+    (call,) = message_of(chunks)["tool_calls"]
+    assert json.loads(call["arguments"]) == {"path": "ä"}
+    assert finish_reasons(chunks) == ["tool_calls"]
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_signed_thinking_survives_the_round_trip(
     lane: LiteLLMLane, upstream: ScriptedUpstream, streaming: bool
@@ -225,6 +305,7 @@ async def test_the_history_of_an_agent_is_translated_without_loss(
         {"role": "assistant", "content": None, "refusal": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "call:1", "content": [{"type": "text", "text": "one"}]},
         {"role": "tool", "tool_call_id": "call_2", "content": ""},
+        {"role": "assistant", "content": ""},
         {"role": "assistant", "content": "Done", "annotations": [], "audio": None},
         {"role": "user", "content": "and now?", "name": "me"},
     ]

@@ -281,6 +281,39 @@ async def test_an_unknown_provider_is_an_error_of_the_request(lane: LiteLLMLane)
     assert not failed.retryable
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": "nonsense"},
+        {"messages": [1, None]},
+        {"messages": [{"role": "user", "content": None}]},
+        {"messages": [{"role": "system", "content": "alone"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"max_tokens": "many"},
+        {"tools": "x"},
+        {"tools": [{"type": "function"}]},
+        {"tool_choice": 7},
+        {"response_format": "json"},
+    ],
+)
+async def test_a_request_that_cannot_be_translated_is_a_400(
+    lane: LiteLLMLane, upstream: ScriptedUpstream, fields: dict[str, Any]
+) -> None:
+    """The client's mistake is its own error, told without a traceback or a path of ours."""
+    body = {**a_body(), **fields}
+    try:
+        answer = await lane.send(a_target(upstream), body, [])
+    except UpstreamFailure as exc:
+        failed = exc
+    else:
+        await answer.aclose()  # translated after all: the provider would judge it
+        return
+    assert (failed.status, failed.type) == (400, "invalid_request_error")
+    assert "\n" not in failed.message
+    assert "litellm" not in failed.message
+    assert not upstream.requests
+
+
 async def closed_within(upstream: ScriptedUpstream, limit_s: float) -> float:
     """Seconds until the provider sees its newest request abandoned."""
     started = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from gateway.upstream.base import RawHeaders
-from gateway.upstream.litellm_lane import chunks, errors
+from gateway.upstream.litellm_lane import chunks, completions, errors, legacy
 from gateway.upstream.litellm_lane.transport import Call
 
 _END = object()
@@ -59,15 +59,18 @@ class StreamedAnswer:
         *,
         headers: RawHeaders,
         include_usage: bool,
+        legacy: bool = False,
     ) -> None:
         self._source = source
         self._call = call
         self._out = out
         self._include_usage = include_usage
+        self._legacy = legacy
         self._received = _received(source)
         self._pending = b""
         self._ended = False
         self.status = 200
+        self.usage: dict[str, Any] | None = None
         self.headers: RawHeaders = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             *headers,
@@ -112,17 +115,24 @@ class StreamedAnswer:
     async def _next(self) -> bytes:
         while True:
             try:
-                chunk = await anext(self._received, _END)
+                ready = await self._step()
             except Exception as exc:
                 if not self._complete:
                     raise errors.failure(exc, self._call, streaming=True) from exc
-                chunk = _END  # broken off behind the finish reason: nothing is missing
-            if chunk is _END:
+                ready = None  # broken off behind the finish reason: nothing is missing
+            if ready is None:
                 return await self._finish()
-            ready = self._out.push(self._as_mapping(chunk))
-            self.usage = self._out.usage
             if ready:
-                return b"".join(b"data: %b\n\n" % encode(item) for item in ready)
+                return self._encoded(ready)
+
+    async def _step(self) -> list[dict[str, Any]] | None:
+        """The chunks to send for the next one received; None at the end."""
+        chunk = await anext(self._received, _END)
+        if chunk is _END:
+            return None
+        ready = self._out.push(self._as_mapping(chunk))
+        self.usage = self._out.usage
+        return ready
 
     async def _finish(self) -> bytes:
         self._out.end(getattr(self._source, "received_finish_reason", None))
@@ -130,12 +140,17 @@ class StreamedAnswer:
             raise errors.unfinished(self._call)
         await self.aclose()
         last = self._out.finish(include_usage=self._include_usage)
-        return b"".join(b"data: %b\n\n" % encode(item) for item in last) + b"data: [DONE]\n\n"
+        return self._encoded(last) + b"data: [DONE]\n\n"
+
+    def _encoded(self, chunks: list[dict[str, Any]]) -> bytes:
+        if self._legacy:
+            chunks = [legacy.as_legacy(chunk) for chunk in chunks]
+        return b"".join(b"data: %b\n\n" % encode(chunk) for chunk in chunks)
 
     def _as_mapping(self, chunk: Any) -> Mapping[str, Any]:
         """One chunk of any of the kinds LiteLLM's adapters give, as OpenAI's JSON."""
         if isinstance(chunk, dict) and "text" in chunk:
-            return chunks.from_generic(chunk, finished=self._out.complete) or {}
+            return completions.from_generic(chunk, finished=self._out.complete) or {}
         if isinstance(chunk, dict):
             return chunk
         if not hasattr(chunk, "choices"):
@@ -150,11 +165,13 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
     spends four fifths of the CPU of a stream; the adapter below it has none of these faults.
     """
     if hasattr(source, "model_dump"):
-        yield chunks.as_chunk(source.model_dump())
+        yield completions.as_chunk(source.model_dump())
         return
     if getattr(source, "completion_stream", _END) is None:
         await source.fetch_stream()
     inner = getattr(source, "completion_stream", source)
+    if hasattr(inner, "chunk_parser"):
+        _keep_early_input(inner)
     if hasattr(inner, "__aiter__"):
         async for chunk in inner:
             yield chunk
@@ -162,3 +179,22 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
     steps: Iterator[Any] = iter(inner)
     while (chunk := await asyncio.to_thread(next, steps, _END)) is not _END:
         yield chunk
+
+
+def _keep_early_input(adapter: Any) -> None:
+    """Let arguments through that come with the start of a tool call.
+
+    Anthropic sends them in deltas; servers that imitate it send them at once, and LiteLLM's adapter
+    takes that for the usual empty placeholder.
+    """
+    parse = adapter.chunk_parser
+
+    def parse_with_input(chunk: Any) -> Any:
+        parsed = parse(chunk)
+        block = chunk.get("content_block") if isinstance(chunk, dict) else None
+        if isinstance(block, dict) and block.get("type") == "tool_use" and block.get("input"):
+            for call in parsed.choices[0].delta.tool_calls or ():
+                call.function.arguments = json.dumps(block["input"], ensure_ascii=False)
+        return parsed
+
+    adapter.chunk_parser = parse_with_input

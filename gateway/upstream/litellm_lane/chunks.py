@@ -1,4 +1,4 @@
-"""LiteLLM's answers -> completions and chunks as OpenAI's API sends them. Pure.
+"""LiteLLM's chunks -> the chunks of OpenAI's API. Pure.
 
 One id, model and creation time for the whole stream; the role once; tool calls repaired; signed
 thinking whole instead of in pieces; the finish reason last, once, and only if the provider gave
@@ -11,28 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.upstream.litellm_lane.completions import (
+    CUT,
+    HEAD_KEYS,
+    SERVER_CALL,
+    Json,
+    clean_usage,
+    drop_doubled_fields,
+    finish_of,
+)
 from gateway.wire import toolcalls
-
-Json = dict[str, Any]
-
-# What providers call the end of a turn, where LiteLLM lets it through untranslated.
-# Source: stop reasons of Anthropic Messages, Bedrock Converse, Cohere Chat, Gemini.
-_FINISH = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "eos": "stop",
-    "complete": "stop",
-    "tool_use": "tool_calls",
-    "tool_call": "tool_calls",
-    "max_tokens": "length",
-    "model_length": "length",
-    "refusal": "content_filter",
-    "safety": "content_filter",
-}
-_CUT = frozenset({"length", "content_filter"})
-# Tools that ran at the provider: LiteLLM lists them as calls, and an agent would try to run them.
-_SERVER_CALL = "srvtoolu_"
-_HEAD_KEYS = frozenset({"id", "object", "created", "model", "choices", "usage", "stream_options"})
 
 
 @dataclass(slots=True)
@@ -70,7 +58,7 @@ class ChunkStream:
         if isinstance(usage, Mapping) and any(usage.values()):
             reasoned = any(choice.reasoned for choice in self._choices.values())
             self.usage = clean_usage(usage, reasoned=reasoned)
-        extras = {k: v for k, v in chunk.items() if k not in _HEAD_KEYS and v}
+        extras = {k: v for k, v in chunk.items() if k not in HEAD_KEYS and v}
         out: list[Json] = []
         for choice in chunk.get("choices") or ():
             out += self._push_choice(choice, extras)
@@ -79,13 +67,13 @@ class ChunkStream:
     def end(self, reason: str | None) -> None:
         """The finish reason of an adapter that keeps it apart from its chunks, if it has one."""
         for choice in self._choices.values():
-            choice.finish_reason = choice.finish_reason or _finish(reason)
+            choice.finish_reason = choice.finish_reason or finish_of(reason)
 
     def finish(self, *, include_usage: bool) -> list[Json]:
         """The last chunks: what was held back, one finish reason per choice, usage if wanted."""
         out: list[Json] = []
         for index, choice in sorted(self._choices.items()):
-            cut = choice.finish_reason in _CUT
+            cut = choice.finish_reason in CUT
             rest = choice.calls.finish(cut=cut)
             if rest:
                 out.append(self._chunk([_one(index, {"tool_calls": rest})]))
@@ -119,7 +107,7 @@ class ChunkStream:
             state = self._choices[index] = _Choice(toolcalls.ToolCallStream(self._new_id))
             delta = {"role": "assistant", "content": "", **delta}
         if choice.get("finish_reason"):
-            state.finish_reason = _finish(choice["finish_reason"])
+            state.finish_reason = finish_of(choice["finish_reason"])
         state.reasoned = state.reasoned or "reasoning_content" in delta
         self._repair_calls(state, delta)
         _join_thinking(state, delta)
@@ -144,74 +132,8 @@ class ChunkStream:
             delta["tool_calls"] = sent
 
 
-def completion(answer: Mapping[str, Any], *, model: str) -> Json:
-    """LiteLLM's complete answer as OpenAI's API would give it."""
-    out: Json = {key: value for key, value in answer.items() if key in _HEAD_KEYS or value}
-    out.pop("stream_options", None)
-    out["object"] = "chat.completion"
-    out["model"] = out.get("model") or model
-    out["choices"] = [_clean_choice(choice, str(out.get("id"))) for choice in out["choices"]]
-    if isinstance(out.get("usage"), Mapping):
-        reasoned = any("reasoning_content" in c["message"] for c in out["choices"])
-        out["usage"] = clean_usage(out["usage"], reasoned=reasoned)
-    return out
-
-
-def as_chunk(completion: Mapping[str, Any]) -> Json:
-    """A complete answer as the single chunk of a stream."""
-    choices = [
-        {**{k: v for k, v in choice.items() if k != "message"}, "delta": choice["message"]}
-        for choice in completion["choices"]
-    ]
-    for choice in choices:
-        calls = choice["delta"].get("tool_calls") or ()
-        for slot, call in enumerate(calls):
-            call["index"] = slot
-    return {**completion, "choices": choices}
-
-
-def from_generic(chunk: Mapping[str, Any], *, finished: bool) -> Json | None:
-    """LiteLLM's `GenericStreamingChunk` as a chunk; None when there is nothing in it.
-
-    `finished`: a finish reason is known; then the one of an empty end marker is not heeded.
-    """
-    extras = chunk.get("provider_specific_fields") or {}
-    text, call, usage = chunk.get("text"), chunk.get("tool_use"), chunk.get("usage")
-    reason = chunk.get("finish_reason") or None
-    if reason and finished and not (text or call):
-        reason = None
-    if not (text or call or usage or reason or extras):
-        return None
-    delta = {"content": text, "tool_calls": [call] if call else None, **extras}
-    choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return {"choices": [choice], "usage": usage}
-
-
-def clean_usage(usage: Mapping[str, Any], *, reasoned: bool) -> Json:
-    """Usage without nulls, and without the zero LiteLLM puts for reasoning nobody counted."""
-    out: Json = without_nulls(usage)
-    details = out.get("completion_tokens_details")
-    if reasoned and details and details.get("reasoning_tokens") == 0:
-        details.pop("reasoning_tokens")
-        details.pop("text_tokens", None)
-        if not details:
-            del out["completion_tokens_details"]
-    return out
-
-
-def without_nulls(value: Any) -> Any:
-    """A JSON value without the null members of its objects."""
-    if isinstance(value, Mapping):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return value
-
-
 def _one(index: int, delta: Json, *, finish_reason: str | None = None) -> Json:
     return {"index": index, "delta": delta, "finish_reason": finish_reason}
-
-
-def _finish(reason: Any) -> str | None:
-    return _FINISH.get(str(reason).lower(), str(reason)) if reason else None
 
 
 def _clean_delta(delta: Mapping[str, Any]) -> Json:
@@ -220,26 +142,14 @@ def _clean_delta(delta: Mapping[str, Any]) -> Json:
         for key, value in delta.items()
         if key != "role" and value is not None and value not in ("", [], {})
     }
-    _drop_doubled_thinking(out)
+    drop_doubled_fields(out)
     return out
-
-
-def _drop_doubled_thinking(message: Json) -> None:
-    """LiteLLM puts thinking blocks both beside the content and among provider fields."""
-    fields = message.get("provider_specific_fields")
-    if not isinstance(fields, Mapping):
-        return
-    kept = {k: v for k, v in fields.items() if k not in message and v is not None}
-    if kept:
-        message["provider_specific_fields"] = kept
-    else:
-        del message["provider_specific_fields"]
 
 
 def _is_server(call: Any, state: _Choice) -> bool:
     """Whether a delta belongs to a tool that ran at the provider."""
     slot, id = call.get("index"), call.get("id")
-    if id and str(id).startswith(_SERVER_CALL):
+    if id and str(id).startswith(SERVER_CALL):
         state.server_slots.add(slot)
     elif id:
         state.server_slots.discard(slot)
@@ -263,31 +173,3 @@ def _join_thinking(state: _Choice, delta: Json) -> None:
     if whole:
         state.thinking_blocks += len(whole)
         delta["thinking_blocks"] = whole
-
-
-def _clean_choice(choice: Mapping[str, Any], id: str) -> Json:
-    message = {key: value for key, value in choice["message"].items() if value or key == "content"}
-    _drop_doubled_thinking(message)
-    calls = [
-        call
-        for call in message.get("tool_calls") or ()
-        if not str(call.get("id") or "").startswith(_SERVER_CALL)
-    ]
-    if "tool_calls" in message:
-        message["tool_calls"] = calls
-    reason = _finish(choice.get("finish_reason"))
-    stem = id.removeprefix("chatcmpl-")
-    count = toolcalls.repair_message(
-        message, lambda index: f"call_{stem}_{index}", cut=reason in _CUT
-    )
-    rest = {
-        key: value
-        for key, value in choice.items()
-        if key not in ("message", "finish_reason") and value
-    }
-    return {
-        "index": rest.pop("index", 0),
-        "message": {"role": "assistant", "content": None, **message},
-        **rest,
-        "finish_reason": toolcalls.finish_reason(reason, count),
-    }

@@ -66,7 +66,9 @@ _CONTENT_POLICY = re.compile(
 )
 _BAD_KEY = re.compile(r"api key (not valid|expired|not found)|api_key_invalid", re.IGNORECASE)
 _URL_KEY = re.compile(r"([?&](?:key|api_key|token|signature)=)[^&\s\"']+", re.IGNORECASE)
-_LITELLM_PREFIX = re.compile(r"^(litellm\.)?\w+(Error|Timeout|Exception)?: (\w+Exception - )?")
+_LITELLM_PREFIX = re.compile(r"^((litellm\.)?\w+(Error|Timeout|Exception): |\w+Exception - )+")
+# What to set in LiteLLM is no advice for a client of the gateway.
+_LITELLM_ADVICE = re.compile(r"[,.]?\s*(or|To [^.`]{0,60}) set `litellm\b.*", re.IGNORECASE)
 _DATA_LINE = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
 
 
@@ -84,11 +86,7 @@ def failure(error: BaseException, call: Call, *, streaming: bool = False) -> Ups
         return _from_answer(call.status, call.headers, call.error_body, hidden)
     if call.status is not None:
         return _from_body(error, call, hidden, streaming=streaming)
-    status = _status_code(error) or 500
-    message = _LITELLM_PREFIX.sub("", str(getattr(error, "message", None) or error))
-    if isinstance(error, ImportError):
-        message = f"the provider needs a package that is not installed: {error}"
-    return _build(status, hide(message, hidden), retryable=False, answered=False)
+    return _before_sending(error, hidden)
 
 
 def unfinished(call: Call) -> UpstreamFailure:
@@ -97,6 +95,29 @@ def unfinished(call: Call) -> UpstreamFailure:
         return call.failure
     return UpstreamMalformed(
         "the provider's stream ended before the end of its turn", retryable=True
+    )
+
+
+def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
+    """A request that LiteLLM could not turn into one of the provider's.
+
+    Its words end where a traceback, the messages or a bug report's address begin.
+    """
+    text = str(getattr(error, "message", None) or error)
+    reason = _LITELLM_PREFIX.sub("", text.strip().partition("\n")[0])
+    reason = _LITELLM_ADVICE.sub("", reason)
+    if isinstance(error, ImportError):
+        message = f"the provider needs a package that is not installed: {reason}"
+        return _build(500, message, type="server_error", retryable=False, answered=False)
+    status = _status_code(error)
+    if status in (401, 403, 404):
+        return _build(status, hide(reason, secrets), retryable=False, answered=False)
+    return _build(
+        400,
+        hide(f"the request cannot be translated for the provider: {reason}", secrets),
+        code="untranslatable_request",
+        retryable=False,
+        answered=False,
     )
 
 

@@ -32,6 +32,15 @@ def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]
     return list(messages)
 
 
+def without_empty_turns(messages: Sequence[Any]) -> list[Any]:
+    """The messages without assistant turns in which nothing was said or done.
+
+    Agents echo them; other wires refuse empty text, and LiteLLM would put a sentence of its own
+    into the conversation.
+    """
+    return [message for message in messages if not _is_empty_turn(message)]
+
+
 def lacks_thinking(messages: Sequence[Any]) -> bool:
     """Whether the newest tool-calling turn came back without its signed thinking.
 
@@ -52,6 +61,13 @@ def copied(value: Any) -> Any:
         return orjson.loads(orjson.dumps(value))
     except (TypeError, ValueError):  # integers above 64 bits, lone surrogates
         return json.loads(json.dumps(value))
+
+
+def _is_empty_turn(message: Any) -> bool:
+    if not isinstance(message, Mapping) or message.get("role") != "assistant":
+        return False
+    kept = ("content", "tool_calls", "function_call", "thinking_blocks", "audio", "refusal")
+    return not any(message.get(key) for key in kept)
 
 
 def _put_call_right(call: dict[str, Any], *, keep_signatures: bool) -> None:

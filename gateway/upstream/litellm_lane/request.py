@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.upstream.litellm_lane.messages import copied, lacks_thinking, translatable
+from gateway.upstream.litellm_lane.messages import (
+    copied,
+    lacks_thinking,
+    translatable,
+    without_empty_turns,
+)
 
 # Source: OpenAI API reference, "Create chat completion"; `thinking` is LiteLLM's extension.
 OPENAI_PARAMS = frozenset(
@@ -107,6 +112,8 @@ def prepare(
     kwargs.update(copied(known))
     gemini = _FAMILY.get(provider, provider) == "gemini"
     sent_messages = copied(body.get("messages") or [])
+    if not speaks_openai:
+        sent_messages = without_empty_turns(sent_messages)
     kwargs["messages"] = translatable(sent_messages, keep_signatures=gemini)
     if lacks_thinking(sent_messages) and not (speaks_openai or gemini):
         dropped += [key for key in ("thinking", "reasoning_effort") if kwargs.pop(key, None)]
@@ -114,7 +121,7 @@ def prepare(
         kwargs["extra_body"] = {**(kwargs.get("extra_body") or {}), **copied(unknown)}
     else:
         native = _NATIVE_FIELDS.get(_FAMILY.get(provider, provider), frozenset({"top_k"}))
-        kwargs.update({key: value for key, value in unknown.items() if key in native})
+        kwargs.update(copied({key: value for key, value in unknown.items() if key in native}))
         dropped += [key for key in unknown if key not in native]
     reported = [key for key in dict.fromkeys(dropped) if sent.get(key) != _HARMLESS.get(key, ...)]
     return Prepared(kwargs=kwargs, dropped=tuple(reported))

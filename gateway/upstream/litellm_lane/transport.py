@@ -137,7 +137,7 @@ class CallTransport(httpx.AsyncBaseTransport):
                 request.method, request.url, request.headers.raw, content
             )
         except UpstreamFailure as exc:
-            raise call.failed(exc) from exc
+            raise (call.failed(exc) if watched else httpx.NetworkError(exc.message)) from exc
         if watched:
             call.note_answer(answer)
         body = _WatchedBody(answer, call)
