@@ -1,0 +1,229 @@
+"""What a model can do and what it costs, from the list LiteLLM ships.
+
+The list is 3 MB of JSON with 4,000 models; parsed it would take 25 MB. So the file is mapped and
+only the places of the entries are noted (0.6 MB, 8 ms); an entry is parsed when it is asked for,
+and the answer is kept. LiteLLM itself is not imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import mmap
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gateway.upstream.charges import Rates, charge, tokens_of
+
+LIST_NAME = "model_prices_and_context_window_backup.json"
+
+_ABOVE = re.compile(r"_above_(\d+)k_tokens$")
+_DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d|latest|\d{3})$")
+_OBJECT = re.compile(rb'"\s*:\s*\{')
+_NAME_BYTES = 256
+_ENTRY_BYTES = 1 << 14  # ten times the longest entry
+_MOST_KEPT = 1024
+
+# A deployment's provider -> the names under which the list files its models.
+_FILED_UNDER = {
+    "azure": ("azure", "azure_ai", "openai"),
+    "bedrock": ("bedrock", "bedrock_converse"),
+    "bedrock_converse": ("bedrock", "bedrock_converse"),
+    "cohere": ("cohere", "cohere_chat"),
+    "cohere_chat": ("cohere", "cohere_chat"),
+    "ollama_chat": ("ollama",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """One model of the list. A capability is None when the list is silent about it."""
+
+    provider: str | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    tools: bool | None = None
+    parallel_tools: bool | None = None
+    vision: bool | None = None
+    response_schema: bool | None = None
+    reasoning: bool | None = None
+    prompt_caching: bool | None = None
+    rates: Rates = field(default_factory=Rates)
+
+    tiers: tuple[tuple[int, Rates], ...] = ()
+    """(prompt tokens above which they apply, rates), the highest first."""
+
+    def cost(self, usage: Mapping[str, Any]) -> float | None:
+        """What `usage` costs in US dollars; None when the model has no prices per token."""
+        tokens = tokens_of(usage)
+        above = (rates for threshold, rates in self.tiers if tokens.prompt > threshold)
+        return charge(tokens, next(above, self.rates))
+
+
+class PriceList:
+    """Looks models up in a list file; safe to share between threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Map `path`. Raises: OSError when it cannot be read."""
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._places = _places(self._map)
+        self._look_up = functools.lru_cache(maxsize=_MOST_KEPT)(self._search)
+
+    def capabilities(self, model: str) -> ModelInfo | None:
+        """The entry of `model` (`provider/name` or a bare name); None for one the list lacks."""
+        return self._look_up(model)
+
+    def cost(self, model: str, usage: Mapping[str, Any]) -> float | None:
+        """What a call cost in US dollars; None for an unknown model or one without token prices.
+
+        `usage` may have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens
+        read from and written to the provider's cache are charged as such, where the list has the
+        rates; the rates of long prompts apply to the whole call.
+        """
+        info = self.capabilities(model)
+        return None if info is None else info.cost(usage)
+
+    def _search(self, model: str) -> ModelInfo | None:
+        for name, owners in _spellings(model):
+            entry = self._entry(name)
+            if entry is not None and (owners is None or _owned(entry, owners)):
+                return _info(entry)
+        return None
+
+    def _entry(self, name: str) -> Mapping[str, Any] | None:
+        place = self._places.get(name)
+        if place is None or name == "sample_spec":
+            return None
+        text = self._map[place : place + _ENTRY_BYTES].decode("utf-8", "replace")
+        try:
+            entry, _ = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            return None
+        # An object inside an entry has a name too, and neither of these.
+        return entry if "litellm_provider" in entry or "mode" in entry else None
+
+
+def _places(text: mmap.mmap) -> dict[str, int]:
+    """Name of every object in the list -> where it begins; the first of a name counts.
+
+    Looks for what follows a name, which is ten times faster than looking for names.
+    """
+    places: dict[str, int] = {}
+    for found in _OBJECT.finditer(text):
+        end = found.start()
+        start = text.rfind(b'"', max(0, end - _NAME_BYTES), end) + 1
+        places.setdefault(text[start:end].decode("utf-8", "replace"), found.end() - 1)
+    return places
+
+
+@functools.cache
+def default_list() -> PriceList | None:
+    """The list in the installed LiteLLM; None when it is not installed."""
+    spec = importlib.util.find_spec("litellm")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder) / LIST_NAME
+        if path.is_file():
+            return PriceList(path)
+    return None
+
+
+def capabilities(model: str) -> ModelInfo | None:
+    """What `model` can do, from the installed list; None when it is unknown."""
+    prices = default_list()
+    return None if prices is None else prices.capabilities(model)
+
+
+def cost(model: str, usage: Mapping[str, Any]) -> float | None:
+    """What a call of `model` cost in US dollars, from the installed list; None when unknown."""
+    prices = default_list()
+    return None if prices is None else prices.cost(model, usage)
+
+
+def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
+    """Names to look for, and the owners an entry under that name must have (None: any).
+
+    Without its provider a name is another model's unless the list files it under that provider: a
+    price of OpenAI's says nothing about a server of one's own with the same model name.
+    """
+    model = re.sub(r"^([a-z_]+):(?=[^/]+$)", r"\1/", model)
+    provider, slash, name = model.partition("/")
+    owners = _FILED_UNDER.get(provider, (provider,)) if slash else None
+    yield model, None
+    if slash:
+        yield name, owners
+    if _DATE.search(model):
+        yield _DATE.sub("", model), None
+        if slash:
+            yield _DATE.sub("", name), owners
+
+
+def _owned(entry: Mapping[str, Any], owners: tuple[str, ...]) -> bool:
+    """Whether an entry belongs to one of the providers; Vertex files by the maker of the model."""
+    owner = str(entry.get("litellm_provider"))
+    return any(owner == known or owner.startswith(f"{known}-") for known in owners)
+
+
+def _info(entry: Mapping[str, Any]) -> ModelInfo:
+    thresholds = {
+        int(found.group(1)) * 1000 for name in entry if (found := _ABOVE.search(name)) is not None
+    }
+    base = _rates(entry, "")
+    tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
+    return ModelInfo(
+        provider=_text(entry.get("litellm_provider")),
+        max_input_tokens=_tokens_or_none(entry, "max_input_tokens", "max_tokens"),
+        max_output_tokens=_tokens_or_none(entry, "max_output_tokens", "max_tokens"),
+        tools=_flag(entry, "supports_function_calling"),
+        parallel_tools=_flag(entry, "supports_parallel_function_calling"),
+        vision=_flag(entry, "supports_vision"),
+        response_schema=_flag(entry, "supports_response_schema"),
+        reasoning=_flag(entry, "supports_reasoning"),
+        prompt_caching=_flag(entry, "supports_prompt_caching"),
+        rates=base,
+        tiers=tuple(sorted(tiers, key=lambda tier: -tier[0])),
+    )
+
+
+_RATE_KEYS = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cache_read": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+    "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
+    "reasoning": "output_cost_per_reasoning_token",
+    "audio_input": "input_cost_per_audio_token",
+    "audio_output": "output_cost_per_audio_token",
+}
+
+
+def _rates(entry: Mapping[str, Any], suffix: str, base: Rates | None = None) -> Rates:
+    """The rates under keys that end in `suffix`; what is missing there is as in `base`."""
+    found: dict[str, float | None] = {}
+    for field_name, key in _RATE_KEYS.items():
+        value = entry.get(key + suffix)
+        fallback = None if base is None else getattr(base, field_name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        found[field_name] = float(value) if number and value is not None else fallback
+    return Rates(**found)
+
+
+def _tokens_or_none(entry: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = entry.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return int(value)
+    return None
+
+
+def _flag(entry: Mapping[str, Any], name: str) -> bool | None:
+    value = entry.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,271 @@
+"""Capabilities and costs, read from the list that LiteLLM ships."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.upstream import prices
+from gateway.upstream.charges import Rates
+from gateway.upstream.litellm_lane import sdk
+from gateway.upstream.prices import ModelInfo, PriceList
+
+MODELS: dict[str, dict[str, Any]] = {
+    "sample_spec": {"mode": "one of: chat", "litellm_provider": "see the docs"},
+    "smart-1": {
+        "litellm_provider": "anthropic",
+        "mode": "chat",
+        "input_cost_per_token": 3e-06,
+        "output_cost_per_token": 1.5e-05,
+        "cache_read_input_token_cost": 3e-07,
+        "cache_creation_input_token_cost": 3.75e-06,
+        "cache_creation_input_token_cost_above_1hr": 6e-06,
+        "max_input_tokens": 200000,
+        "max_output_tokens": 64000,
+        "search_context_cost_per_query": {"search_context_size_low": 0.01},
+        "supports_function_calling": True,
+        "supports_parallel_function_calling": False,
+        "supports_response_schema": True,
+        "supports_vision": True,
+    },
+    "plain": {
+        "litellm_provider": "openai",
+        "mode": "chat",
+        "input_cost_per_token": 1e-06,
+        "output_cost_per_token": 2e-06,
+        "max_tokens": 4096,
+    },
+    "gemini/long": {
+        "litellm_provider": "gemini",
+        "mode": "chat",
+        "input_cost_per_token": 1e-06,
+        "input_cost_per_token_above_200k_tokens": 2e-06,
+        "output_cost_per_token": 1e-05,
+        "output_cost_per_token_above_200k_tokens": 1.5e-05,
+        "cache_read_input_token_cost": 1e-07,
+    },
+    "vertex-one": {"litellm_provider": "vertex_ai-language-models", "mode": "chat"},
+    "free": {
+        "litellm_provider": "openai",
+        "mode": "chat",
+        "input_cost_per_token": 0.0,
+        "output_cost_per_token": 0.0,
+    },
+    "drawing": {"litellm_provider": "openai", "mode": "image_generation"},
+}
+
+
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> PriceList:
+    """A small list in the form of the real one."""
+    path = tmp_path_factory.mktemp("prices") / prices.LIST_NAME
+    path.write_text(json.dumps(MODELS, indent=4))
+    return PriceList(path)
+
+
+def test_capabilities_are_read_as_they_stand(some: PriceList) -> None:
+    """Limits and flags of an entry; a flag the list lacks is None, not False."""
+    info = some.capabilities("smart-1")
+    assert info is not None
+    assert (info.provider, info.max_input_tokens, info.max_output_tokens) == (
+        "anthropic",
+        200000,
+        64000,
+    )
+    assert (info.tools, info.parallel_tools, info.vision) == (True, False, True)
+    assert (info.response_schema, info.reasoning) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("anthropic/smart-1", True),
+        ("anthropic:smart-1", True),
+        ("smart-1-20260101", True),
+        ("anthropic/smart-1-2026-01-01", True),
+        ("anthropic/smart-1-latest", True),
+        ("vertex_ai/vertex-one", True),
+        ("gemini/long", True),
+        ("long", False),
+        ("azure/plain", True),
+        ("hosted_vllm/plain", False),
+        ("groq/smart-1", False),
+        ("smart-2", False),
+        ("", False),
+        ("sample_spec", False),
+        ("search_context_cost_per_query", False),
+        ('quo"te\\', False),
+    ],
+)
+def test_a_name_finds_its_own_model_only(some: PriceList, name: str, known: bool) -> None:
+    """A provider prefix and a date are seen through; another provider's model is never taken."""
+    assert (some.capabilities(name) is not None) is known
+
+
+@pytest.mark.parametrize(
+    ("usage", "dollars"),
+    [
+        ({"prompt_tokens": 1000, "completion_tokens": 100}, 0.003 + 0.0015),
+        (
+            {
+                "prompt_tokens": 1000,
+                "completion_tokens": 0,
+                "prompt_tokens_details": {"cached_tokens": 900},
+            },
+            100 * 3e-06 + 900 * 3e-07,
+        ),
+        (
+            {
+                "prompt_tokens": 1000,
+                "completion_tokens": 0,
+                "cache_creation_input_tokens": 600,
+                "cache_read_input_tokens": 300,
+                "prompt_tokens_details": {"cached_tokens": 300, "cache_creation_tokens": 600},
+            },
+            100 * 3e-06 + 300 * 3e-07 + 600 * 3.75e-06,
+        ),
+        (
+            {
+                "prompt_tokens": 600,
+                "completion_tokens": 0,
+                "cache_creation_input_tokens": 600,
+                "prompt_tokens_details": {
+                    "cache_creation_token_details": {
+                        "ephemeral_5m_input_tokens": 500,
+                        "ephemeral_1h_input_tokens": 100,
+                    }
+                },
+            },
+            500 * 3.75e-06 + 100 * 6e-06,
+        ),
+        (
+            {
+                "input_tokens": 100,
+                "output_tokens": 10,
+                "cache_read_input_tokens": 300,
+                "cache_creation_input_tokens": 600,
+            },
+            100 * 3e-06 + 300 * 3e-07 + 600 * 3.75e-06 + 10 * 1.5e-05,
+        ),
+        (
+            {
+                "input_tokens": 1000,
+                "output_tokens": 10,
+                "input_tokens_details": {"cached_tokens": 900},
+            },
+            100 * 3e-06 + 900 * 3e-07 + 10 * 1.5e-05,
+        ),
+        ({}, 0.0),
+        ({"prompt_tokens": None, "completion_tokens": "many"}, 0.0),
+    ],
+)
+def test_each_token_is_charged_once_at_its_own_rate(
+    some: PriceList, usage: dict[str, Any], dollars: float
+) -> None:
+    """Cached and written tokens are part of the prompt for OpenAI, beside it for Anthropic."""
+    assert some.cost("smart-1", usage) == pytest.approx(dollars)
+
+
+def test_long_prompts_have_their_own_rates(some: PriceList) -> None:
+    """Above the threshold the higher rates apply to the whole call; others stay as they are."""
+    cached = {"cached_tokens": 100_000}
+    below = {"prompt_tokens": 200_000, "completion_tokens": 10, "prompt_tokens_details": cached}
+    above = {**below, "prompt_tokens": 200_001}
+    assert some.cost("gemini/long", below) == pytest.approx(100_000 * (1e-06 + 1e-07) + 10 * 1e-05)
+    assert some.cost("gemini/long", above) == pytest.approx(
+        100_001 * 2e-06 + 100_000 * 1e-07 + 10 * 1.5e-05
+    )
+
+
+def test_without_a_cache_rate_cached_tokens_cost_the_normal_rate(some: PriceList) -> None:
+    """A missing rate never makes tokens free."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 0, "cache_read_input_tokens": 5}
+    assert some.cost("plain", usage) == pytest.approx(10e-06)
+
+
+@pytest.mark.parametrize("model", ["unknown", "drawing", "vertex-one"])
+def test_what_has_no_price_costs_none(some: PriceList, model: str) -> None:
+    """Unknown is told apart from free."""
+    assert some.cost(model, {"prompt_tokens": 10, "completion_tokens": 10}) is None
+    assert some.cost("free", {"prompt_tokens": 10, "completion_tokens": 10}) == 0.0
+
+
+counts = st.integers(0, 10**6)
+
+
+@given(prompt=counts, completion=counts, read=counts, written=counts, hour=counts, thought=counts)
+def test_a_cost_is_never_negative_and_grows_with_the_output(
+    prompt: int, completion: int, read: int, written: int, hour: int, thought: int
+) -> None:
+    """Whatever a provider reports, also details larger than their total."""
+    rates = Rates(input=2.0, output=3.0, cache_read=0.5, cache_write=2.5, cache_write_1h=4.0)
+    usage = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": written,
+        "cache_creation": {"ephemeral_1h_input_tokens": hour},
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+    one = ModelInfo(rates=rates).cost(usage)
+    more = ModelInfo(rates=rates).cost({**usage, "completion_tokens": completion + 1})
+    assert one is not None
+    assert more is not None
+    assert 0 <= one <= more
+
+
+def test_the_installed_list_knows_common_models() -> None:
+    """Models that deployments name most are there, with prices and limits."""
+    for model in ("anthropic/claude-sonnet-4-5", "openai/gpt-4o", "gemini/gemini-2.5-pro"):
+        info = prices.capabilities(model)
+        assert info is not None
+        assert info.tools
+        assert info.max_input_tokens
+        assert prices.cost(model, {"prompt_tokens": 1000, "completion_tokens": 10})
+
+
+@pytest.mark.parametrize(
+    "model", ["claude-sonnet-4-5", "gpt-4o", "gemini/gemini-2.5-pro", "deepseek/deepseek-chat"]
+)
+def test_costs_agree_with_litellms_own(model: str) -> None:
+    """The same usage costs what LiteLLM's calculator says, cache and long prompts included."""
+    sdk.load()  # imports LiteLLM without its look-ups in the network
+    import litellm
+    from litellm.types.utils import PromptTokensDetailsWrapper, Usage
+
+    for prompt, cached in ((1000, 0), (1000, 900), (300_000, 1000)):
+        details = PromptTokensDetailsWrapper(cached_tokens=cached)
+        usage = Usage(
+            prompt_tokens=prompt,
+            completion_tokens=50,
+            total_tokens=prompt + 50,
+            prompt_tokens_details=details,
+        )
+        theirs = litellm.cost_per_token(model=model, usage_object=usage)
+        ours = prices.cost(model, usage.model_dump())
+        assert ours == pytest.approx(sum(theirs))
+
+
+def test_reading_prices_does_not_import_litellm() -> None:
+    """Neither the seconds nor the memory of the import are paid for a price."""
+    root = Path(__file__).parents[2]
+    code = (
+        "import sys; from gateway.upstream import prices;"
+        "assert prices.cost('gpt-4o', {'prompt_tokens': 1, 'completion_tokens': 1});"
+        "assert 'litellm' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+
+
+def test_without_litellm_every_model_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is LiteLLM's: when it is not installed, nothing is known and nothing fails."""
+    monkeypatch.setattr(prices, "default_list", lambda: None)
+    assert prices.capabilities("gpt-4o") is None
+    assert prices.cost("gpt-4o", {"prompt_tokens": 1}) is None
