@@ -25,11 +25,16 @@ class Prefix:
         return len(self.spans)
 
     def begins(self, request: ChatRequest) -> bool:
-        """Whether `request` starts with these bytes, the last message being whole in it too."""
+        """Whether `request` starts with these bytes, the last message being whole in it too.
+
+        Not when its list may be given a second time behind them: the last one counts.
+        """
+        end = len(self.raw)
         if not request.raw.startswith(self.raw):
             return False
-        rest = request.raw[len(self.raw) : len(self.raw) + 64].lstrip()
-        return rest[:1] in (b",", b"]")
+        if request.raw.find(b'"%b"' % request.list_key.encode(), end) >= 0:
+            return False
+        return request.raw[end : end + 64].lstrip()[:1] in (b",", b"]")
 
     def extended(self, request: ChatRequest) -> Prefix:
         """The prefix of a request that begins with this one; only its new messages are scanned."""

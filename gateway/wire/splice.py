@@ -9,7 +9,10 @@ from gateway.wire.request import ChatRequest, Splice, array_spans, object_spans,
 
 
 def insert_message(request: ChatRequest, position: int, role: str, text: str) -> Splice:
-    """A message with `text` before the client's message `position`; their count = at the end."""
+    """A message with `text` before the client's message `position`; their count = at the end.
+
+    A list without messages takes one such splice, not several.
+    """
     spans = request.message_spans
     literal = json.dumps({"role": role, "content": text})
     if position < len(spans):

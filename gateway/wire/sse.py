@@ -54,6 +54,8 @@ class SSEDecoder:
         # A terminator may straddle the old end of the buffer, by at most three bytes.
         for match in _EVENT_END.finditer(buffer, max(0, self._scanned - 3)):
             end = match.end()
+            if end == len(buffer) and buffer.endswith(b"\r"):
+                break  # its LF may be the next byte; without it, events would depend on the split
             events.append(parse_event(buffer[start:end]))
             start = end
         self._buffer = buffer[start:]

@@ -15,7 +15,7 @@ _MARKER: Final = b"[DONE]"
 
 
 class _Inflater(Protocol):
-    def decompress(self, data: bytes, /) -> bytes: ...
+    def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
 
 
 class ResponseWatch:
@@ -45,7 +45,8 @@ class ResponseWatch:
             return
         if self._inflater is not None:
             try:
-                chunk = self._inflater.decompress(chunk)
+                # One byte over the limit is enough to know, whatever a bomb would unpack to.
+                chunk = self._inflater.decompress(chunk, self._limit - self._size + 1)
             except zlib.error:
                 self._give_up()
                 return
@@ -56,8 +57,9 @@ class ResponseWatch:
             return
         if _MARKER in chunk or (self._tail and _MARKER in self._tail + chunk[:5]):
             self.ended = True
-        # Only a `[` near the end can be the start of a marker that the next chunk completes.
-        self._tail = chunk[-5:] if b"[" in chunk[-5:] else b""
+        # Only a `[` near the end can be the start of a marker that the next chunks complete.
+        tail = (self._tail + chunk[-5:])[-5:]
+        self._tail = tail if b"[" in tail else b""
 
     @property
     def content(self) -> bytes:

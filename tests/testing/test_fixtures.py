@@ -16,7 +16,8 @@ def test_the_gateway_under_test_talks_to_the_scripted_upstream(
 ) -> None:
     """Without settings, a request to the gateway reaches the scripted upstream and its reply us."""
     upstream.script(Reply("through"))
-    answer = httpx.post(f"{gateway_server().base_url}/chat/completions", json=HELLO)
+    server = gateway_server({"steering": {"mode": "off"}})
+    answer = httpx.post(f"{server.base_url}/chat/completions", json=HELLO)
     assert answer.json()["choices"][0]["message"]["content"] == "through"
     assert upstream.last.json == HELLO
 

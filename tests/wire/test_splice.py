@@ -1,0 +1,96 @@
+"""Splicing guidance into the bytes does what editing the parsed messages does, and no more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.pipeline import guidance_splices
+from gateway.steering.etrace.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
+from gateway.wire.request import ChatRequest, Splice
+from gateway.wire.splice import append_to_message, insert_message
+from tests.wire.texts import Member, bodies, rendered
+
+Body = tuple[list[Member], tuple[str, str, str]]
+
+guidance = st.text(min_size=1, max_size=10)
+groups = st.lists(guidance, min_size=1, max_size=2).map(tuple)
+breakpoints = st.sampled_from([None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
+
+
+@st.composite
+def edits(draw: st.DrawFn, count: int) -> list[Edit]:
+    """Edits as they are decided: append to or insert a system message, then more messages."""
+    made: list[Edit] = []
+    if count:
+        for index in draw(st.lists(st.integers(0, count - 1), max_size=2, unique=True)):
+            texts, marker = draw(groups), draw(breakpoints)
+            made.append(SystemAppend(index=index, texts=texts, breakpoint=marker))
+    if draw(st.booleans()):
+        made.append(InsertSystem(texts=draw(groups)))
+    for _ in range(draw(st.integers(0, 3 if count else 1 - len(made)))):
+        role = draw(st.sampled_from(["system", "developer"]))
+        position = draw(st.integers(0, count))
+        made.append(InsertMessage(position=position, role=role, text=draw(guidance)))
+    return made
+
+
+def spliced(request: ChatRequest, made: list[Edit]) -> list[Splice]:
+    splices: list[Splice] = []
+    for edit in made:
+        match edit:
+            case SystemAppend():
+                splices += append_to_message(request, edit.index, edit.texts, edit.breakpoint)
+            case InsertSystem():
+                splices.append(insert_message(request, 0, "system", "\n\n".join(edit.texts)))
+            case InsertMessage():
+                splices.append(insert_message(request, edit.position, edit.role, edit.text))
+    return splices
+
+
+@settings(max_examples=150)
+@given(bodies(), st.data())
+def test_splicing_agrees_with_editing(made: Body, data: st.DataObject) -> None:
+    """For every kind of edit, at every place, the spliced bytes parse to the edited messages."""
+    request = ChatRequest.parse(rendered(*made), orjson.loads)
+    before = json.loads(request.raw)
+    chosen = data.draw(edits(len(before["messages"])))
+    after = json.loads(request.render(spliced(request, chosen)))
+    assert after["messages"] == apply(before["messages"], chosen)
+    assert {**after, "messages": before["messages"]} == before
+    assert list(after) == list(before)
+
+
+@settings(max_examples=100)
+@given(bodies(), st.data())
+def test_splices_only_add(made: Body, data: st.DataObject) -> None:
+    """Taking the added text out again gives the client's bytes, but for content that was empty."""
+    request = ChatRequest.parse(rendered(*made), orjson.loads)
+    chosen = data.draw(edits(len(request.messages)))
+    splices = spliced(request, chosen)
+    replaced = [request.text[s.start : s.end] for s in splices]
+    assert all(json.loads(text or '""') in (None, "", []) for text in replaced)
+    at, parts = 0, []
+    for splice in sorted(splices, key=lambda s: (s.start, s.end)):
+        parts.append(request.text[at : splice.start])
+        at = splice.end
+    rest = "".join([*parts, request.text[at:]])
+    assert len(rest) == len(request.text) - sum(map(len, replaced))
+
+
+def test_the_pipeline_splices_each_edit() -> None:
+    """The pipeline's own translation of edits gives what the edits say."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+    request = ChatRequest.parse(json.dumps({"model": "m", "messages": messages}).encode())
+    chosen: list[Edit] = [
+        InsertSystem(texts=("a", "b")),
+        SystemAppend(index=0, texts=("c",)),
+        InsertMessage(position=1, role="developer", text="d"),
+    ]
+    steered: Any = type("Steered", (), {"edits": chosen})()
+    after = json.loads(request.render(guidance_splices(request, steered)))
+    assert after["messages"] == apply(messages, chosen)
