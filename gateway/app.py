@@ -35,7 +35,7 @@ class _Endpoint:
 def build_app(settings: Settings) -> Edge:
     """The gateway as one ASGI application; `app.runtime` gives access to its services."""
     runtime = Runtime(settings)
-    auth = Authenticator(settings.auth, host=settings.server.host)
+    auth = Authenticator(settings.auth, host=settings.server.host, keys=runtime.keys)
     chat = ChatEndpoint(runtime, Pipeline(runtime), auth)
     models = ModelsEndpoint(runtime, auth)
     health = HealthEndpoints(runtime)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from gateway.conversations.announcing import call_event
 from gateway.conversations.recall import Recalled
 from gateway.conversations.recording import CallFacts, call_record, settle
 from gateway.conversations.session import DeadlinePassed, Steered
@@ -279,6 +280,9 @@ class Pipeline:
             conversation.version = await self._runtime.store.commit(record)
         self._count(steered)
         self._tell_patterns(prepared.asked, steered)
+        events = self._runtime.events
+        if events.active and (event := call_event(record)) is not None:
+            events.publish(event)
 
     def _count(self, steered: Steered) -> None:
         metrics = self._runtime.metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,19 +13,23 @@ from gateway.conversations.recall import Recall
 from gateway.conversations.session import Lookup, Steering, SteeringRules
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
+from gateway.events import EventHub
+from gateway.keys import KeyRing
 from gateway.library import PatternLibrary
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.target import Target as GuidanceTarget
 from gateway.steering.etrace.target import target_for
-from gateway.stores.base import StateStore, StoreError
+from gateway.stores.base import RunStore, StateStore, StoreError
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.pattern_schema import PATTERN_MIGRATIONS, load_vector_extension
+from gateway.stores.sqlite.keys import SqliteKeyStore
+from gateway.stores.sqlite.opening import open_gateway_file
 from gateway.stores.sqlite.patterns import SQLitePatternStore
-from gateway.stores.sqlite.schema import CONNECTION_HOOKS, MIGRATIONS
+from gateway.stores.sqlite.runs import SqliteRunStore
 from gateway.stores.sqlite.states import SqliteStateStore
 from gateway.tasks import spawn
+from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import Dispatcher
 from gateway.upstream.litellm import LiteLLMLane
@@ -48,6 +53,8 @@ class Services:
         self.dispatcher = Dispatcher(
             self.table, self.native, self.foreign, settings.router, metrics
         )
+        infos = {d.model_name: d.model_info for d in settings.model_list}
+        self.catalogue = ModelCatalogue(self.table, infos)
         self.index = index
         self.recall = Recall(index, settings.conversations)
         policy = settings.policy()
@@ -59,7 +66,7 @@ class Services:
             etraces=settings.etraces,
             injection=settings.injection,
             target_of=self._guidance_target,
-            serves=lambda model, request: None,
+            serves=self.catalogue.refusal,
         )
         self.steering = Steering(rules, lookup, deadline_s=settings.steering.deadline_ms / 1000)
         self._users = 0
@@ -99,6 +106,8 @@ class Runtime:
         self.settings = settings
         self.log = get_logger("gateway")
         self.draining = False
+        self.events = EventHub()
+        self.keys = KeyRing()
         self._services: Services | None = None
         self._database: Database | None = None
         self._index: ConversationIndex | None = None
@@ -106,6 +115,8 @@ class Runtime:
         """The patterns; None when E-traces are switched off."""
 
         self._store: StateStore | None = None
+        self._runs: RunStore | None = None
+        self._key_watch: asyncio.Task[None] | None = None
 
     @property
     def services(self) -> Services:
@@ -121,18 +132,25 @@ class Runtime:
             raise RuntimeError("the gateway has not been started")
         return self._store
 
+    @property
+    def runs(self) -> RunStore:
+        """What can be asked about runs and conversations."""
+        if self._runs is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._runs
+
     async def start(self) -> None:
         """Open everything; on the event loop that will serve.
 
         Raises:
             StoreError: the store cannot be used.
         """
-        self._database = await Database.open(
-            self.settings.storage,
-            migrations=(*MIGRATIONS, *PATTERN_MIGRATIONS),
-            hooks=(*CONNECTION_HOOKS, load_vector_extension),
-        )
+        self._database = await open_gateway_file(self.settings.storage)
         self._store = SqliteStateStore(self._database)
+        self._runs = SqliteRunStore(self._database)
+        keys = SqliteKeyStore(self._database)
+        await self.keys.refresh(keys)
+        self._key_watch = spawn(self.keys.follow(keys), name="watch gateway keys")
         steering = self.settings.steering
         self._index = ConversationIndex(
             self._store,
@@ -209,6 +227,8 @@ class Runtime:
 
     async def aclose(self) -> None:
         """Close what was opened, in reverse."""
+        if self._key_watch is not None:
+            self._key_watch.cancel()
         if self._services is not None:
             await self._services.aclose()
         if self.library is not None:

@@ -1,0 +1,53 @@
+"""Gateway keys in the gateway's SQLite file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from gateway.stores.keys import KeyRecord
+from gateway.stores.sqlite.database import Database
+
+_COLUMNS = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at")
+_INSERT = (
+    "INSERT INTO keys (id, tenant, name, hint, digest, created_at, revoked_at) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_SELECT = "SELECT id, tenant, name, hint, digest, created_at, revoked_at FROM keys ORDER BY pk"
+
+
+class SqliteKeyStore:
+    """`KeyStore` over a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add_key(self, key: KeyRecord) -> None:
+        """See KeyStore."""
+        values = tuple(getattr(key, name) for name in _COLUMNS)
+
+        def work(connection: apsw.Connection) -> None:
+            connection.execute(_INSERT, values)
+
+        await self._database.write(work)
+
+    async def list_keys(self) -> Sequence[KeyRecord]:
+        """See KeyStore."""
+
+        def work(connection: apsw.Connection) -> list[KeyRecord]:
+            found = connection.execute(_SELECT)
+            return [KeyRecord(**dict(zip(_COLUMNS, row, strict=True))) for row in found]
+
+        return await self._database.read(work)
+
+    async def revoke_key(self, key_id: str, at: float) -> bool:
+        """See KeyStore."""
+
+        def work(connection: apsw.Connection) -> bool:
+            connection.execute(
+                "UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (at, key_id)
+            )
+            return connection.changes() > 0
+
+        return await self._database.write(work)
