@@ -41,7 +41,7 @@ MAX_BRANCHES = 64
 
 
 class StoreError(Exception):
-    """The store could not do what was asked; nothing of it was kept.
+    """The store could not do what was asked, or was asked what cannot be; nothing was kept.
 
     `label` is the closed set used for metrics.
     """
@@ -135,8 +135,8 @@ class StateStore(Protocol):
         """Keep all of `call`, durably, and return the conversation's new version.
 
         Raises: VersionConflict when `call.conversation.version` is not the stored one (0: not
-        stored yet); then nothing was kept. ValueError when a step or injection names a run that
-        is not in `call.runs`.
+        stored yet); then nothing was kept. StoreError when the conversation's or a run's id is
+        another tenant's. ValueError when a step or injection names a run not in `call.runs`.
         """
 
     async def ping(self) -> None:

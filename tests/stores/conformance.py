@@ -15,6 +15,7 @@ from gateway.stores.base import (
     RunStore,
     StateStore,
     StoreClosed,
+    StoreError,
     VersionConflict,
 )
 from gateway.stores.records import ConversationRecord
@@ -142,6 +143,25 @@ async def refuses_a_step_of_an_unnamed_run(stores: Stores) -> None:
         with pytest.raises(ValueError, match="r2"):
             await stores.states.commit(a_call(**parts))
     assert await stores.states.load(TENANT, "c1") is None
+
+
+async def refuses_ids_of_another_tenant(stores: Stores) -> None:
+    """A tenant cannot write to another's conversation or run, whatever version it claims."""
+    await stores.states.commit(a_call())
+    theirs = a_conversation(tenant="other")
+    for foreign in (
+        a_call(conversation=theirs, runs=(), steps=()),
+        a_call(conversation=replace(theirs, version=1), runs=(), steps=()),
+        a_call(conversation=replace(theirs, id="c2")),
+    ):
+        with pytest.raises(StoreError) as caught:
+            await stores.states.commit(foreign)
+        # Not a conflict: there is nothing to reload.
+        assert not isinstance(caught.value, VersionConflict)
+    trace = await stores.runs.get_run("r1", tenant=TENANT)
+    assert trace is not None
+    assert len(trace.steps) == 1
+    assert await stores.states.load("other", "c2") is None
 
 
 async def finds_the_longest_head(stores: Stores) -> None:
@@ -301,6 +321,7 @@ STATE_CHECKS: tuple[Check, ...] = (
     refuses_to_update_what_it_has_not,
     keeps_every_one_of_many_racing_saves,
     refuses_a_step_of_an_unnamed_run,
+    refuses_ids_of_another_tenant,
     finds_the_longest_head,
     finds_nothing_for_strange_histories,
     finds_heads_in_a_history_of_any_length,

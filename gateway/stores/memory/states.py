@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.stores.base import MAX_BRANCHES, MAX_HEADS, StoreClosed, VersionConflict
+from gateway.stores.base import MAX_BRANCHES, MAX_HEADS, StoreClosed, StoreError, VersionConflict
 from gateway.stores.memory.tables import StoredRun, Tables
 from gateway.stores.records import (
     CallRecord,
@@ -58,7 +58,8 @@ class MemoryStateStore:
         call.check()
         if self._closed:
             raise StoreClosed("the store is closed")
-        stored = await self.load(call.conversation.tenant, call.conversation.id)
+        stored = self._tables.conversations.get(call.conversation.id)
+        self._refuse_foreign_ids(call)
         actual = 0 if stored is None else stored.version
         if actual != call.conversation.version:
             expected = call.conversation.version
@@ -81,6 +82,16 @@ class MemoryStateStore:
     async def close(self) -> None:
         """See StateStore."""
         self._closed = True
+
+    def _refuse_foreign_ids(self, call: CallRecord) -> None:
+        tenant = call.conversation.tenant
+        conversation = self._tables.conversations.get(call.conversation.id)
+        runs = [self._tables.runs[run.id] for run in call.runs if run.id in self._tables.runs]
+        owners = [run.record.tenant for run in runs]
+        if conversation is not None:
+            owners.append(conversation.tenant)
+        if any(owner != tenant for owner in owners):
+            raise StoreError("an id of this call is another tenant's")
 
     def _save_run(self, call: CallRecord, update: RunUpdate) -> None:
         run = self._tables.runs.get(update.id)

@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from gateway.stores.base import VersionConflict
+from gateway.stores.base import StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
     ConversationRecord,
@@ -105,14 +105,16 @@ def _save_conversation(record: ConversationRecord, connection: apsw.Connection) 
         saved = connection.execute(_INSERT_CONVERSATION, values)
     rows: list[Any] = saved.fetchall()
     if not rows:
-        raise _conflict(record, connection)
+        raise _refusal(record, connection)
     return rows[0][0]  # type: ignore[no-any-return]
 
 
-def _conflict(record: ConversationRecord, connection: apsw.Connection) -> VersionConflict:
-    find = "SELECT version FROM conversations WHERE id = ? AND tenant = ?"
-    actual = connection.execute(find, (record.id, record.tenant)).get
-    return VersionConflict(record.id, expected=record.version, actual=actual or 0)
+def _refusal(record: ConversationRecord, connection: apsw.Connection) -> StoreError:
+    find = "SELECT version, tenant FROM conversations WHERE id = ?"
+    version, tenant = connection.execute(find, (record.id,)).get or (0, record.tenant)
+    if tenant != record.tenant:
+        return StoreError(f"conversation {record.id!r} is another tenant's")
+    return VersionConflict(record.id, expected=record.version, actual=version)
 
 
 def _save_run(
