@@ -162,8 +162,11 @@ class RunStore(Protocol):
         tenant: str | None,
         content: bool = True,
         after_step: int = -1,
+        limit: int | None = None,
     ) -> RunTrace | None:
         """One run with its steps above `after_step`, None when the tenant has none of that id.
+
+        `limit` ends the steps, and the guidance, at step `after_step + limit`.
 
         Without `content` the rows come without texts; guidance keeps its own.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
@@ -60,15 +61,18 @@ class MemoryRunStore:
         tenant: str | None,
         content: bool = True,
         after_step: int = -1,
+        limit: int | None = None,
     ) -> RunTrace | None:
         """See RunStore."""
         run = self._tables.runs.get(run_id)
         if run is None or tenant not in (None, run.record.tenant):
             return None
-        steps = [step for index, step in sorted(run.steps.items()) if index > after_step]
+        last = math.inf if limit is None else after_step + limit
+        steps = [s for index, s in sorted(run.steps.items()) if after_step < index <= last]
         if not content:
             steps = [replace(step, content=None) for step in steps]
-        injections = [row for at, row in sorted(run.injections.items()) if at[0] > after_step]
+        found = sorted(run.injections.items())
+        injections = [row for at, row in found if after_step < at[0] <= last]
         return RunTrace(run=run.record, steps=tuple(steps), injections=tuple(injections))
 
     async def set_outcome(

@@ -25,6 +25,7 @@ from gateway.stores.queries import (
     decode_cursor,
     encode_cursor,
 )
+from gateway.stores.redact import MAX_INT
 from gateway.stores.sqlite import codec, filters
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
@@ -76,9 +77,11 @@ class SqliteRunStore:
         tenant: str | None,
         content: bool = True,
         after_step: int = -1,
+        limit: int | None = None,
     ) -> RunTrace | None:
         """See RunStore."""
-        read = partial(_get_run, run_id, tenant, content, after_step)
+        window = (after_step, MAX_INT if limit is None else after_step + limit)
+        read = partial(_get_run, run_id, tenant, content, window)
         return await self._database.read(one_view(read))
 
     async def set_outcome(
@@ -152,7 +155,11 @@ def _count_runs(runs: RunFilter, connection: apsw.Connection) -> int:
 
 
 def _get_run(
-    run_id: str, tenant: str | None, content: bool, after_step: int, connection: apsw.Connection
+    run_id: str,
+    tenant: str | None,
+    content: bool,
+    window: tuple[int, int],
+    connection: apsw.Connection,
 ) -> RunTrace | None:
     condition, values = filters.where(RunFilter(tenant=tenant))
     sql = f"SELECT {_RUN}, r.pk FROM {_RUNS} WHERE r.id = ? AND {condition}"
@@ -160,12 +167,12 @@ def _get_run(
     if not rows:
         return None
     *row, pk = rows[0]
-    some = "WHERE run_pk = ? AND step_index > ? ORDER BY step_index"
+    some = "WHERE run_pk = ? AND step_index > ? AND step_index <= ? ORDER BY step_index"
     columns = _STEPS if content else _STEPS_WITHOUT_CONTENT
-    steps = connection.execute(f"SELECT {columns} FROM steps {some}", (pk, after_step))
+    steps = connection.execute(f"SELECT {columns} FROM steps {some}", (pk, *window))
     trace_steps = tuple(codec.step_of(run_id, step) for step in steps)
     sql = f"SELECT {_INJECTIONS} FROM injections {some}, ordinal"
-    injections = connection.execute(sql, (pk, after_step))
+    injections = connection.execute(sql, (pk, *window))
     return RunTrace(
         run=codec.run_of(row),
         steps=trace_steps,
