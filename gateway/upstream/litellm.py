@@ -60,12 +60,12 @@ class LiteLLMLane:
         Raises:
             UpstreamFailure: whatever went wrong, in OpenAI's error shape.
         """
-        if self._sdk is None:
-            await self.start()
         call = Call(native=self._native, secrets=_secrets(target.params))
         token = current_call.set(call)
         limit = asyncio.timeout(_limit_s(target.params, streaming=bool(body.get("stream"))))
         try:
+            if self._sdk is None:
+                await self.start()
             async with limit:
                 return await self._call(target, body, headers, call)
         except Exception as exc:

@@ -14,6 +14,7 @@ from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall, closed_port
 from gateway.upstream.litellm import LiteLLMLane
+from gateway.upstream.litellm_lane import sdk
 from gateway.upstream.native import NativeLane
 from tests.upstream.lane import KEY, a_body, a_target, events, message_of, read_events, read_json
 
@@ -272,6 +273,20 @@ async def test_a_missing_key_is_the_clients_401(
     failed = await failure_of(lane, target)
     assert (failed.status, failed.type) == (401, "authentication_error")
     assert not upstream.requests
+
+
+async def test_a_missing_litellm_is_told_in_words(
+    lane: LiteLLMLane, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the package only the targets that need it fail, and they say what is missing."""
+
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'litellm'")
+
+    monkeypatch.setattr(sdk, "load", load)
+    failed = await failure_of(lane, a_target(upstream))
+    assert failed.status == 500
+    assert "No module named 'litellm'" in failed.message
 
 
 async def test_an_unknown_provider_is_an_error_of_the_request(lane: LiteLLMLane) -> None:

@@ -92,28 +92,36 @@ class Sdk:
         )
 
 
-@functools.cache
 def load() -> Sdk:
     """Import LiteLLM, or give the one already imported; blocks for seconds the first time.
+
+    Safe to call from several threads: the others wait for the first.
 
     Raises:
         ImportError: LiteLLM, or something it needs, is not installed.
     """
     with _lock:
-        for name, value in _QUIET_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import litellm
-            from litellm.anthropic_beta_headers_manager import _load_beta_headers_config
+        return _load_once()
 
-            _load_beta_headers_config()
-            _silence(litellm)
-            _lighten(litellm)
-            _route_through_the_lane()
-            loaded = Sdk(litellm)
-            _rehearse(loaded)
-        return loaded
+
+@functools.cache
+def _load_once() -> Sdk:
+    for name, value in _QUIET_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import litellm
+        from litellm.anthropic_beta_headers_manager import _load_beta_headers_config
+
+        _load_beta_headers_config()
+        _silence(litellm)
+        _lighten(litellm)
+        _route_through_the_lane()
+        loaded = Sdk(litellm)
+        _rehearse(loaded)
+    # Pydantic says so about LiteLLM's own types, whenever a provider is used for the first time.
+    warnings.filterwarnings("ignore", message=r"Items? .* the `ReadOnly` qualifier")
+    return loaded
 
 
 def _silence(litellm: Any) -> None:
@@ -121,8 +129,6 @@ def _silence(litellm: Any) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.setLevel(logging.CRITICAL)
-    # Pydantic says so about LiteLLM's own types, whenever a provider is used for the first time.
-    warnings.filterwarnings("ignore", message=r"Items? .* the `ReadOnly` qualifier")
     litellm.suppress_debug_info = True
     litellm.telemetry = False
     litellm.turn_off_message_logging = True
