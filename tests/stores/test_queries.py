@@ -1,0 +1,47 @@
+"""Questions to the run log: cursors and pages."""
+
+from __future__ import annotations
+
+import contextlib
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor
+from gateway.stores.sqlite import codec
+from tests.stores.builders import a_step
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53), st.text())
+def test_cursors_round_trip(value: float, key: str) -> None:
+    """A cursor gives back exactly the place it was made of."""
+    assert decode_cursor(encode_cursor(value, key)) == (value, key)
+
+
+@given(st.text(max_size=40))
+def test_any_other_text_is_refused(text: str) -> None:
+    """A text is a cursor with a number and an id in it, or a ValueError; nothing else happens."""
+    with contextlib.suppress(ValueError):
+        value, key = decode_cursor(text)
+        assert isinstance(value, int | float)
+        assert isinstance(key, str)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("limit", 0), ("limit", 1001), ("limit", -1), ("sort", "colour")]
+)
+def test_bad_pages_are_refused(field: str, value: Any) -> None:
+    """The message starts with the field and says what it may be."""
+    with pytest.raises(ValueError, match=rf"^{field}: must be"):
+        PageRequest(**{field: value})
+
+
+def test_any_mapping_can_be_stored() -> None:
+    """Scores may come in a read-only mapping; a value that has no JSON form is refused by name."""
+    step = a_step(scores=MappingProxyType({"streak": 0.5}))
+    assert codec.step_of("r1", codec.step_row(step)) == step
+    with pytest.raises(TypeError):
+        codec.step_row(a_step(scores={"streak": object()}))
