@@ -258,6 +258,9 @@ class Pipeline:
     ) -> None:
         exchange = prepared.exchange
         heads = settle(steered, completion, services.index)
+        cost = unsteered = services.catalogue.cost(prepared.model, exchange.usage)
+        if prepared.model != exchange.model:
+            unsteered = services.catalogue.cost(exchange.model, exchange.usage)
         facts = CallFacts(
             agent=prepared.asked.agent,
             profile=services.settings.monitors.profile,
@@ -266,8 +269,8 @@ class Pipeline:
             arm=steered.mode if prepared.asked.experiment else None,
             unit=prepared.asked.unit if prepared.asked.experiment else None,
             outcome=prepared.asked.outcome,
-            cost_usd=services.catalogue.cost(prepared.model, exchange.usage),
-            cost_unsteered_usd=services.catalogue.cost(exchange.model, exchange.usage),
+            cost_usd=cost,
+            cost_unsteered_usd=unsteered,
         )
         record = call_record(steered, exchange, completion, facts, heads, time.time())
         conversation = steered.conversation

@@ -93,10 +93,9 @@ def call_record(
     content = _reply_content(completion)
     steps = _step_rows(steered, call, content, now)
     run_ids = sorted({row.run_id for row in steps})
-    record = conversation.record(steered.recalled.incoming.heads.state.count, now)
     if fold is not None:
         conversation.last = fold.current.carry()
-        record = conversation.record(steered.recalled.incoming.heads.state.count, now)
+    record = conversation.record(steered.recalled.incoming.heads.state.count, now)
     return CallRecord(
         conversation=record,
         heads=tuple(heads),

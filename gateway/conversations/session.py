@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from gateway.conversations.memo import Conversation
 from gateway.conversations.recall import Recalled
@@ -214,7 +214,7 @@ class Steering:
             conversation.guidance = decided.state
             return
         placed = place(
-            [m if isinstance(m, Mapping) else {} for m in request.messages],
+            MessageView(request.messages),
             decided,
             target=rules.target_of(steered.model),
             settings=rules.injection,
@@ -238,6 +238,30 @@ class Steering:
         )
         gates = self._lookup.gates if self._lookup else Gates(e1=1.0, e2=1.0)
         return plan(guidance, moment, self.rules.etraces, self.rules.injection, gates)
+
+
+class MessageView(Sequence[Mapping[str, Any]]):
+    """The messages with a malformed one read as empty; made in no time, whatever their number."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: Sequence[Any]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
+        found = self._messages[index]
+        if isinstance(index, slice):
+            return MessageView(found)
+        return found if isinstance(found, dict) else {}
 
 
 def _unrecorded(conversation: Conversation, outcomes: list[StepOutcome]) -> list[StepOutcome]:

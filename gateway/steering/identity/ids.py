@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import re
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -65,9 +66,15 @@ def signature(system: str, tool_names: Iterable[str]) -> bytes:
     months, and any word that holds a digit (dates, versions, counters, hashes).
     """
     # Twice as much is read as is used, so that what is left out does not move the end.
-    words = system[: 2 * SIGNATURE_CHARACTERS].lower().split()
+    return _signature(system[: 2 * SIGNATURE_CHARACTERS], tuple(sorted(set(tool_names))))
+
+
+@functools.lru_cache(maxsize=512)
+def _signature(start: str, tool_names: tuple[str, ...]) -> bytes:
+    """Kept, because an agent sends the same system text and tools with every call."""
+    words = start.lower().split()
     role = " ".join([word for word in words if not _changes(word)])[:SIGNATURE_CHARACTERS]
-    return blake2b(_joined(role, *sorted(set(tool_names))), digest_size=16).digest()
+    return blake2b(_joined(role, *tool_names), digest_size=16).digest()
 
 
 def _changes(word: str) -> bool:
