@@ -12,11 +12,14 @@ from collections import deque
 
 from gateway.steering.calibration import Calibration, shipped_calibration
 from gateway.steering.features import StepFacts, alike, describe
-from gateway.steering.repeats import CallMemory
+from gateway.steering.repeats import CallMemory, KnownWords
 from gateway.steering.steps import Step
 
 PRIOR_ACTIONS = 5
 """Added to the actions a rate is taken over, so that the first ones do not decide."""
+PRIOR_EFFORT = 1.0
+TOLD_DISCOUNT = 0.7
+"""What a step that told only new things does not count of itself."""
 PRIOR_WORDS = 100
 MOST_HEDGES = 3
 """Hedges counted per thought: one rambling thought is one."""
@@ -25,29 +28,33 @@ FAILURES_MEMORY = 0.2
 ECHO_MEMORY = 0.2
 """Weight of the newest action or thought in the moving means: half is forgotten in 4, 3 and 3."""
 ECHO_OVERLAP = 0.7
-ECHO_WORDS = 4
+ECHO_WORDS = 6
+"""Different words from which a thought can echo: "Reading the next file." is a stock phrase."""
 ECHO_THOUGHTS = 8
 
 
 class RunFeatures:
     """The features of a run up to its newest step, kept at constant cost per step.
 
-    In the order of `calibration.FEATURES`: `length`, log of steps + 2; `progress`, calls that gave
-    another result than before, per action; `hedging`, hedges per word of the thoughts beside an
-    action; `similar`, calls nearly like a recent one, per action; `repeats` and `failures`, moving
-    means over the actions; `echo`, moving mean of thoughts that say the same again.
+    In the order of `calibration.FEATURES`: `effort`, log of the steps spent, where a step counts
+    less the more its results told anew, and waiting for a job counts nothing; `progress`, calls
+    that gave another result than before, per action; `hedging`, hedges per word of the thoughts
+    beside an action; `similar`, calls nearly like a recent one, less what they told anew, per
+    action; `repeats` and `failures`, moving means over the actions; `echo`, moving mean of thoughts
+    that say the same again beside results that tell nothing new.
     """
 
     __slots__ = (
         "_actions",
         "_changed",
         "_echo",
+        "_effort",
         "_failures",
         "_hedges",
+        "_known",
         "_memory",
         "_repeats",
         "_similar",
-        "_steps",
         "_thoughts",
         "_words",
     )
@@ -55,29 +62,37 @@ class RunFeatures:
     def __init__(self) -> None:
         self._memory = CallMemory()
         self._thoughts: deque[frozenset[str]] = deque(maxlen=ECHO_THOUGHTS)
-        self._steps = self._actions = self._changed = self._similar = 0
-        self._hedges = self._words = 0
+        self._known = KnownWords()
+        self._actions = self._changed = self._hedges = self._words = 0
+        self._effort = self._similar = 0.0
         self._repeats = self._failures = self._echo = 0.0
 
     def push(self, facts: StepFacts) -> None:
         """Take in the next step."""
-        self._steps += 1
-        self._listen(facts)
+        waits, told = bool(facts.actions), 0.0
         for action in facts.actions:
             repeat = self._memory.observe(action)
+            novelty = self._known.novelty(action.result_words)
             failed = action.failure is not None and not action.transient
-            self._actions += 1
-            self._changed += repeat.changed
-            self._similar += repeat.similar
             self._repeats += REPEATS_MEMORY * (repeat.strength - self._repeats)
             self._failures += FAILURES_MEMORY * (failed - self._failures)
+            told = max(told, novelty)
+            if repeat.kind == "pending":
+                continue
+            waits = False
+            self._actions += 1
+            self._changed += repeat.changed
+            self._similar += repeat.similar * (1.0 - novelty)
+        if not waits:
+            self._effort += 1.0 - TOLD_DISCOUNT * told
+        self._listen(facts, told)
 
-    def _listen(self, facts: StepFacts) -> None:
+    def _listen(self, facts: StepFacts, told: float) -> None:
         words = facts.vocabulary
         if len(words) >= ECHO_WORDS:
             same = any(alike(words, thought, ECHO_OVERLAP) for thought in self._thoughts)
             self._thoughts.append(words)
-            self._echo += ECHO_MEMORY * (same - self._echo)
+            self._echo += ECHO_MEMORY * (same * (1.0 - told) - self._echo)
         else:
             self._echo -= ECHO_MEMORY * self._echo
         if facts.actions:
@@ -88,7 +103,7 @@ class RunFeatures:
         """The features now."""
         actions = self._actions + PRIOR_ACTIONS
         return (
-            math.log(self._steps + 2),
+            math.log(self._effort + PRIOR_EFFORT),
             self._changed / actions,
             self._hedges / (self._words + PRIOR_WORDS),
             self._similar / actions,

@@ -13,7 +13,7 @@ from typing import Any
 FORMAT = 1
 SHIPPED = "weights.json"
 
-FEATURES = ("length", "progress", "hedging", "similar", "repeats", "failures", "echo")
+FEATURES = ("effort", "progress", "hedging", "similar", "repeats", "failures", "echo")
 """The scorer's inputs in the order of their weights; `calibrated.RunFeatures` says what each is."""
 SIGNS: Mapping[str, int] = {name: -1 if name == "progress" else 1 for name in FEATURES}
 """The direction each feature must push: evidence of trouble never lowers a score."""

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gateway.steering.asking import asks_user
 from gateway.steering.commands import Edit, read_call
 from gateway.steering.outcomes import (
     STATUS_CHARS,
@@ -80,7 +81,10 @@ class ActionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """One step: its actions, and the counts of its thought (words, hedges, vocabulary)."""
+    """One step: its actions, and the counts of its thought (words, hedges, vocabulary).
+
+    `asks`: the step calls nothing and hands the turn to the user.
+    """
 
     actions: tuple[ActionFacts, ...]
     thought: int
@@ -88,6 +92,7 @@ class StepFacts:
     words: int
     hedges: int
     retracts: bool
+    asks: bool
 
 
 @lru_cache(maxsize=4)
@@ -108,6 +113,7 @@ def describe(step: Step) -> StepFacts:
         hedges=_hedges(lowered, letters, vocabulary),
         retracts=not vocabulary.isdisjoint(_RETRACTION_WORDS)
         and _RETRACTION.search(lowered) is not None,
+        asks=not step.actions and asks_user(step.thought),
     )
 
 

@@ -39,6 +39,7 @@ _SUSPECT_WORDS = (
     "refused",
     "timed out",
     "timeout",
+    "npm err",
     "panic",
     "fatal",
     "unavailable",
@@ -82,6 +83,7 @@ _FAILURE_PART = re.compile(
     | \b(?:is\ not|not\ a)\ (?:a\ )?valid\b
     """
 )
+_COUNT = re.compile(r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)=\d", re.I)
 _ZERO = re.compile(
     r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?|problems?)\b",
     re.IGNORECASE,
@@ -168,10 +170,13 @@ def _complaint(text: str) -> str | None:
 
 
 def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
-    """The last failure line; a traceback's own headline only when nothing else says more."""
+    """The last line that says what failed, with the runner's count of failures when it gives one.
+
+    The count belongs to it: one failure less under the same last message is progress.
+    """
     if len(lowered) != len(text):  # a few letters change length with their case
         text = lowered
-    headline: str | None = None
+    count = headline = None
     end = len(text)
     for _ in range(_MAX_LINES):
         position = max([lowered.rfind(word, 0, end) for word in suspects])
@@ -179,12 +184,16 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
             break
         start = text.rfind("\n", 0, position) + 1
         line = text[start : start + _LINE_CHARS].split("\n", 1)[0].strip()
-        if _is_failure(line):
-            if not line.startswith("Traceback"):
-                return line
-            headline = line
         end = start
-    return headline
+        if not _is_failure(line):
+            continue
+        if line.startswith("Traceback"):
+            headline = line
+        elif _COUNT.search(line) is None:
+            return line if count is None else f"{count} / {line}"[:_LINE_CHARS]
+        else:
+            count = count or line.strip("= ")
+    return count or headline
 
 
 def _is_failure(line: str) -> bool:

@@ -22,6 +22,8 @@ COMPARED = 8
 SIMILAR_ARGUMENTS = 0.75
 REWORDED_ARGUMENTS = 0.6
 SAME_RESULT = 0.85
+MAX_WORDS = 4096
+"""Words of results remembered at least; up to twice as many are."""
 MAX_CALLS = 256
 """Different calls remembered at least; up to twice as many are."""
 
@@ -127,6 +129,24 @@ class CallMemory:
         if action.changes and action.failure is None and repeat.count == 1:
             self._changed_at = self._time
         self._time += 1
+
+
+class KnownWords:
+    """The words that results have shown so far, the newest several thousand of them."""
+
+    __slots__ = ("_older", "_words")
+
+    def __init__(self) -> None:
+        self._words: set[str] = set()
+        self._older: set[str] = set()
+
+    def novelty(self, words: frozenset[str]) -> float:
+        """Share of `words` that no earlier result had, in [0, 1]; then they are known."""
+        fresh = words - self._words - self._older
+        self._words |= fresh
+        if len(self._words) > MAX_WORDS:
+            self._older, self._words = self._words, set()
+        return len(fresh) / len(words) if words else 0.0
 
 
 def _repeated(action: ActionFacts, count: int, unchanged: bool) -> tuple[Kind, float]:

@@ -6,6 +6,7 @@ from collections import deque
 
 from gateway.steering.monitors.robust.seen import Seen
 from gateway.steering.monitors.robust.settings import RobustSettings
+from gateway.steering.repeats import KnownWords
 
 LITTLE_NEW = 0.2
 """Share of new words in a result below which it tells nothing new."""
@@ -13,8 +14,6 @@ HEALTHY_SHARE = 0.5
 """Half of the window may be stale without a score."""
 SLOPE = 1.6
 """Seven stale actions of eight score 0.6."""
-MAX_WORDS = 4096
-"""Words of results remembered at least; up to twice as many are."""
 
 
 class Diversity:
@@ -23,26 +22,18 @@ class Diversity:
     Tool names do not matter: an agent with one tool that reads on is as diverse as one with ten.
     """
 
-    __slots__ = ("_older", "_stale", "_words")
+    __slots__ = ("_known", "_stale")
 
     def __init__(self, settings: RobustSettings) -> None:
         self._stale: deque[bool] = deque(maxlen=settings.novelty_window)
-        self._words: set[str] = set()
-        self._older: set[str] = set()
+        self._known = KnownWords()
 
     def push(self, seen: Seen) -> None:
         """Judge each action stale or not."""
         for action, repeat in seen.actions:
-            novelty = self._novelty(action.result_words)
+            novelty = self._known.novelty(action.result_words)
             moves = repeat.kind == "pending" or repeat.changed
             self._stale.append(repeat.similar and not moves and novelty < LITTLE_NEW)
-
-    def _novelty(self, words: frozenset[str]) -> float:
-        fresh = words - self._words - self._older
-        self._words |= fresh
-        if len(self._words) > MAX_WORDS:
-            self._older, self._words = self._words, set()
-        return len(fresh) / len(words) if words else 0.0
 
     def reading(self) -> tuple[float, str]:
         """1.6 x (stale share - 1/2), 0 until the window is full."""

@@ -23,7 +23,7 @@ class Streak:
 
     Cycles of several calls need no special case: from the second round on each call repeats one of
     the last dozen. Messages without an action count when they say the same again, or when the agent
-    has hardly written any before.
+    has hardly written any before; a question to the user is a conversation, not a monologue.
     """
 
     __slots__ = (
@@ -52,13 +52,13 @@ class Streak:
             for action, repeat in seen.actions:
                 self._add(repeat.strength, f"{repeat.count} x {action.operation[:60]}, same result")
         else:
-            self._listen(seen.facts.vocabulary)
+            self._listen(seen.facts.vocabulary, asks=seen.facts.asks)
         self._steps += 1
 
-    def _listen(self, words: frozenset[str]) -> None:
+    def _listen(self, words: frozenset[str], *, asks: bool) -> None:
         if self._talk == 0:
             self._talk_share = (self._talks + 1) / (self._steps + 2)
-        self._talk += 1
+        self._talk = 0 if asks else self._talk + 1
         self._talks += 1
         echo = len(words) >= LONG_TEXT_WORDS and any(
             alike(words, text, SAME_TEXT) for text in self._texts
