@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from starlette.routing import Route, Router
 
 from gateway.config import Settings
+from gateway.embedding import EmbeddingError
 from gateway.endpoints.auth import Authenticator
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.chat import ChatEndpoint
 from gateway.endpoints.edge import Edge
-from gateway.endpoints.health import HealthEndpoints, method_not_allowed, not_found
+from gateway.endpoints.health import HealthEndpoints, OnlyMethods, not_found
 from gateway.endpoints.models import ModelsEndpoint
 from gateway.endpoints.passthrough import PassThrough
+from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.services import Runtime
+from gateway.stores.base import StoreError
+
+_READ_ONLY = ("/models", "/healthz", "/readyz", "/metrics")
 
 ASGIHandler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -36,10 +39,11 @@ def build_app(settings: Settings) -> Edge:
     """The gateway as one ASGI application; `app.runtime` gives access to its services."""
     runtime = Runtime(settings)
     auth = Authenticator(settings.auth, host=settings.server.host, keys=runtime.keys)
+    runtime.reloaded.append(lambda fresh: auth.update(fresh.auth))
     chat = ChatEndpoint(runtime, Pipeline(runtime), auth)
-    models = ModelsEndpoint(runtime, auth)
-    health = HealthEndpoints(runtime)
     anything = PassThrough(runtime, auth)
+    models = ModelsEndpoint(runtime, auth, anything)
+    health = HealthEndpoints(runtime)
     routes = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/chat/completions", chat, methods=["POST"]),
@@ -49,26 +53,33 @@ def build_app(settings: Settings) -> Edge:
         Route("/readyz", _Endpoint(health.readyz), methods=["GET"]),
         Route("/metrics", _Endpoint(health.metrics), methods=["GET"]),
         Route("/v1/{path:path}", anything),
-        Route("/chat/completions", _Endpoint(method_not_allowed)),
-        Route("/models", _Endpoint(method_not_allowed)),
+        Route("/chat/completions", OnlyMethods("POST")),
+        *(Route(path, OnlyMethods("GET", "HEAD")) for path in _READ_ONLY),
     ]
-    router = Router(
-        routes,
-        default=not_found,
-        redirect_slashes=False,
-        lifespan=_lifespan(runtime),
-    )
-    return Edge(router, runtime, max_concurrent=settings.server.max_concurrent_requests)
+    router = Router(routes, default=not_found, redirect_slashes=False)
+    limit = settings.server.max_concurrent_requests
+    return Edge(router, _Lifespan(runtime), runtime, max_concurrent=limit)
 
 
-def _lifespan(runtime: Runtime) -> Callable[[Any], Any]:
-    @asynccontextmanager
-    async def lifespan(_app: Any) -> AsyncIterator[None]:
-        await runtime.start()
+class _Lifespan:
+    """Opens the services before the first request and closes them after the last.
+
+    Written out, because a start that fails should say why in one line, not with a traceback.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
         try:
-            yield
-        finally:
-            runtime.draining = True
-            await runtime.aclose()
-
-    return lifespan
+            await self._runtime.start()
+        except (StoreError, EmbeddingError, ConfigError) as exc:
+            await self._runtime.aclose()
+            await send({"type": "lifespan.startup.failed", "message": f"cannot start: {exc}"})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._runtime.draining = True
+        await self._runtime.aclose()
+        await send({"type": "lifespan.shutdown.complete"})

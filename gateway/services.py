@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.recall import Recall
@@ -22,16 +25,11 @@ from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.target import Target as GuidanceTarget
 from gateway.steering.etrace.target import target_for
 from gateway.stores.base import RunStore, StateStore, StoreError
-from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.keys import SqliteKeyStore
-from gateway.stores.sqlite.opening import open_gateway_file
-from gateway.stores.sqlite.patterns import SQLitePatternStore
-from gateway.stores.sqlite.runs import SqliteRunStore
-from gateway.stores.sqlite.states import SqliteStateStore
+from gateway.stores.keys import KeyStore
 from gateway.tasks import spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
-from gateway.upstream.dispatch import Dispatcher
+from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm import LiteLLMLane
 from gateway.upstream.native import NativeLane
 
@@ -45,13 +43,21 @@ class Services:
         metrics: Metrics,
         index: ConversationIndex,
         lookup: Lookup | None,
+        instance: str,
     ) -> None:
         self.settings = settings
         self.table = DeploymentTable(settings, os.environ)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
-        self.foreign = LiteLLMLane(self.native, settings.timeouts)
+        self.foreign = LiteLLMLane(
+            self.native, settings.timeouts, headers={INSTANCE_HEADER.decode(): instance}
+        )
         self.dispatcher = Dispatcher(
-            self.table, self.native, self.foreign, settings.router, metrics
+            self.table,
+            self.native,
+            self.foreign,
+            settings.router,
+            metrics,
+            instance=instance.encode(),
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
@@ -106,17 +112,20 @@ class Runtime:
         self.settings = settings
         self.log = get_logger("gateway")
         self.draining = False
+        self.instance = secrets.token_hex(8)
+        """This process's mark on its requests, by which it knows one that comes back."""
+
         self.events = EventHub()
         self.keys = KeyRing()
+        self.reloaded: list[Callable[[Settings], None]] = []
+        """Called with the new settings after each reload."""
+
         self._services: Services | None = None
-        self._database: Database | None = None
+        self._stores: Stores | None = None
+        self._chores: list[asyncio.Task[None]] = []
         self._index: ConversationIndex | None = None
         self.library: PatternLibrary | None = None
         """The patterns; None when E-traces are switched off."""
-
-        self._store: StateStore | None = None
-        self._runs: RunStore | None = None
-        self._key_watch: asyncio.Task[None] | None = None
 
     @property
     def services(self) -> Services:
@@ -126,18 +135,25 @@ class Runtime:
         return self._services
 
     @property
+    def _opened(self) -> Stores:
+        if self._stores is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._stores
+
+    @property
     def store(self) -> StateStore:
         """Where conversations and runs are kept."""
-        if self._store is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._store
+        return self._opened.states
 
     @property
     def runs(self) -> RunStore:
         """What can be asked about runs and conversations."""
-        if self._runs is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._runs
+        return self._opened.runs
+
+    @property
+    def key_store(self) -> KeyStore:
+        """Where gateway keys are kept."""
+        return self._opened.keys
 
     async def start(self) -> None:
         """Open everything; on the event loop that will serve.
@@ -145,15 +161,13 @@ class Runtime:
         Raises:
             StoreError: the store cannot be used.
         """
-        self._database = await open_gateway_file(self.settings.storage)
-        self._store = SqliteStateStore(self._database)
-        self._runs = SqliteRunStore(self._database)
-        keys = SqliteKeyStore(self._database)
-        await self.keys.refresh(keys)
-        self._key_watch = spawn(self.keys.follow(keys), name="watch gateway keys")
+        self._stores = stores = await open_stores(self.settings.storage)
+        await self.keys.refresh(stores.keys)
+        self._chores.append(spawn(self.keys.follow(stores.keys), name="watch gateway keys"))
+        self._chores.append(spawn(self._retain(stores.runs), name="retention"))
         steering = self.settings.steering
         self._index = ConversationIndex(
-            self._store,
+            stores.states,
             max_conversations=steering.max_conversations_in_memory,
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
@@ -164,19 +178,38 @@ class Runtime:
 
     async def _open_patterns(self) -> None:
         """The pattern store with the embedder's vectors; an empty one gets the starter library."""
-        if not self.settings.etraces.enabled or self._database is None:
+        if not self.settings.etraces.enabled:
             return
         embedder = await open_embedder(self.settings.embedding)
-        store = SQLitePatternStore(self._database)
+        patterns = self._opened.patterns
         self.library = await PatternLibrary.open(
-            store, embedder, self.settings.etraces, failed=self._lookup_failed
+            patterns, embedder, self.settings.etraces, failed=self._lookup_failed
         )
-        if await store.without_vector(1):
+        if await patterns.without_vector(1):
             self.log.warning(
                 "some patterns have no vector of the embedder and are not found: "
                 "run `gateway patterns reindex`",
                 embedder=embedder.embedder_id,
             )
+
+    async def _retain(self, runs: RunStore) -> None:
+        """Remove what is older or larger than the settings allow, now and again."""
+        while True:
+            storage = self.settings.storage
+            now = time.time()
+            try:
+                report = await runs.prune(
+                    older_than=now - storage.retention_days * 86400
+                    if storage.retention_days
+                    else None,
+                    max_bytes=int(storage.max_size_mb * 2**20) or None,
+                    active_since=now - storage.retention_interval_s,
+                )
+                if report.runs:
+                    self.log.info("old runs removed", runs=report.runs)
+            except StoreError as exc:
+                self.log.error("retention failed", reason=str(exc))
+            await asyncio.sleep(storage.retention_interval_s)
 
     def _lookup_failed(self, tier: Tier, error: Exception) -> None:
         self.metrics.lookup_failures.labels(tier.value).inc()
@@ -189,9 +222,9 @@ class Runtime:
             found.append("the gateway is shutting down")
         if self._services is None:
             found.append("the gateway is starting")
-        elif self._store is not None:
+        else:
             try:
-                await self._store.ping()
+                await self.store.ping()
             except StoreError as exc:
                 found.append(f"store: {exc}")
         return found
@@ -208,6 +241,8 @@ class Runtime:
         if settings.server != self.settings.server:
             self.log.warning("changes of `server` take effect at the next start")
         old, self._services, self.settings = self.services, fresh, settings
+        for listener in self.reloaded:
+            listener(settings)
         old.retire()
         if fresh.table.needs_litellm:
             spawn(self._services.foreign.start(), name="import litellm")
@@ -223,15 +258,15 @@ class Runtime:
             library = PatternLibrary(
                 library.store, library.embedder, settings.etraces, self._lookup_failed
             )
-        return Services(settings, self.metrics, self._index, library)
+        return Services(settings, self.metrics, self._index, library, self.instance)
 
     async def aclose(self) -> None:
         """Close what was opened, in reverse."""
-        if self._key_watch is not None:
-            self._key_watch.cancel()
+        for chore in self._chores:
+            chore.cancel()
         if self._services is not None:
             await self._services.aclose()
         if self.library is not None:
             await self.library.embedder.close()
-        if self._store is not None:
-            await self._store.close()
+        if self._stores is not None:
+            await self._stores.close()

@@ -5,19 +5,23 @@ Plain ASGI, because Starlette's `BaseHTTPMiddleware` loses context variables and
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
 from typing import Any
 
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
-from gateway.errors import GatewayError, Overloaded
+from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.services import Runtime
 from gateway.upstream.base import header
+from gateway.wire.usage import TokenUsage, token_usage
 
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
+_UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
+_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_CLOSED = 499  # nginx's code for a client that left; never sent, only logged and counted
 _QUIET_ROUTES = frozenset({"healthz", "readyz", "metrics"})
 
@@ -27,8 +31,11 @@ EXCHANGE = "gateway.exchange"
 class Edge:
     """Wraps the whole application."""
 
-    def __init__(self, app: Any, runtime: Runtime, *, max_concurrent: int = 0) -> None:
+    def __init__(
+        self, app: Any, lifespan: Any, runtime: Runtime, *, max_concurrent: int = 0
+    ) -> None:
         self._app = app
+        self._lifespan = lifespan
         self.runtime = runtime
         self._metrics = runtime.metrics
         self._max_concurrent = max_concurrent
@@ -36,8 +43,8 @@ class Edge:
         self._log = get_logger("gateway.access")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
             return
         exchange = _begin(scope)
         scope[EXCHANGE] = exchange
@@ -45,7 +52,8 @@ class Edge:
         self._in_flight += 1
         self._metrics.in_flight.set(self._in_flight)
         try:
-            self._admit()
+            if scope["path"] not in _PROBES:
+                self._admit()
             await self._app(scope, receive, answer.send)
         except ClientGone:
             exchange.client_gone = True
@@ -53,6 +61,11 @@ class Edge:
         except GatewayError as exc:
             exchange.error = exc.label
             await answer.error(exc)
+        except asyncio.CancelledError:
+            # Nobody else cancels a request: the drain is over, and the client shall know.
+            exchange.error = "shutdown"
+            headers = (("retry-after", "1"), ("connection", "close"))
+            await answer.error(ShuttingDown("the gateway is shutting down", headers=headers))
         except Exception:
             exchange.error = "internal"
             self._log.exception("unhandled error", request_id=exchange.request_id)
@@ -75,8 +88,15 @@ class Edge:
         self._metrics.observe(exchange.route, exchange.status, exchange.lane, duration, overhead)
         if exchange.error:
             self._metrics.errors.labels(exchange.error).inc()
+        if exchange.usage:
+            self._count_tokens(token_usage(exchange.usage))
         log = self._log.debug if exchange.route in _QUIET_ROUTES else self._log.info
         log("request", **_line(exchange, duration, overhead))
+
+    def _count_tokens(self, usage: TokenUsage) -> None:
+        for direction, count in (("input", usage.input), ("output", usage.output)):
+            if count:
+                self._metrics.tokens.labels(direction).inc(count)
 
 
 class _Answer:
@@ -107,15 +127,23 @@ class _Answer:
         await self.send({"type": "http.response.body", "body": body})
 
     def _headers(self, headers: Any) -> list[tuple[bytes, bytes]]:
-        own = self._exchange.request_id.encode()
+        exchange = self._exchange
+        own = exchange.request_id.encode()
         out = list(headers)
         theirs = header(out, b"x-request-id")
         if not theirs:
             out.append((b"x-request-id", own))
-        elif self._exchange.client_request_id and theirs != own:
-            out = [h for h in out if h[0] != b"x-request-id"]
-            out += [(b"x-request-id", own), (b"x-upstream-request-id", theirs)]
-        return out + self._exchange.headers
+        elif theirs != own:
+            exchange.upstream_request_id = theirs.decode("latin-1")
+            if exchange.client_request_id:
+                out = [h for h in out if h[0] != b"x-request-id"]
+                out += [(b"x-request-id", own), (b"x-upstream-request-id", theirs)]
+        return out + [(name, _printable(value)) for name, value in exchange.headers]
+
+
+def _printable(value: bytes) -> bytes:
+    """A header value of our own making, safe to send: it may quote a client's text."""
+    return _UNPRINTABLE.sub(lambda found: b"%%%02X" % found[0][0], value)
 
 
 def _begin(scope: Scope) -> Exchange:
@@ -144,6 +172,8 @@ def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str,
         line["attempts"] = exchange.attempts
     if exchange.model_asked and exchange.model_asked != exchange.model:
         line["model_asked"] = exchange.model_asked
+    if exchange.upstream_request_id:
+        line["upstream_request_id"] = exchange.upstream_request_id
     if exchange.error:
         line["error"] = exchange.error
     return line | exchange.notes

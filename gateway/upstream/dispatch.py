@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -64,8 +63,8 @@ class Call:
 
     headers: RawHeaders
     query: bytes = b""
-    key_header: bytes | None = None
-    """The client's header that held a gateway key: never forwarded."""
+    key_headers: frozenset[bytes] = frozenset()
+    """The client's headers that held gateway keys: never forwarded."""
 
     body: Callable[[Target], bytes]
     """The bytes to send to a target."""
@@ -95,8 +94,10 @@ class Dispatcher:
         foreign: ForeignLane,
         settings: RouterSettings,
         metrics: Metrics,
+        *,
+        instance: bytes,
     ) -> None:
-        self.instance = secrets.token_hex(8).encode()
+        self.instance = instance
         self._table = table
         self._native = native
         self._foreign = foreign
@@ -104,13 +105,17 @@ class Dispatcher:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
 
-    async def send(self, call: Call, model: str) -> Delivery:
+    async def send(self, call: Call, model: str, *, native_only: bool = False) -> Delivery:
         """The first answer worth relaying, else the last attempt's error answer.
+
+        `native_only` leaves out targets of the LiteLLM lane, which takes chat completions only.
 
         Raises:
             UpstreamFailure: the last attempt gave no answer at all.
         """
         candidates = self._table.candidates(model, self._loop.time())
+        if native_only:
+            candidates = [t for t in candidates if t.lane == "native"]
         schedule = attempt_schedule(candidates, self._settings.num_retries)
         at = 0
         while True:
@@ -143,7 +148,8 @@ class Dispatcher:
 
     async def _forward(self, call: Call, target: Target) -> LaneResponse:
         if target.lane == "litellm":
-            return await self._foreign.send(target, call.parsed(target), call.headers)
+            headers = [h for h in call.headers if h[0] not in call.key_headers]
+            return await self._foreign.send(target, call.parsed(target), headers)
         headers = outgoing_headers(call, target, self.instance)
         url = target_url(target.api_base, call.path, call.query)
         return await self._native.send(call.method, url, headers, call.body(target))
@@ -184,17 +190,22 @@ def attempt_schedule(candidates: list[Target], num_retries: int) -> list[Target]
 
 def outgoing_headers(call: Call, target: Target, instance: bytes) -> RawHeaders:
     """The client's headers as this target may see them, with the target's own key."""
-    drop = _OWN_HEADERS
-    if call.key_header:
-        drop |= {call.key_header}
+    drop = _OWN_HEADERS | call.key_headers
     if target.api_key or not target.forward_client_key:
         drop |= CREDENTIAL_HEADERS
     out = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
     if target.api_key:
         out.append((b"authorization", f"Bearer {target.api_key}".encode()))
     out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
-    out.append((INSTANCE_HEADER, instance))
+    passed = [value for name, value in call.headers if name == INSTANCE_HEADER]
+    out.append((INSTANCE_HEADER, b", ".join([*passed, instance])))
     return out
+
+
+def has_passed(headers: RawHeaders, instance: bytes) -> bool:
+    """Whether this gateway has sent the request itself, however many others came after it."""
+    marks = [value for name, value in headers if name == INSTANCE_HEADER]
+    return any(mark.strip() == instance for value in marks for mark in value.split(b","))
 
 
 def retry_after_s(headers: RawHeaders) -> float | None:
