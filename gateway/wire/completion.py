@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gateway.wire.plain import parse_plain
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 _TEXT_KEYS = ("content", "refusal", "reasoning_content", "reasoning")
@@ -145,13 +146,11 @@ def assemble(
 ) -> tuple[CompletionAssembler, bool]:
     """A whole event stream -> (its assembler, whether the end marker came)."""
     assembler = CompletionAssembler()
-    plain = _plain_payloads(stream)
-    if plain is not None:
-        chunks = _load_all(plain, loads)
-        if chunks is not None:
-            for chunk in chunks:
-                assembler.add(chunk)
-            return assembler, True
+    chunks = parse_plain(stream, loads)
+    if chunks is not None:
+        for chunk in chunks:
+            assembler.add(chunk)
+        return assembler, True
     decoder = SSEDecoder()
     done = False
     for event in [*decoder.feed(stream), *decoder.flush()]:
@@ -172,26 +171,3 @@ def add_event(
     except ValueError:
         assembler.malformed += 1
     return False
-
-
-def _plain_payloads(stream: bytes) -> list[bytes] | None:
-    """The payloads of a stream of one-line events that ends in `[DONE]`; None for any other.
-
-    This is how nearly every completion looks, and it saves an event object per chunk.
-    """
-    blocks = stream.split(b"\n\n")
-    if blocks[-1] or len(blocks) < 3 or blocks[-2] != b"data: [DONE]" or b"\r" in stream:
-        return None
-    blocks = blocks[:-2]
-    if all(b.startswith(b"data: ") and b"\n" not in b for b in blocks):
-        return [b[6:] for b in blocks]
-    return None
-
-
-def _load_all(payloads: list[bytes], loads: Callable[[bytes], Any]) -> list[Any] | None:
-    """All payloads in one parse; None when any of them is not JSON."""
-    try:
-        chunks = loads(b"[" + b",".join(payloads) + b"]")
-    except ValueError:
-        return None
-    return chunks if len(chunks) == len(payloads) else None
