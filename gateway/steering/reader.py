@@ -6,6 +6,9 @@ Which of them a conversation speaks is learnt on the way: a step is read with wh
 and what answers it, never with anything later. Once a conversation has made a real call, its texts
 are no longer searched for written ones.
 
+Items of the Responses API are read like messages: calls, and the reasoning before them, belong to
+the step of the reply they stand in.
+
 Consecutive assistant messages are separate steps, with one exception: one that has calls and no
 text of its own is the rest of the message right before it, if that made no call (some clients echo
 one reply as two messages).
@@ -30,6 +33,7 @@ from gateway.steering.content import (
     text,
     without_guidance,
 )
+from gateway.steering.items import item_call, item_reasoning, item_result
 from gateway.steering.step import Action, Step
 
 
@@ -55,6 +59,7 @@ class Draft:
         "index",
         "reasoning",
         "results",
+        "said",
         "textual",
         "thought",
         "user_followed",
@@ -63,6 +68,7 @@ class Draft:
     def __init__(self, reply: _Reply, index: int) -> None:
         self.index = index
         self.thought = reply.thought
+        self.said = reply.said
         self.reasoning = reply.reasoning
         self.calls = reply.calls
         self.textual = reply.textual
@@ -88,9 +94,13 @@ class Draft:
 
 @dataclass(slots=True, kw_only=True)
 class _Reply:
-    """An assistant message taken apart; `block`: code in it that may turn out to be a call."""
+    """An assistant message taken apart; `block`: code in it that may turn out to be a call.
+
+    `said`: its whole text, with the calls written into it.
+    """
 
     thought: str
+    said: str
     reasoning: str
     calls: list[Call]
     textual: bool = False
@@ -100,7 +110,7 @@ class _Reply:
 class StepReader:
     """Reads a transcript message by message; the newest step is `draft`. Never raises."""
 
-    __slots__ = ("_blocks", "_native", "_steps", "_textual", "draft")
+    __slots__ = ("_blocks", "_native", "_reasoning", "_steps", "_textual", "draft")
 
     def __init__(self) -> None:
         self.draft: Draft | None = None
@@ -108,6 +118,8 @@ class StepReader:
         self._native = False
         self._textual = False
         self._blocks = False
+        self._reasoning = ""
+        """Of an item whose reply is still to come."""
 
     def read(self, message: object) -> Change:
         """Take in the next message of the transcript."""
@@ -124,6 +136,8 @@ class StepReader:
             if self.draft is None:
                 self._prompt(read_content(message.get("content")).text)
             return Change.NONE
+        if role is None and isinstance(message.get("type"), str):
+            return self._item(message)
         return self._unreadable()
 
     def would_call(self, reply: object) -> bool:
@@ -144,6 +158,7 @@ class StepReader:
         thought = content.text.strip() or without_guidance(text(message.get("refusal"))).strip()
         reply = _Reply(
             thought=thought,
+            said=thought,
             reasoning=read_reasoning(message, content),
             calls=read_calls(message, content),
         )
@@ -159,6 +174,11 @@ class StepReader:
 
     def _assistant(self, message: Mapping[str, object]) -> Change:
         reply = self._reply(message)
+        if self._reasoning:
+            reply.reasoning, self._reasoning = reply.reasoning or self._reasoning, ""
+        return self._take(reply)
+
+    def _take(self, reply: _Reply) -> Change:
         self._textual = self._textual or reply.textual
         self._native = self._native or bool(reply.calls and not reply.textual)
         before = self.draft
@@ -168,6 +188,34 @@ class StepReader:
         self.draft = Draft(reply, self._steps)
         self._steps += 1
         return Change.OPENED
+
+    def _item(self, item: Mapping[str, object]) -> Change:
+        result = item_result(item)
+        if result is not None:
+            return self._result(result)
+        call = item_call(item)
+        if call is not None:
+            return self._call_item(call)
+        shown = item_reasoning(item)
+        if shown or item.get("type") == "reasoning":
+            self._reasoning = "\n".join(filter(None, (self._reasoning, shown)))
+            return Change.NONE
+        return self._unreadable()
+
+    def _call_item(self, call: Call) -> Change:
+        """One more call of the reply under way, or a reply that is nothing but this call."""
+        draft, reasoning = self.draft, self._reasoning
+        self._reasoning = ""
+        if draft is None or draft.followed:
+            return self._take(_Reply(thought="", said="", reasoning=reasoning, calls=[call]))
+        self._native = True
+        if draft.textual:
+            # What looked like a written call stood beside real ones.
+            draft.thought, draft.calls, draft.textual = draft.said, [], False
+        draft.block = None
+        draft.calls = [*draft.calls, call]
+        draft.reasoning = "\n".join(filter(None, (draft.reasoning, reasoning)))
+        return Change.ANSWERED
 
     def _result(self, result: Result) -> Change:
         draft = self.draft
