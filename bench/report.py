@@ -80,11 +80,11 @@ def text(report: Report) -> str:
     """The whole report for a terminal."""
     parts = [machine()]
     for case in dict.fromkeys(s.case for s in report.summaries):
-        parts.append(f"{case}\n{_aligned(_case_rows(report, case))}")
+        parts.append(f"{case}\n{aligned(_case_rows(report, case))}")
     if report.processes:
-        parts.append(f"processes\n{_aligned(_process_rows(report))}")
+        parts.append(f"processes\n{aligned(_process_rows(report))}")
     if report.held:
-        parts.append(f"{_held_title(report.held)}\n{_aligned(_held_rows(report.held))}")
+        parts.append(f"{_held_title(report.held)}\n{aligned(_held_rows(report.held))}")
     parts += [f"skipped {name}: {reason}" for name, reason in report.skipped.items()]
     parts.append(f"median of {report.rounds} interleaved rounds; {report.seconds:.0f} s in all")
     return "\n\n".join(parts)
@@ -123,15 +123,15 @@ def _case_rows(report: Report, case: str) -> list[Row]:
         rows.append(
             [
                 s.arm,
-                _ms(s.cpu_ms.median) if has_process else "-",
-                f"{_ms(s.cpu_ms.low)}-{_ms(s.cpu_ms.high)}" if has_process else "",
+                ms(s.cpu_ms.median) if has_process else "-",
+                f"{ms(s.cpu_ms.low)}-{ms(s.cpu_ms.high)}" if has_process else "",
                 _ratio(s.cpu_ms.median, ours.cpu_ms.median) if ours and has_process else "",
-                _ms(s.p50_ms.median),
-                f"{_ms(s.p50_ms.low)}-{_ms(s.p50_ms.high)}",
-                _ms(added) if has_process else "",
+                ms(s.p50_ms.median),
+                f"{ms(s.p50_ms.low)}-{ms(s.p50_ms.high)}",
+                ms(added) if has_process else "",
                 _ratio(added, our_added) if has_process else "",
-                _ms(s.p99_ms.median),
-                _ms(s.first_byte_p50_ms.median),
+                ms(s.p99_ms.median),
+                ms(s.first_byte_p50_ms.median),
                 f"{s.per_s.median:.0f}",
                 str(s.requests),
                 str(s.failures),
@@ -158,8 +158,8 @@ def _held_rows(held: Sequence[Held]) -> list[Row]:
     rows = [[*head, "CPU ms a stream", "RSS MB"]]
     for h in held:
         stalls = (h.stall_p50_ms, h.stall_p99_ms, h.stall_max_ms, h.idle_max_ms)
-        row = [h.arm, f"{h.whole} of {h.streams}", *map(_ms, stalls), f"{h.longest_s:.2f}"]
-        own = [_ms(h.cpu_ms_per_stream), f"{h.rss_mb:.0f}"] if h.rss_mb else ["-", "-"]
+        row = [h.arm, f"{h.whole} of {h.streams}", *map(ms, stalls), f"{h.longest_s:.2f}"]
+        own = [ms(h.cpu_ms_per_stream), f"{h.rss_mb:.0f}"] if h.rss_mb else ["-", "-"]
         rows.append([*row, *own])
     return rows
 
@@ -181,7 +181,7 @@ def _cpu_cell(report: Report, arm: str, case: str) -> str:
     ours, theirs = report.of(OURS, case), report.of(arm, case)
     if theirs is None:
         return "-"
-    cell = _ms(theirs.cpu_ms.median)
+    cell = ms(theirs.cpu_ms.median)
     if ours and arm != OURS:
         cell += f" ({_ratio(theirs.cpu_ms.median, ours.cpu_ms.median)})"
     return cell
@@ -189,10 +189,11 @@ def _cpu_cell(report: Report, arm: str, case: str) -> str:
 
 def _added_cell(report: Report, arm: str, case: str) -> str:
     direct, theirs = report.of("direct", case), report.of(arm, case)
-    return _ms(theirs.p50_ms.median - direct.p50_ms.median) if theirs and direct else "-"
+    return ms(theirs.p50_ms.median - direct.p50_ms.median) if theirs and direct else "-"
 
 
-def _ms(value: float) -> str:
+def ms(value: float) -> str:
+    """Milliseconds (or megabytes) with as many digits as are worth reading."""
     if math.isnan(value):
         return "-"
     return (
@@ -209,7 +210,8 @@ def _ratio(value: float, ours: float) -> str:
     return f"{value / ours:.1f}x" if usable else ""
 
 
-def _aligned(rows: Sequence[Row]) -> str:
+def aligned(rows: Sequence[Row]) -> str:
+    """Rows as columns, the first one to the left."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
