@@ -37,34 +37,33 @@ class TestRepeat:
     def push(self, seen: Seen) -> None:
         """Compare each failure with the earlier ones."""
         for action, repeat in seen.actions:
-            found = max(self._program(action, repeat), self._failure(action))
-            self._score = max(found, self._score * self._keep)
+            found, what = max(self._program(action, repeat), self._failure(action))
+            self._score *= self._keep
+            if found >= self._score:
+                self._score, self._what = found, what
 
-    def _program(self, action: ActionFacts, repeat: Repeat) -> float:
+    def _program(self, action: ActionFacts, repeat: Repeat) -> tuple[float, str]:
         if action.program is None:
-            return 0.0
+            return 0.0, ""
         before = self._programs.pop(action.program, None)
         if action.failure is None:
-            return 0.0
+            return 0.0, ""
         count = 0.0
         if before is not None and before[0] == action.failure:
             count = before[1] + (1.0 if repeat.unchanged_files else AFTER_CHANGE)
         self._programs[action.program] = (action.failure, count)
         if len(self._programs) > REMEMBERED_PROGRAMS:
             del self._programs[next(iter(self._programs))]
-        if count:
-            self._what = f"{action.operation[:40]} fails as before: {action.failure[:80]}"
-        return min(PER_RERUN * count, 1.0)
+        what = f"{action.operation[:40]} fails as before: {action.failure[:80]}"
+        return min(PER_RERUN * count, 1.0), what
 
-    def _failure(self, action: ActionFacts) -> float:
+    def _failure(self, action: ActionFacts) -> tuple[float, str]:
         failure = None if action.transient or action.pending else action.failure
         self._failures.append(failure)
         if failure is None:
-            return 0.0
+            return 0.0, ""
         times = self._failures.count(failure)
-        if times > 1:
-            self._what = f"{times} x the same failure: {failure[:80]}"
-        return min(PER_FAILURE * (times - 1), 1.0)
+        return min(PER_FAILURE * (times - 1), 1.0), f"{times} x the same failure: {failure[:80]}"
 
     def reading(self) -> tuple[float, str]:
         """Highest of both counts, decaying while other things happen."""
