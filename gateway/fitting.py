@@ -133,8 +133,10 @@ def fit_scale(indices: Sequence[Array], hard: Line, easy: Line) -> tuple[float, 
     lows = np.array([-_held_above(-index, easy.window) for index in indices])
     high = float(np.quantile(peaks, 1.0 - hard.share, method="lower"))
     low = float(np.quantile(lows, easy.share, method="lower"))
-    high = high if math.isfinite(high) else low + 1.0
-    low = low if math.isfinite(low) else high - 1.0
+    if not math.isfinite(low):
+        low = high - 1.0 if math.isfinite(high) else 0.0
+    if not math.isfinite(high):
+        high = low + 1.0
     slope = (_log_odds(hard.score) - _log_odds(easy.score)) / max(high - low, LEAST_GAP)
     return slope, _log_odds(hard.score) - slope * high
 

@@ -1,0 +1,274 @@
+"""Fitting the scorer, and judging it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.calibrate import fit, label, run_calibrate
+from gateway.errors import ConfigError
+from gateway.evaluation import (
+    Estimate,
+    RunReading,
+    auroc,
+    balanced_precision,
+    score_at,
+    signal_rates,
+)
+from gateway.fitting import Example, Line, fit_model, fit_scale, folds_of
+from gateway.recordings import parse_recording, read_lines
+from gateway.steering.acting import (
+    ActSettings,
+    expected_precision,
+    permitted,
+    random_switch,
+)
+from gateway.steering.calibration import (
+    FEATURES,
+    SIGNS,
+    calibration_from_json,
+    shipped_calibration,
+)
+from gateway.steering.fsm import FSMState
+from gateway.steering.monitors import Readings
+
+SAMPLE = Path(__file__).parent / "replays" / "sample.jsonl.gz"
+
+
+def reading(
+    scores: list[float],
+    *,
+    failed: bool,
+    group: str = "g",
+    model: str = "m",
+    first: dict[str, int] | None = None,
+    mistake: int | None = None,
+) -> RunReading:
+    """One run's reading."""
+    return RunReading(
+        id="r",
+        source="s",
+        model=model,
+        group=group,
+        failed=failed,
+        scores=tuple(scores),
+        first=first or {},
+        mistake_step=mistake,
+    )
+
+
+@pytest.fixture(scope="module")
+def labelled() -> list[Any]:
+    """The sample as calibration sees it."""
+    recordings = [parse_recording(text, f"{n}") for _, n, text in read_lines([SAMPLE])]
+    return [run for run in map(label, recordings) if run is not None]
+
+
+def test_the_same_runs_give_the_same_weights_to_the_last_bit(
+    labelled: list[Any], tmp_path: Path
+) -> None:
+    """Order of the runs does not matter; the file is the same byte by byte."""
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    out = io.StringIO()
+    assert run_calibrate([SAMPLE], weights=one, as_json=True, out=out, err=io.StringIO()) == 0
+    reordered = fit(list(reversed(labelled))).calibration
+    assert calibration_from_json(one.read_bytes()) == reordered
+    run_calibrate([SAMPLE], weights=two, as_json=True, out=io.StringIO(), err=io.StringIO())
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_report_holds_both_sides_and_what_the_bars_exclude(tmp_path: Path) -> None:
+    """Held-out figures of the new model and the reference's; bars show in the actions."""
+    out = io.StringIO()
+    bars = ActSettings(act_above={"route_fast": 0.99})
+    run_calibrate([SAMPLE], as_json=True, acting=bars, out=out, err=io.StringIO())
+    report = json.loads(out.getvalue())
+    assert set(report["calibrated"]["all"]["auroc"]) == {"end", "half", "10 steps"}
+    assert report["reference"]["all"]["signals"]["alarm"]["failed"].endswith("/69")
+    fast = next(row for row in report["actions"] if row["action"] == "route_fast")
+    assert fast["excluded"] == ["FAST"]
+    text = io.StringIO()
+    run_calibrate([SAMPLE], out=text, err=io.StringIO())
+    assert "held out: 5 folds by group" in text.getvalue()
+    assert "expected precision" in text.getvalue()
+
+
+def test_weights_push_the_right_way(labelled: list[Any]) -> None:
+    """Signs hold on any data, also on outcomes turned round."""
+    for runs in (labelled, [_turned(run) for run in labelled]):
+        weights = fit(runs).calibration.weights
+        for name, weight in zip(FEATURES, weights, strict=True):
+            assert weight * SIGNS[name] >= 0
+
+
+def _turned(run: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(run, failed=not run.failed)
+
+
+def test_unlabelled_and_empty_runs_teach_nothing() -> None:
+    """A run without an outcome or without steps is left out."""
+    message = {"role": "assistant", "content": "x"}
+    assert label(parse_recording(json.dumps({"messages": [message]}), "a")) is None
+    assert label(parse_recording(json.dumps({"messages": [], "success": True}), "a")) is None
+
+
+def test_too_little_data_is_refused(labelled: list[Any], tmp_path: Path) -> None:
+    """Few runs, one outcome only, or too few groups say nothing, and calibrate says so."""
+    with pytest.raises(ConfigError, match="at least 20"):
+        fit(labelled[:5])
+    with pytest.raises(ConfigError, match="both failed and successful"):
+        fit([run for run in labelled if run.failed])
+    broken = tmp_path / "b.jsonl"
+    broken.write_text("{\n", encoding="utf-8")
+    err = io.StringIO()
+    with pytest.raises(ConfigError):
+        run_calibrate([broken], err=err)
+    assert "b.jsonl:1: not JSON" in err.getvalue()
+
+
+def test_what_tells_agents_apart_earns_no_weight() -> None:
+    """A feature that differs between strata but not within them is not learned."""
+    draw = np.random.default_rng(0)
+    examples = []
+    for i in range(200):
+        agent = i % 2
+        failed = bool(draw.random() < (0.8 if agent else 0.2))
+        signal = draw.normal(1.0 if failed else 0.0, 1.0)
+        row = np.array([[float(agent), signal]] * 6)
+        examples.append(Example(features=row, failed=failed, stratum=("s", str(agent))))
+    model = fit_model(examples, (1, 1))
+    assert model.weights[1] > 2 * model.weights[0]
+
+
+def test_groups_stay_together() -> None:
+    """Every group lies in one fold, folds are about equal, the seed decides."""
+    groups = [f"g{i % 50}" for i in range(200)]
+    folds = folds_of(groups, 5, 1)
+    assert (
+        sorted({fold: list(folds.values()).count(fold) for fold in range(5)}.values()) == [10] * 5
+    )
+    assert folds == folds_of(reversed(groups), 5, 1)
+    assert folds != folds_of(groups, 5, 2)
+
+
+def test_the_scale_puts_the_lines_where_they_are_asked() -> None:
+    """The share of runs that hold an index above the hard line is the one given."""
+    draw = np.random.default_rng(3)
+    runs = [draw.normal(size=1) + np.zeros(10) for _ in range(400)]
+    hard = Line(score=0.6, window=5, share=0.02)
+    easy = Line(score=0.2, window=6, share=0.5)
+    slope, intercept = fit_scale(runs, hard, easy)
+    scores = [1 / (1 + math.exp(-(slope * run[0] + intercept))) for run in runs]
+    assert sum(score > 0.6 for score in scores) == pytest.approx(8, abs=1)
+    assert sum(score < 0.2 for score in scores) == pytest.approx(200, abs=2)
+
+
+def test_short_runs_only_still_give_a_scale() -> None:
+    """Runs shorter than the windows leave the lines a fixed distance apart."""
+    slope, _ = fit_scale(
+        [np.zeros(2)] * 5,
+        Line(score=0.6, window=5, share=0.1),
+        Line(score=0.2, window=6, share=0.5),
+    )
+    assert math.isfinite(slope)
+    assert slope > 0
+
+
+def test_auroc_compares_only_inside_source_and_model() -> None:
+    """A score that recognises the model ranks perfectly over all runs and says nothing here."""
+    runs = [reading([0.9], failed=True, model="bad", group=f"a{i}") for i in range(5)]
+    runs += [reading([0.9], failed=False, model="bad", group="b")]
+    runs += [reading([0.1], failed=False, model="good", group=f"c{i}") for i in range(5)]
+    runs += [reading([0.1], failed=True, model="good", group="d")]
+    figure = auroc(runs, "end", rounds=20)
+    assert figure.value == 0.5
+    assert figure.pairs == 10
+
+
+def test_auroc_of_nothing_is_nothing() -> None:
+    """Without a pair there is no figure."""
+    figure = auroc([reading([0.5], failed=True)], "end", rounds=5)
+    assert str(figure) == "-"
+    assert str(Estimate(value=0.5, low=0.4, high=0.6, pairs=3)) == "0.500 [0.40, 0.60]"
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_points_use_no_run_length_beyond_themselves(scores: list[float]) -> None:
+    """End, half and ten steps read the score that stood there."""
+    run = reading(scores, failed=True)
+    assert score_at(run, "end") == scores[-1]
+    assert score_at(run, "half") == scores[max(1, len(scores) // 2) - 1]
+    assert score_at(run, "10 steps") == (scores[9] if len(scores) >= 10 else None)
+
+
+def test_signal_rates_count_first_showings() -> None:
+    """Shares per outcome, how much of the run was ahead, how far from the mistake."""
+    runs = [
+        reading([0.1] * 10, failed=True, first={"streak": 4}, mistake=2),
+        reading([0.1] * 10, failed=True),
+        reading([0.1] * 10, failed=False, first={"streak": 9}),
+        *[reading([0.1] * 10, failed=False) for _ in range(3)],
+    ]
+    rates = signal_rates(runs, "streak")
+    assert (rates.failed_count, rates.fine_count) == ("1/2", "1/4")
+    assert rates.ratio == 2.0
+    assert rates.ahead == 0.5
+    assert rates.distance == 2
+    assert signal_rates([*runs[:2], runs[3]], "streak").ratio == math.inf
+    assert math.isnan(signal_rates(runs[:2], "streak").ratio)
+    assert 0.5 < balanced_precision(runs, "streak") < 1.0
+    assert balanced_precision(runs, "never") > 0.4
+
+
+READINGS = Readings(scores={"streak": 0.8}, fired=("streak",))
+
+
+def test_actions_are_worth_what_their_signals_are() -> None:
+    """Expected precision follows the signals that show, 0.5 without any."""
+    known = shipped_calibration()
+    assert (
+        expected_precision("monitor_text", FSMState.NORMAL, READINGS, known)
+        == (known.precision["streak"])
+    )
+    assert expected_precision("e2", FSMState.NORMAL, None, known) == 0.5
+    assert expected_precision("route_slow", FSMState.SLOW, None, known) == known.precision["SLOW"]
+    assert expected_precision("route_slow", FSMState.NORMAL, READINGS, known) == 0.5
+    assert expected_precision("route_fast", FSMState.FAST, None, known) > 0.5
+    assert expected_precision("route_fast", FSMState.SLOW, None, known) == 0.5
+    assert expected_precision("e1", FSMState.SLOW, READINGS, known) >= known.precision["streak"]
+    with pytest.raises(ValueError, match="none of"):
+        expected_precision("dance", FSMState.FAST, None, known)
+
+
+def test_the_bar_decides() -> None:
+    """An action below its bar is left out, one at or above it is taken."""
+    known = shipped_calibration()
+    at = ("monitor_text", FSMState.NORMAL, READINGS, known)
+    assert permitted(*at, ActSettings())
+    assert not permitted(*at, ActSettings(act_above={"monitor_text": 1.0}))
+    assert permitted("e2", FSMState.NORMAL, None, known, ActSettings(act_above={"e2": 0.5}))
+
+
+@pytest.mark.parametrize("bad", [{"dance": 0.5}, {"e1": 1.5}, {"e1": True}])
+def test_bad_bars_are_refused(bad: dict[str, Any]) -> None:
+    """Unknown actions and bars outside [0, 1] are refused by name."""
+    with pytest.raises(ValueError, match=r"act_above\."):
+        ActSettings(act_above=bad)
+
+
+def test_the_control_arm_acts_by_chance_alone() -> None:
+    """The share is kept over many steps, and the same step always gets the same answer."""
+    drawn = [random_switch("x", "unit", step, 0.3) for step in range(2000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(0.3, abs=0.04)
+    assert drawn == [random_switch("x", "unit", step, 0.3) for step in range(2000)]
+    assert not any(random_switch("x", "unit", step, 0.0) for step in range(50))

@@ -1,0 +1,359 @@
+"""Recorded runs through the core, offline."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import ConfigError
+from gateway.playback import ReplayPolicy, play
+from gateway.recordings import Recording, parse_recording, read_lines, recording_files
+from gateway.replay import load_policy, policy_from_dict, run_replay
+from gateway.steering.fold import ConversationFold
+from gateway.steering.policy import Policy
+
+REPLAYS = Path(__file__).parent / "replays"
+SAMPLE = REPLAYS / "sample.jsonl.gz"
+EXPECTED = REPLAYS / "expected.json"
+GOLDEN_RUNS = 24
+JUDGED = {
+    "difficulty": {"scorer": "calibrated"},
+    "monitors": {"suite": "robust"},
+    "run_boundary": "never",
+}
+
+
+def judged() -> ReplayPolicy:
+    """The calibrated scorer and the robust suite over whole conversations."""
+    return policy_from_dict(JUDGED)
+
+
+def sample(count: int) -> list[Recording]:
+    """The first recordings of the sample."""
+    lines = list(read_lines([SAMPLE]))[:count]
+    return [parse_recording(text, f"{file.name}:{number}") for file, number, text in lines]
+
+
+def a_run(
+    run_id: str = "r1", *, success: bool | None = True, source: str = "own"
+) -> dict[str, Any]:
+    """A small transcript: three calls, then an answer."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "count the files"}]
+    for i in range(3):
+        call = {"id": f"c{i}", "type": "function"}
+        call["function"] = {"name": "bash", "arguments": json.dumps({"command": f"ls d{i}"})}
+        messages.append({"role": "assistant", "content": f"step {i}", "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{i}", "content": f"file_{i}"})
+    messages.append({"role": "assistant", "content": "There are three."})
+    return {"id": run_id, "source": source, "model": "m", "success": success, "messages": messages}
+
+
+def write(path: Path, *records: object) -> Path:
+    """A JSONL file of these records."""
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def replay(*files: Path, **options: Any) -> tuple[int, str, str]:
+    """The command's exit status and what it wrote to stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    options.setdefault("jobs", 1)
+    return run_replay(list(files), out=out, err=err, **options), out.getvalue(), err.getvalue()
+
+
+def test_json_has_one_object_per_run_with_its_steps(tmp_path: Path) -> None:
+    """Each line holds a run's id and, per step, score, state, readings and decisions."""
+    file = write(tmp_path / "a.jsonl", a_run("one"), a_run("two", success=False))
+    status, out, _ = replay(file, as_json=True, policy=judged())
+    runs = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [run["id"] for run in runs] == ["one", "two"]
+    steps = runs[0]["steps"]
+    assert [step["index"] for step in steps] == [0, 1, 2, 3]
+    for step in steps:
+        assert 0.0 <= step["difficulty"] <= 1.0
+        assert step["state"] in {"FAST", "NORMAL", "SLOW", "SKIP"}
+        assert len(step["scores"]) == 6
+        assert step["composite"] >= 0.0
+        assert step["fired"] == []
+        assert step["failure_type"] is None
+
+
+def test_a_final_answer_repeats_the_last_score(tmp_path: Path) -> None:
+    """A step that is not scored keeps the reading a watcher has, and says so."""
+    file = write(tmp_path / "a.jsonl", a_run())
+    policy = policy_from_dict({**JUDGED, "run_boundary": "final_answer"})
+    _, out, _ = replay(file, as_json=True, policy=policy)
+    *_, before, last = json.loads(out)["steps"]
+    assert (last["scored"], last["state"]) == (False, "END")
+    assert last["difficulty"] == before["difficulty"]
+
+
+def test_replay_is_the_online_fold() -> None:
+    """Offline readings equal those of a conversation fed message by message."""
+    for recording in sample(6):
+        policy = policy_from_dict({**JUDGED, "run_boundary": "final_answer"})
+        steps = play(recording, policy)["steps"]
+        fold = ConversationFold(policy.policy)
+        online = {}
+        assert recording.messages is not None
+        for end in range(1, len(recording.messages) + 1):
+            for outcome in fold.extend(recording.messages[:end]):
+                online[outcome.step.index] = outcome
+        scored = [step for step in steps if step["scored"]]
+        assert len(scored) == len(online)
+        for step in scored:
+            outcome = online[step["index"]]
+            assert step["state"] == outcome.state.value
+            assert step["difficulty"] == round(outcome.difficulty, 6)
+            assert step["fired"] == list(outcome.readings.fired)
+
+
+def test_a_reading_uses_nothing_after_its_step() -> None:
+    """Cutting a recording short leaves the readings of what is left as they were."""
+    recording = max(sample(40), key=lambda r: len(r.messages or ()))
+    assert recording.messages is not None
+    whole = play(recording, judged())["steps"]
+    ends = [i for i, m in enumerate(recording.messages) if m["role"] == "assistant"][1:]
+    for count, end in enumerate(ends, 1):
+        part = play(Recording(id="part", messages=recording.messages[:end]), judged())["steps"]
+        assert [s["difficulty"] for s in part] == [s["difficulty"] for s in whole[:count]]
+        assert [s["fired"] for s in part] == [s["fired"] for s in whole[:count]]
+
+
+def test_golden_replays() -> None:
+    """States, alarms and last scores of recorded runs stay what they were."""
+    found = {}
+    for recording in sample(GOLDEN_RUNS):
+        played = play(recording, judged())
+        found[recording.id] = {
+            "states": "".join(step["state"][0] for step in played["steps"]),
+            "first": played["first"],
+            "last": round(played["steps"][-1]["difficulty"], 4),
+        }
+    if os.environ.get("UPDATE_GOLDEN"):
+        EXPECTED.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    assert found == json.loads(EXPECTED.read_text(encoding="utf-8"))
+
+
+def test_processes_give_the_same_lines_in_the_same_order() -> None:
+    """However many processes work, the output is that of one."""
+    _, alone, _ = replay(SAMPLE, as_json=True, policy=judged(), jobs=1)
+    _, together, _ = replay(SAMPLE, as_json=True, policy=judged(), jobs=2)
+    assert together == alone
+    assert len(alone.splitlines()) == 132
+
+
+def test_files_and_directories_may_be_mixed(tmp_path: Path) -> None:
+    """Directories are searched for JSONL, packed or not; other files in them are left alone."""
+    nested = tmp_path / "runs" / "deep"
+    nested.mkdir(parents=True)
+    write(nested / "a.jsonl", a_run("a"))
+    with gzip.open(nested / "b.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(json.dumps(a_run("b")) + "\n")
+    (nested / "notes.txt").write_text("no recording", encoding="utf-8")
+    single = write(tmp_path / "c.json", a_run("c"))
+    _, out, _ = replay(tmp_path / "runs", single, as_json=True)
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["a", "b", "c"]
+
+
+def test_broken_lines_are_reported_and_the_rest_is_replayed(tmp_path: Path) -> None:
+    """What cannot be read is named by file and line; the exit status tells."""
+    file = tmp_path / "a.jsonl"
+    file.write_text(
+        "not json\n\n" + json.dumps(a_run("ok")) + "\n[1]\n" + json.dumps({"id": "empty"}) + "\n",
+        encoding="utf-8",
+    )
+    status, out, err = replay(file, as_json=True)
+    assert status == 1
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["ok"]
+    assert "a.jsonl:1: not JSON" in err
+    assert "a.jsonl:4: expected an object" in err
+    assert "a.jsonl:5: neither `messages` nor `steps`" in err
+
+
+def test_a_missing_path_is_refused(tmp_path: Path) -> None:
+    """A path that is not there, an empty directory and a broken archive are errors by name."""
+    with pytest.raises(ConfigError, match="no such file"):
+        recording_files([tmp_path / "nothing.jsonl"])
+    with pytest.raises(ConfigError, match=r"no \.jsonl"):
+        recording_files([tmp_path])
+    broken = tmp_path / "b.jsonl.gz"
+    broken.write_bytes(b"no gzip")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        list(read_lines([broken]))
+
+
+def test_malformed_transcripts_are_replayed_as_far_as_they_go(tmp_path: Path) -> None:
+    """Wrong types inside a transcript cost no exception and no other run."""
+    odd = {
+        "id": "odd",
+        "messages": [
+            None,
+            {"role": "assistant", "content": None},
+            {"role": "assistant", "tool_calls": "x"},
+            {"role": "tool", "content": 5},
+            {"role": "user"},
+            7,
+        ],
+    }
+    status, out, _ = replay(
+        write(tmp_path / "a.jsonl", odd, {"id": "e", "messages": []}), as_json=True
+    )
+    assert status == 0
+    assert [len(json.loads(line)["steps"]) for line in out.splitlines()] == [2, 0]
+
+
+def test_the_gateways_own_export_is_replayed(tmp_path: Path) -> None:
+    """Exported runs hold steps with their texts; rows without texts have nothing to score."""
+    content = {
+        "thought": "look",
+        "reasoning": "",
+        "actions": [{"name": "bash", "arguments": "ls", "observation": "a.txt", "is_error": False}],
+    }
+    export = {
+        "run": {"id": "run-1", "model_requested": "m", "outcome": "failure", "agent": "cli"},
+        "steps": [
+            {"run_id": "run-1", "step_index": 0, "at": 1.0, "state": "INIT", "content": None},
+            {"run_id": "run-1", "step_index": 1, "at": 2.0, "state": "NORMAL", "content": content},
+        ],
+    }
+    records = {"id": "records", "steps": [{"action": "bash", "action_input": "ls", "thought": "x"}]}
+    _, out, _ = replay(write(tmp_path / "a.jsonl", export, records), as_json=True)
+    first, second = [json.loads(line) for line in out.splitlines()]
+    assert (first["id"], first["model"], first["success"]) == ("run-1", "m", False)
+    assert len(first["steps"]) == len(second["steps"]) == 1
+
+
+def test_the_summary_counts_runs_per_source_and_model(tmp_path: Path) -> None:
+    """One row per source and model, one for all; ranking only where outcomes differ."""
+    file = write(tmp_path / "a.jsonl", a_run("a"), a_run("b", success=False), a_run("c", source=""))
+    _, out, _ = replay(file)
+    assert "3 runs replayed" in out
+    assert "own" in out
+    assert "AUROC" in out
+    _, out, _ = replay(write(tmp_path / "b.jsonl", a_run("a", success=None)))
+    assert "AUROC" not in out
+
+
+def test_two_policies_are_compared_by_what_changes(tmp_path: Path) -> None:
+    """States, guidance, models and cost of both, and the runs and steps on which they differ."""
+    policy = policy_from_dict(JUDGED)
+    other = policy_from_dict(
+        {
+            **JUDGED,
+            "model_routing": {"NORMAL": "big", "SLOW": "big"},
+            "prices": {"big": {"input": 5, "output": 15}},
+        }
+    )
+    file = write(tmp_path / "a.jsonl", a_run())
+    _, out, _ = replay(file, policy=policy, other=other, as_json=True)
+    run = json.loads(out)
+    assert run["changes"][0] == {"index": 0, "model": ["m", "big"]}
+    assert [step["model"] for step in run["other"]["steps"]] == ["big"] * 4
+    assert run["other"]["tokens"]["big"]["usd"] > 0
+    _, out, _ = replay(file, policy=policy, other=other)
+    assert "1 of 1 runs change" in out
+    assert "calls to big" in out
+    assert "r1: 4 steps, first 0: model m -> big" in out
+    assert "USD" in out
+
+
+def test_equal_policies_change_nothing(tmp_path: Path) -> None:
+    """A policy compared with itself changes no run."""
+    _, out, _ = replay(write(tmp_path / "a.jsonl", a_run()), other=ReplayPolicy())
+    assert "0 of 1 runs change" in out
+
+
+def test_a_loop_shows_in_guidance_and_signals(tmp_path: Path) -> None:
+    """A monitor text is planned once the loop fires, and the first showing is recorded."""
+    record = a_run()
+    loop = record["messages"][1:3]
+    record["messages"][1:3] = loop * 8
+    _, out, _ = replay(write(tmp_path / "a.jsonl", record), as_json=True, policy=judged())
+    run = json.loads(out)
+    fired = run["first"]["streak"]
+    assert run["first"]["alarm"] == fired <= 5
+    texts = [
+        item
+        for step in run["steps"]
+        for item in step.get("guidance", ())
+        if item["source"] == "monitor"
+    ]
+    assert texts[0]["failure_type"] == "loop"
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_the_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
+    """The page loads nothing, runs nothing, and shows texts of runs as texts."""
+    evil = a_run("<script>alert(1)</script>", source="<b>")
+    page = tmp_path / "report.html"
+    file = write(tmp_path / "a.jsonl", evil, a_run("ok", success=False))
+    status, out, _ = replay(file, policy=judged(), other=ReplayPolicy(), html=page)
+    text = page.read_text(encoding="utf-8")
+    parser = _Tags()
+    parser.feed(text)
+    names = {tag for tag, _ in parser.tags}
+    assert status == 0
+    assert str(page.name) in out.replace("\n", "")
+    assert "script" not in names
+    assert {"svg", "polyline", "table"} <= names
+    assert not [a for _, a in parser.tags if a.keys() & {"src", "href"}]
+    assert "default-src 'none'" in text
+    assert "http://" not in text
+    assert "https://" not in text
+
+
+def test_evidence_puts_the_reference_beside_the_shipped_model() -> None:
+    """One command prints AUROC and alarms of both, on any labelled recordings."""
+    status, out, _ = replay(SAMPLE, evidence=True, policy=judged())
+    assert status == 0
+    assert "calibrated + robust" in out
+    assert "reference" in out
+    assert "alarm: a monitor fired or SLOW was reached" in out
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"monitor": {}}, "monitor: unknown key"),
+        ({"monitors": {"suite": "x"}}, "monitors.*suite"),
+        ({"fsm": {"slow_treshold": 1}}, "slow_threshold"),
+        ({"prices": 5}, "prices: expected a mapping"),
+        ({"prices": {"m": {"input": 1}}}, "prices.m.output: required"),
+        ({"model_routing": {"QUICK": "m"}}, "QUICK"),
+    ],
+)
+def test_a_wrong_policy_is_refused_by_its_key(raw: dict[str, Any], message: str) -> None:
+    """Unknown keys and refused values are named."""
+    with pytest.raises(ConfigError, match=message):
+        policy_from_dict(raw)
+
+
+def test_a_policy_file_is_a_config_file(tmp_path: Path) -> None:
+    """Sections that decide nothing are passed over; `steering` and `conversations` are read."""
+    file = tmp_path / "other.yaml"
+    file.write_text(
+        "server: {port: 9}\nconversations: {run_boundary: never}\n"
+        "steering:\n  difficulty: {scorer: calibrated}\n",
+        encoding="utf-8",
+    )
+    policy = load_policy(file).policy
+    assert policy.run_boundary == "never"
+    assert policy.difficulty.scorer == "calibrated"
+    assert policy.monitors == Policy().monitors
