@@ -11,6 +11,7 @@
         ├── BodyTooLarge          413
         ├── LoopDetected          508
         ├── Overloaded            429 or 503, with `retry-after`
+        ├── ShuttingDown          503, with `retry-after`
         └── UpstreamFailure       what the upstream did, or did not do
             ├── UpstreamUnreachable   502
             ├── UpstreamMalformed     502
@@ -121,6 +122,12 @@ class Overloaded(GatewayError):
     """A limit of the gateway's own is reached; `retry-after` is in the headers."""
 
     status, type, code, label = 429, "rate_limit_error", "gateway_limit", "overloaded"
+
+
+class ShuttingDown(GatewayError):
+    """The time for running requests to end is over; `retry-after` is in the headers."""
+
+    status, type, code, label = 503, "server_error", "shutting_down", "shutdown"
 
 
 class UpstreamFailure(GatewayError):

@@ -42,6 +42,9 @@ class Exchange:
     overhead_s: float = 0.0
     """The gateway's own share up to the answer's start."""
 
+    upstream_request_id: str = ""
+    """The id of the upstream's own, when it gave one."""
+
     error: str = ""
     usage: dict[str, Any] | None = None
     client_gone: bool = False

@@ -74,14 +74,14 @@ class Prepared:
         steered = self.steered
         return steered.model if steered and steered.applies else self._request.model
 
-    def call(self, headers: RawHeaders, query: bytes, key_header: bytes | None) -> Call:
+    def call(self, headers: RawHeaders, query: bytes, key_headers: frozenset[bytes]) -> Call:
         """The request on its way out."""
         return Call(
             method="POST",
             path="/chat/completions",
             headers=headers,
             query=query,
-            key_header=key_header,
+            key_headers=key_headers,
             body=self._body,
             parsed=self._parsed,
             attempts=self.exchange.attempts,

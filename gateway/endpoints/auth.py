@@ -16,10 +16,10 @@ LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """The tenant a request belongs to, and the header that held the gateway's own key."""
+    """The tenant a request belongs to, and the headers that held the gateway's own keys."""
 
     tenant: str = DEFAULT_TENANT
-    key_header: bytes | None = None
+    key_headers: frozenset[bytes] = frozenset()
 
 
 _ANYBODY = Principal()
@@ -30,11 +30,19 @@ class Authenticator:
     key."""
 
     def __init__(self, settings: AuthSettings, *, host: str, keys: KeyRing | None = None) -> None:
-        self._tenants = {key_digest(key): name for name, key in settings.gateway_keys.items()}
+        self._host = host
         self._ring = keys or KeyRing()
+        self.update(settings)
+
+    def update(self, settings: AuthSettings) -> None:
+        """Take the keys of a new config."""
+        self._tenants = {key_digest(key): name for name, key in settings.gateway_keys.items()}
         self._admin = key_digest(settings.admin_key) if settings.admin_key else None
-        self.open_admin = self._admin is None and host in LOOPBACK_NAMES
+
+    @property
+    def open_admin(self) -> bool:
         """Whether the control plane asks for no key: none configured, and loopback only."""
+        return self._admin is None and self._host in LOOPBACK_NAMES
 
     @property
     def keys_required(self) -> bool:
@@ -52,11 +60,14 @@ class Authenticator:
         Raises:
             Unauthorized: there are keys and the request shows none of them.
         """
-        if not self.keys_required:
+        required = self.keys_required
+        if not required and self._admin is None:
             return _ANYBODY
         found = self.tenant_key(headers)
         if found is not None:
             return found
+        if not required:
+            return Principal(key_headers=self._key_headers(headers))
         what = "is not known" if offered_keys(headers) else "is missing"
         raise Unauthorized(
             f"the gateway key {what}: send it in x-gateway-key, Authorization: Bearer or x-api-key"
@@ -64,11 +75,19 @@ class Authenticator:
 
     def tenant_key(self, headers: RawHeaders) -> Principal | None:
         """The caller by the first good gateway key among the headers, None without one."""
-        for name, key in offered_keys(headers):
+        for _name, key in offered_keys(headers):
             tenant = self.tenant_of(key_digest(key))
             if tenant is not None:
-                return Principal(tenant=tenant, key_header=name)
+                return Principal(tenant=tenant, key_headers=self._key_headers(headers))
         return None
+
+    def _key_headers(self, headers: RawHeaders) -> frozenset[bytes]:
+        """The headers that hold any key of the gateway's own, not only the one that let in."""
+        return frozenset(
+            name
+            for name, key in offered_keys(headers)
+            if self.tenant_of(key_digest(key)) is not None or self.is_admin(key)
+        )
 
     def tenant_of(self, digest: bytes) -> str | None:
         """The tenant of the good key with this digest."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from gateway.errors import BodyTooLarge
+from gateway.errors import BodyTooLarge, GatewayError
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders, header
@@ -54,6 +54,27 @@ async def body_chunks(headers: RawHeaders, receive: Receive, limit: int) -> Asyn
             return
 
 
+class Upload:
+    """A body forwarded while it arrives; tells when it has ended, and what stopped it."""
+
+    def __init__(self, headers: RawHeaders, receive: Receive, limit: int) -> None:
+        self._chunks = body_chunks(headers, receive, limit)
+        self.ended = asyncio.Event()
+        self.error: GatewayError | ClientGone | None = None
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._chunks)
+        except BaseException as exc:
+            if isinstance(exc, (GatewayError, ClientGone)):
+                self.error = exc
+            self.ended.set()
+            raise
+
+
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
         raise BodyTooLarge(
@@ -62,14 +83,18 @@ def _check_size(size: int, limit: int) -> None:
 
 
 class DisconnectWatch:
-    """Cancels the block as soon as the client is gone; to be entered when the body is read.
+    """Cancels the block as soon as the client is gone.
+
+    To be entered when the body is read; with `upload` it starts watching when that has ended, as
+    two readers would take each other's messages.
 
     Raises:
         ClientGone: in place of the cancellation.
     """
 
-    def __init__(self, receive: Receive, exchange: Exchange) -> None:
+    def __init__(self, receive: Receive, exchange: Exchange, upload: Upload | None = None) -> None:
         self._receive = receive
+        self._upload = upload
         self._exchange = exchange
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -100,6 +125,8 @@ class DisconnectWatch:
 
     async def _watch(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
+            if self._upload is not None:
+                await self._upload.ended.wait()
             while (await self._receive())["type"] != "http.disconnect":
                 pass
             if self._task is not None:

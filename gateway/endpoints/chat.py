@@ -13,7 +13,7 @@ from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.services import Runtime
 from gateway.upstream.base import LaneResponse, RawHeaders, header
-from gateway.upstream.dispatch import INSTANCE_HEADER
+from gateway.upstream.dispatch import has_passed
 from gateway.wire.request import ChatRequest
 from gateway.wire.watch import UsageFilter
 
@@ -40,30 +40,36 @@ class ChatEndpoint:
             exchange.model, exchange.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
-                call = prepared.call(headers, scope["query_string"], principal.key_header)
+                call = prepared.call(headers, scope["query_string"], principal.key_headers)
                 relay = Relay(send, exchange, watch, prepared.complete, services.settings.server)
                 try:
                     response = await self._pipeline.send(services, exchange, prepared, call)
                     try:
-                        await _answer(relay, response, prepared.hides_usage)
+                        await _answer(relay, response, request.stream, prepared.hides_usage)
                     finally:
                         await response.aclose()
                 finally:
                     prepared.abandon()
 
 
-async def _answer(relay: Relay, response: LaneResponse, hides_usage: bool) -> None:
-    if is_event_stream(response):
+async def _answer(
+    relay: Relay, response: LaneResponse, asked_for_stream: bool, hides_usage: bool
+) -> None:
+    if is_event_stream(response, asked_for_stream):
         await relay.stream(response, UsageFilter(orjson.loads) if hides_usage else None)
     else:
         await relay.whole(response)
 
 
-def is_event_stream(response: LaneResponse) -> bool:
-    """Whether a successful answer is server-sent events."""
-    return response.status < 300 and header(response.headers, b"content-type").startswith(
-        b"text/event-stream"
-    )
+def is_event_stream(response: LaneResponse, asked: bool) -> bool:
+    """Whether a successful answer is server-sent events.
+
+    One that was asked for and is not labelled JSON counts as such, as clients take it.
+    """
+    kind = header(response.headers, b"content-type").lower()
+    if response.status >= 300:
+        return False
+    return kind.startswith(b"text/event-stream") or (asked and b"json" not in kind)
 
 
 def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
@@ -72,7 +78,7 @@ def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
     Raises:
         LoopDetected: it carries this gateway's mark.
     """
-    if header(headers, INSTANCE_HEADER) == instance:
+    if has_passed(headers, instance):
         raise LoopDetected(
             "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "
             "the gateway's own environment) points at the gateway itself"

@@ -44,7 +44,16 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     )
 
 
-async def method_not_allowed(scope: Scope, receive: Receive, send: Send) -> None:
-    """Raises: MethodNotAllowed."""
-    scope[EXCHANGE].route = "unknown"
-    raise MethodNotAllowed(f"{scope['path']} does not take {scope['method']}")
+class OnlyMethods:
+    """The answer to a method that a route does not have; names those that it has."""
+
+    def __init__(self, *methods: str) -> None:
+        self._allow = ", ".join(methods)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises: MethodNotAllowed."""
+        scope[EXCHANGE].route = "unknown"
+        raise MethodNotAllowed(
+            f"{scope['path']} does not take {scope['method']}, only {self._allow}",
+            headers=(("allow", self._allow),),
+        )

@@ -2,85 +2,84 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import orjson
 
-from gateway.endpoints.auth import Authenticator
+from gateway.endpoints.auth import Authenticator, Principal
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.chat import refuse_loop
 from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.reply import send_json
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.services import Runtime, Services
-from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.dispatch import Call, outgoing_headers, target_url
-from gateway.wire.watch import ResponseWatch
 
 _MAX_LIST_BYTES = 2**23  # 8 MiB: the longest public list (a few hundred models) has under 1 MiB
+_LIST_WAIT_S = 5.0  # an upstream that hangs is down as far as a list of names goes
 
 
 class ModelsEndpoint:
     """Merges two lists; with no configured names the upstream's answer goes through as it is."""
 
-    def __init__(self, runtime: Runtime, auth: Authenticator) -> None:
+    def __init__(self, runtime: Runtime, auth: Authenticator, passthrough: PassThrough) -> None:
         self._runtime = runtime
         self._auth = auth
+        self._passthrough = passthrough
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
+        if not self._runtime.services.table.names:
+            await self._passthrough(scope, receive, send)
+            return
         exchange.route = "models"
         headers: RawHeaders = scope["headers"]
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
-            principal = self._auth.principal(headers)
-            names = services.table.names
+            call = _listing(headers, scope["query_string"], self._auth.principal(headers))
             started = time.perf_counter()
             try:
-                status, raw_headers, body = await _upstream_list(
-                    services, headers, scope["query_string"], principal.key_header
-                )
-            except UpstreamFailure:
-                if not names:
-                    raise
-                status, raw_headers, body = 502, [], b""
-            finally:
-                exchange.waited_s += time.perf_counter() - started
-        if not names:
-            await send({"type": "http.response.start", "status": status, "headers": raw_headers})
-            await send({"type": "http.response.body", "body": body})
-            return
-        theirs = _entries(body) if status < 300 else []
-        await send_json(send, 200, {"object": "list", "data": _merged(names, theirs)})
+                async with asyncio.timeout(_LIST_WAIT_S):
+                    body = await _upstream_list(services, call)
+            except (UpstreamFailure, TimeoutError):
+                body = b""
+            exchange.waited_s += time.perf_counter() - started
+            merged = _merged(services.table.names, _entries(body))
+        await send_json(send, 200, {"object": "list", "data": merged})
 
 
-async def _upstream_list(
-    services: Services, headers: RawHeaders, query: bytes, key_header: bytes | None
-) -> tuple[int, RawHeaders, bytes]:
-    target = services.table.default
-    call = Call(
+def _listing(headers: RawHeaders, query: bytes, principal: Principal) -> Call:
+    return Call(
         method="GET",
         path="/models",
         headers=[h for h in headers if h[0] != b"accept-encoding"],
         query=query,
-        key_header=key_header,
+        key_headers=principal.key_headers,
         body=lambda _: b"",
         parsed=lambda _: {},
     )
+
+
+async def _upstream_list(services: Services, call: Call) -> bytes:
+    """The upstream's list; empty when it is an error or too long."""
+    target = services.table.default
     outgoing = outgoing_headers(call, target, services.dispatcher.instance)
-    url = target_url(target.api_base, call.path, query)
+    url = target_url(target.api_base, call.path, call.query)
     response: LaneResponse = await services.native.send("GET", url, outgoing, b"")
-    watch = ResponseWatch(header(response.headers, b"content-encoding"), _MAX_LIST_BYTES)
-    parts: list[bytes] = []
+    body = bytearray()
     try:
         async for chunk in response:
-            watch.feed(chunk)
-            parts.append(chunk)
+            body += chunk
+            if len(body) > _MAX_LIST_BYTES:
+                return b""
     finally:
         await response.aclose()
-    return response.status, response.headers, b"".join(parts)
+    return bytes(body) if response.status < 300 else b""
 
 
 def _entries(body: bytes) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import orjson
 
 from gateway.endpoints.auth import Authenticator
-from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, body_chunks, read_body
+from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.chat import refuse_loop
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, UpstreamFailure
@@ -36,12 +36,13 @@ class PassThrough:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(headers)
             exchange.tenant = principal.tenant
+            _refuse_dot_segments(scope["path"])
             call = Call(
                 method=scope["method"],
                 path=_path(scope),
                 headers=headers,
                 query=scope["query_string"],
-                key_header=principal.key_header,
+                key_headers=principal.key_headers,
                 body=lambda _: b"",
                 parsed=lambda _: {},
                 attempts=exchange.attempts,
@@ -53,9 +54,9 @@ class PassThrough:
                     response = await _send_json(services, exchange, call, raw)
                     await _relay(response, send, exchange, watch)
             else:
-                chunks = body_chunks(headers, receive, limit)
-                response = await _send_stream(services, exchange, call, chunks)
-                async with DisconnectWatch(receive, exchange) as watch:
+                upload = Upload(headers, receive, limit) if _has_body(headers) else None
+                async with DisconnectWatch(receive, exchange, upload) as watch:
+                    response = await _send_stream(services, exchange, call, upload)
                     await _relay(response, send, exchange, watch)
 
 
@@ -79,7 +80,7 @@ async def _send_json(
     try:
         if request is None or not native or native == [services.table.default]:
             return await _to_default(services, call, raw)
-        delivery = await services.dispatcher.send(call, model)
+        delivery = await services.dispatcher.send(call, model, native_only=True)
     finally:
         exchange.waited_s += time.perf_counter() - started
     exchange.lane, exchange.deployment = delivery.target.lane, delivery.target.name
@@ -87,13 +88,15 @@ async def _send_json(
 
 
 async def _send_stream(
-    services: Services, exchange: Exchange, call: Call, chunks: AsyncIterator[bytes]
+    services: Services, exchange: Exchange, call: Call, upload: Upload | None
 ) -> LaneResponse:
     started = time.perf_counter()
     try:
-        if call.method in ("GET", "HEAD", "OPTIONS") or not _has_body(call.headers):
-            return await _to_default(services, call, b"")
-        return await _to_default(services, call, chunks)
+        return await _to_default(services, call, b"" if upload is None else upload)
+    except UpstreamFailure:
+        if upload is not None and upload.error is not None:
+            raise upload.error from None  # it looked like a broken connection to the transport
+        raise
     finally:
         exchange.waited_s += time.perf_counter() - started
 
@@ -155,6 +158,12 @@ def _has_body(headers: RawHeaders) -> bool:
 def _path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.split(b"?")[0].decode("ascii", "replace").removeprefix("/v1")
+
+
+def _refuse_dot_segments(path: str) -> None:
+    """An upstream that resolves them would be reached outside its configured `api_base`."""
+    if any(segment in (".", "..") for segment in path.split("/")):
+        raise BadRequest("the path may not have '.' or '..' segments")
 
 
 def _refuse_upgrade(headers: RawHeaders) -> None:

@@ -1,4 +1,4 @@
-"""The upstream answer on its way to the client: as it comes, or whole; a broken one made visible."""
+"""The upstream answer on its way to the client, as it comes or whole; a broken one is visible."""
 
 from __future__ import annotations
 
@@ -57,12 +57,16 @@ class Relay:
         The chunk that holds the end marker waits for `complete`. A stream that breaks off, or ends
         without its end marker and without a finish reason, gets an error event and no proper end.
         """
-        watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
-        drop = (b"content-length",) if usage_filter or self._keepalive_s else ()
-        await self._start(response, drop)
+        encoding = header(response.headers, b"content-encoding")
+        watch = ResponseWatch(encoding, self._limit)
+        if plain := encoding in (b"", b"identity"):
+            chunks = self._with_keepalive(response) if self._keepalive_s else response
+        else:
+            usage_filter, chunks = None, response  # nothing can be put into compressed bytes
+        await self._start(response, (b"content-length",))
         completed = False
         try:
-            async for chunk in self._with_keepalive(response):
+            async for chunk in chunks:
                 watch.feed(chunk)
                 out = usage_filter.feed(chunk) if usage_filter else chunk
                 if watch.ended and not completed:
@@ -72,8 +76,9 @@ class Relay:
             if not completed:
                 await self._finish_unmarked(watch, response)
         except UpstreamFailure as exc:
-            await self._break_off(exc)
-            return
+            if not completed:
+                await self._break_off(exc, tell=plain)
+                return
         rest = usage_filter.flush() if usage_filter else b""
         await self._body(rest, last=True)
 
@@ -131,20 +136,17 @@ class Relay:
         completion = assembler.completion() if assembler.finished else None
         await self._complete(Reply(completion=completion, usage=response.usage or assembler.usage))
 
-    async def _break_off(self, exc: UpstreamFailure) -> None:
+    async def _break_off(self, exc: UpstreamFailure, *, tell: bool) -> None:
         """One error event, then the connection is closed without the end of the body.
 
         Many clients take a stream that just ends for a complete one.
         """
         self._exchange.error = exc.label
-        await self._body(b"\n\n" + encode_event(exc.payload()))
+        if tell:
+            await self._body(b"\n\n" + encode_event(exc.payload()))
 
     async def _with_keepalive(self, response: LaneResponse) -> AsyncIterator[bytes]:
         iterator = response.__aiter__()
-        if not self._keepalive_s:
-            async for chunk in iterator:
-                yield chunk
-            return
         at_boundary = True
         while True:
             pending = spawn(_next(iterator))
@@ -154,6 +156,7 @@ class Relay:
                         await self._body(encode_comment("keep-alive"))
             except BaseException:
                 pending.cancel()
+                await asyncio.wait({pending})  # the response is closed next, not while it is read
                 raise
             chunk = pending.result()
             if not chunk:
