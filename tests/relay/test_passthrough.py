@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator
+import socket
+import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -78,14 +80,16 @@ def test_a_multipart_upload_arrives_byte_for_byte(
     audio = os.urandom(300_000)
     there.script(Reply(raw=b'{"id": "file-1"}'), path="/files")
     files = {"file": ("a \u00e9.wav", audio, "audio/wav")}
-    answer = here.post("/files", data={"purpose": "batch"}, files=files)
+    request = here.build_request("POST", "/files", data={"purpose": "batch"}, files=files)
+    body = request.read()
+    answer = here.send(request)
     assert answer.json() == {"id": "file-1"}
     kind = there.last.header("content-type")
     assert kind is not None
     assert kind.startswith("multipart/form-data; boundary=")
     assert audio in there.last.body
     assert there.last.header("content-length") == str(len(there.last.body))
-    assert there.last.body == answer.request.content
+    assert there.last.body == body
 
 
 def test_binary_answers_arrive_byte_for_byte(there: ScriptedUpstream, here: httpx.Client) -> None:
@@ -99,62 +103,22 @@ def test_binary_answers_arrive_byte_for_byte(there: ScriptedUpstream, here: http
 
 
 def test_bodies_stream_in_both_directions_at_once(
-    there: ScriptedUpstream, here: httpx.Client
+    there: ScriptedUpstream, shared_gateway: AppServer
 ) -> None:
-    """Each piece is answered before the next one is sent: nothing waits for the whole body."""
-    answered = [threading.Event() for _ in range(3)]
-
-    def pieces() -> Iterator[bytes]:
-        yield b"piece 0;"
-        for number in (1, 2, 3):
-            assert answered[number - 1].wait(10)
-            yield b"piece %d;" % number
-
-    received: list[bytes] = []
-
-    class Watching(httpx.BaseTransport):
-        pass
-
-    def read() -> None:
-        with httpx.Client(base_url=here.base_url, timeout=20) as client:
-            body = _duplex(client, pieces(), received, answered)
-            received.append(body)
-
-    read()
-    assert received[-1] == b"piece 0;piece 1;piece 2;piece 3;"
-    assert there.last.header("transfer-encoding") == "chunked"
-
-
-def _duplex(
-    client: httpx.Client,
-    pieces: Iterator[bytes],
-    received: list[bytes],
-    answered: list[threading.Event],
-) -> bytes:
-    """Send a chunked body over a socket while its echo comes back; the echoed bytes."""
-    import socket
-
-    connection = socket.create_connection((client.base_url.host, client.base_url.port), timeout=10)
+    """Each piece of a body is answered before the next one is sent."""
     head = b"POST /v1/echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
-    connection.sendall(head + b"connection: close\r\n\r\n")
-    data, body = b"", b""
-    for number, piece in enumerate(_started(pieces, answered)):
-        connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
-        while b"piece %d;" % number not in data:
-            data += connection.recv(65536)
-        if number < len(answered):
-            answered[number].set()
-        body += piece
-    connection.sendall(b"0\r\n\r\n")
-    while chunk := connection.recv(65536):
-        data += chunk
-    connection.close()
-    assert data.endswith(b"0\r\n\r\n")
-    return body
-
-
-def _started(pieces: Iterator[bytes], answered: list[threading.Event]) -> Iterator[bytes]:
-    yield from pieces
+    with socket.create_connection(("127.0.0.1", shared_gateway.port), timeout=10) as connection:
+        connection.sendall(head + b"connection: close\r\n\r\n")
+        received = b""
+        for number in range(4):
+            connection.sendall(b"9\r\npiece %d; \r\n" % number)
+            while b"piece %d; " % number not in received:
+                received += connection.recv(65536)
+        connection.sendall(b"0\r\n\r\n")
+        while chunk := connection.recv(65536):
+            received += chunk
+    assert received.endswith(b"0\r\n\r\n")
+    assert there.last.body == b"piece 0; piece 1; piece 2; piece 3; "
 
 
 def test_a_streamed_answer_of_another_route(there: ScriptedUpstream, here: httpx.Client) -> None:
@@ -200,8 +164,6 @@ def test_any_status_goes_through(there: ScriptedUpstream, here: httpx.Client, st
 
 def test_compressed_answers_stay_compressed(there: ScriptedUpstream, here: httpx.Client) -> None:
     """The gateway neither unpacks nor repacks."""
-    import gzip
-
     packed = gzip.compress(json.dumps({"id": "x"}).encode())
     there.script(*[Reply(raw=packed, headers={"content-encoding": "gzip"})] * 2)
     for path in ("/chat/completions", "/embeddings"):
@@ -224,6 +186,7 @@ def test_a_named_deployment_takes_its_other_routes_too(
     assert upstream.last.target == "/v1/embeddings"
 
 
+@pytest.mark.slow
 def test_a_deployment_of_another_wire_is_no_place_for_other_routes(
     upstream: ScriptedUpstream, relay: Callable[..., httpx.Client]
 ) -> None:
@@ -249,10 +212,6 @@ def test_a_websocket_upgrade_is_refused_cleanly(
     there: ScriptedUpstream, shared_gateway: AppServer, path: str
 ) -> None:
     """426 in OpenAI's error shape; nothing reaches the upstream."""
-    head = f"GET {path}?model=m HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\n".encode()
-    head += b"upgrade: websocket\r\nsec-websocket-version: 13\r\n"
-    head += b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nconnection: close\r\n\r\n"
-    head = head.replace(b"connection: close\r\n", b"")
     with httpx.Client(base_url=shared_gateway.url) as client:
         upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         answer = client.get(
@@ -275,3 +234,21 @@ def test_an_offer_of_http2_is_ignored(
         assert there.last.header("http2-settings") is None
     assert here.get("/models", headers=offer).status_code == 200
     assert hear(here, path, json=HELLO).status == 200
+
+
+def test_an_offer_of_http2_in_pieces(there: ScriptedUpstream, shared_gateway: AppServer) -> None:
+    """However the head and the body are cut, the request is read whole, and the next one too."""
+    body = json.dumps(HELLO).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
+    head += b"upgrade: h2c\r\ncontent-length: " + str(len(body)).encode() + b"\r\n\r\n"
+    whole = head + body
+    for cut in (20, head.index(b"h2c") + 1, len(head) - 2, len(head), len(head) + 5):
+        address = ("127.0.0.1", shared_gateway.port)
+        with socket.create_connection(address, timeout=10) as connection:
+            for piece in (whole[:cut], whole[cut:], whole):
+                connection.sendall(piece)
+                time.sleep(0.01)
+            received = b""
+            while received.count(b"HTTP/1.1 200 OK") < 2:
+                received += connection.recv(65536)
+        assert there.last.json == HELLO
