@@ -30,12 +30,15 @@ def append_to_message(
     index: int,
     texts: Sequence[str],
     breakpoint: Mapping[str, str] | None = None,
+    *,
+    part_type: str = "text",
 ) -> list[Splice]:
     """`texts` as blocks of their own at the end of the content of message `index`.
 
     Text grows by a blank line and the text for each, a list of parts by a part for each; content
     that is absent, null or empty becomes the texts. With `breakpoint` the content becomes parts,
-    and the last of the client's own carries it as its `cache_control`.
+    and the last of the client's own carries it as its `cache_control`. `part_type`: what the
+    dialect calls a part of text.
     """
     text = request.text
     start, _ = request.message_spans[index]
@@ -46,8 +49,8 @@ def append_to_message(
         joined = json.dumps("\n\n".join(texts))
         return [Splice(start=at, end=at, text=f'"content": {joined}{comma}')]
     s, e = found[-1]
-    if text[s] == "[":
-        return _append_parts(text, s, e, texts, breakpoint)
+    if text[s] == "[" and text[skip_space(text, s + 1)] != "]":
+        return _append_parts(text, s, [_part(t, part_type) for t in texts], breakpoint)
     if text[s] != '"' or text[s:e] == '""':
         return [Splice(start=s, end=e, text=json.dumps("\n\n".join(texts)))]
     if breakpoint is None:
@@ -60,12 +63,9 @@ def append_to_message(
 
 
 def _append_parts(
-    text: str, start: int, end: int, texts: Sequence[str], breakpoint: Mapping[str, str] | None
+    text: str, start: int, added: Sequence[str], breakpoint: Mapping[str, str] | None
 ) -> list[Splice]:
     parts = list(array_spans(text, start))
-    if not parts:
-        joined = json.dumps("\n\n".join(texts))
-        return [Splice(start=start, end=end, text=joined)]
     splices = []
     last_start, last_end = parts[-1]
     if breakpoint is not None and text[last_start] == "{":
@@ -73,10 +73,10 @@ def _append_parts(
         empty = text[skip_space(text, last_start + 1)] == "}"
         marker = f'"cache_control": {json.dumps(dict(breakpoint))}'
         splices.append(Splice(start=at, end=at, text=marker if empty else f", {marker}"))
-    added = "".join(f", {_part(t)}" for t in texts)
-    splices.append(Splice(start=last_end, end=last_end, text=added))
+    behind = "".join(f", {part}" for part in added)
+    splices.append(Splice(start=last_end, end=last_end, text=behind))
     return splices
 
 
-def _part(text: str) -> str:
-    return json.dumps({"type": "text", "text": text})
+def _part(text: str, kind: str = "text") -> str:
+    return json.dumps({"type": kind, "text": text})

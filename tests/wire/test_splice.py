@@ -9,7 +9,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.pipeline import guidance_splices
+from gateway.dialects.chat import edit_splices
 from gateway.steering.etrace.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.splice import append_to_message, insert_message
@@ -92,5 +92,5 @@ def test_the_pipeline_splices_each_edit() -> None:
         InsertMessage(position=1, role="developer", text="d"),
     ]
     steered: Any = type("Steered", (), {"edits": chosen})()
-    after = json.loads(request.render(guidance_splices(request, steered)))
+    after = json.loads(request.render(edit_splices(request, steered.edits)))
     assert after["messages"] == apply(messages, chosen)

@@ -1,0 +1,139 @@
+"""What a dialect gives the core, and how it takes the core's decision back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.dialects.history import Earlier
+from gateway.errors import BadRequest, GatewayError
+from gateway.steering.etrace.edits import Edit, Message
+from gateway.steering.etrace.target import Target
+from gateway.wire.request import ChatRequest, Span, Splice, parse_object
+
+Loads = Callable[[bytes], Any]
+ChatView = dict[str, Any]
+"""A finished answer in the shape of a chat completion: `choices`, `model`, `id`, `usage`.
+
+A choice may have an `echo`: the messages or items that a client sends back for it.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRead:
+    """What a whole event stream says.
+
+    `completion` is None when there is no whole reply. `ended`: the end mark came; `accepted`: also
+    without it the stream may count as whole. `failed`: the upstream itself reported an error.
+    """
+
+    completion: ChatView | None = None
+    usage: dict[str, Any] | None = None
+    ended: bool = False
+    accepted: bool = False
+    failed: bool = False
+
+
+class SteeredRequest(ChatRequest):
+    """A request in any dialect, over the client's own bytes."""
+
+    __slots__ = ("dialect", "earlier")
+
+    dialect: Dialect
+    earlier: Earlier | None
+    """What the server keeps of the history, where the client does not send it."""
+
+    def __init__(self, raw: bytes, body: dict[str, Any], list_key: str, dialect: Dialect) -> None:
+        super().__init__(raw, body, list_key)
+        self.dialect = dialect
+        self.earlier = None
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the answer's usage reaches the client anyway."""
+        return self.dialect.always_reports_usage or super().wants_usage
+
+    @property
+    def message_spans(self) -> list[Span]:
+        """Where each message or item stands in `text`; none for an input of plain text."""
+        listed = isinstance(self.body.get(self.list_key), list)
+        return super().message_spans if listed else []
+
+    @property
+    def transcript(self) -> Sequence[Any]:
+        """The whole history as the core reads it, with what the client leaves to the server."""
+        own = self.dialect.history(self)
+        return own if self.earlier is None else self.earlier.followed_by(own)
+
+
+class Dialect(Protocol):
+    """One wire; stateless, one instance each."""
+
+    @property
+    def name(self) -> str:
+        """`chat`, `responses` or `messages`: what a deployment's `dialects` lists."""
+
+    @property
+    def path(self) -> str:
+        """Below the version, with a leading slash."""
+
+    @property
+    def end_marks(self) -> tuple[bytes, ...]:
+        """Bytes one of which is in every event that ends a stream."""
+
+    @property
+    def always_reports_usage(self) -> bool:
+        """Whether streams carry usage without being asked."""
+
+    def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:
+        """The request in `raw`. Raises: BadRequest, with `param` naming the key."""
+
+    def history(self, request: SteeredRequest) -> Sequence[Any]:
+        """The messages or items that the request itself brings."""
+
+    def placeable(self, request: SteeredRequest) -> Sequence[Message]:
+        """What placement sees: the system prompt in front, wherever the dialect has it."""
+
+    def target(self, given: Target, request: SteeredRequest, model: str) -> Target:
+        """What `given` allows for guidance when it is spoken to in this dialect."""
+
+    def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
+        """The edits, in terms of `placeable`, as changes of the client's text."""
+
+    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
+        """The parsed body with the edits made."""
+
+    def takes(self, parameter: str) -> bool:
+        """Whether a deployment's request parameter of that name belongs to this dialect."""
+
+    def is_aside(self, request: SteeredRequest) -> bool:
+        """Whether the request is a probe that belongs to no run."""
+
+    def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
+        """What a whole event stream says; never raises."""
+
+    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+        """A complete answer; None when the body is no reply."""
+
+    def error_body(self, error: GatewayError) -> bytes:
+        """The body of an error answer made here."""
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """The same as the last event of a stream."""
+
+
+def parse_envelope(raw: bytes, loads: Loads) -> dict[str, Any]:
+    """The JSON object in `raw`, with a `model` and a `stream` of the right types.
+
+    Raises:
+        BadRequest: `param` names the key that is wrong.
+    """
+    body = parse_object(raw, loads)
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        what = "is required" if model is None else "must be a non-empty string"
+        raise BadRequest(f"'model' {what}", param="model")
+    if not isinstance(body.get("stream"), (bool, type(None))):
+        raise BadRequest("'stream' must be true or false", param="stream")
+    return body

@@ -1,0 +1,45 @@
+"""The payloads of a stream of named events, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gateway.dialects.base import Loads
+from gateway.wire.sse import SSEDecoder
+
+_DATA = b"\ndata: "
+
+
+def events_of(stream: bytes, loads: Loads) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a whole stream, in order; what is no JSON object is left out."""
+    plain = _plain(stream, loads)
+    for data in _decoded(stream, loads) if plain is None else plain:
+        if isinstance(data, dict):
+            yield data
+
+
+def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
+    """All payloads in one parse, for a stream of `event:` and `data:` lines; None for any other."""
+    if b"\r" in stream or not stream.endswith(b"\n\n"):
+        return None
+    payloads = []
+    for block in stream[:-2].split(b"\n\n"):
+        head, mark, data = block.partition(_DATA)
+        if not mark or b"\n" in data or b"\n" in head or not head.startswith(b"event: "):
+            return None
+        payloads.append(data)
+    try:
+        parsed = loads(b"[" + b",".join(payloads) + b"]")
+    except ValueError:
+        return None
+    return parsed if len(parsed) == len(payloads) else None
+
+
+def _decoded(stream: bytes, loads: Loads) -> Iterator[Any]:
+    decoder = SSEDecoder()
+    for event in [*decoder.feed(stream), *decoder.flush()]:
+        try:
+            yield loads(event.data) if event.data else None
+        except ValueError:
+            continue

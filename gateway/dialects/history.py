@@ -1,0 +1,83 @@
+"""A history that the client leaves to the server: all that is needed to go on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from gateway.wire.heads import ChainState
+
+_GONE: dict[str, Any] = {"role": "developer"}
+"""In the place of a message that is not at hand: it says nothing and leaves no trace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What came before a request: `chain` after the request answered last, and that `reply`."""
+
+    chain: ChainState
+    reply: tuple[Any, ...] = ()
+
+    @property
+    def gone(self) -> int:
+        """How many messages before the reply are not at hand."""
+        return self.chain.count
+
+    def followed_by(self, own: Sequence[Any]) -> Sequence[Any]:
+        """The whole history of a request that brings `own`."""
+        return Continued(self.gone, (*self.reply, *own))
+
+
+class Continued(Sequence[Any]):
+    """A history whose first `gone` messages are not at hand; made in no time, whatever `gone`."""
+
+    __slots__ = ("_gone", "_rest")
+
+    def __init__(self, gone: int, rest: Sequence[Any]) -> None:
+        self._gone = gone
+        self._rest = rest
+
+    def __len__(self) -> int:
+        return self._gone + len(self._rest)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(index)
+        return self._rest[at - self._gone] if at >= self._gone else _GONE
+
+
+class Fronted(Sequence[Any]):
+    """A list with one element in front of it; the list is not copied."""
+
+    __slots__ = ("_first", "_rest")
+
+    def __init__(self, first: Any, rest: Sequence[Any]) -> None:
+        self._first = first
+        self._rest = rest
+
+    def __len__(self) -> int:
+        return 1 + len(self._rest)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(index)
+        return self._rest[at - 1] if at else self._first

@@ -1,0 +1,211 @@
+"""Anthropic's Messages: the system prompt beside the messages, content as blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gateway.dialects.base import ChatView, Loads, SteeredRequest, StreamRead
+from gateway.dialects.blocks import BlockAssembler
+from gateway.dialects.chat import parse_messages
+from gateway.dialects.events import events_of
+from gateway.dialects.history import Fronted
+from gateway.errors import GatewayError
+from gateway.steering.content import as_text
+from gateway.steering.etrace.edits import (
+    Edit,
+    InsertMessage,
+    InsertSystem,
+    Message,
+    SystemAppend,
+)
+from gateway.steering.etrace.target import Target
+from gateway.wire.request import Splice, array_spans
+from gateway.wire.splice import insert_message
+from gateway.wire.sse import encode_event
+
+FINISH: Final[Mapping[str, str]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+"""`stop_reason` -> finish reason in chat's words; others go through. Source: Messages reference."""
+
+ERROR_TYPES: Final[Mapping[int, str]] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""Status -> `error.type`; any other below 500 is an invalid request, above it `api_error`.
+
+Source: Anthropic API reference, "Errors".
+"""
+
+_LATE_SYSTEM_MODELS = ("claude-opus-4-8",)
+"""Models known to take system messages after a user turn. Source: Anthropic's documentation,
+"Mid-conversation system messages"."""
+
+
+class MessagesDialect:
+    """`POST /v1/messages`. Source: Anthropic API reference, "Messages"."""
+
+    name = "messages"
+    path = "/messages"
+    end_marks: tuple[bytes, ...] = (b"message_stop",)
+    always_reports_usage = True
+
+    def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:
+        """See Dialect."""
+        return SteeredRequest(raw, parse_messages(raw, loads), "messages", self)
+
+    def history(self, request: SteeredRequest) -> Sequence[Any]:
+        """See Dialect."""
+        return request.messages
+
+    def placeable(self, request: SteeredRequest) -> Sequence[Message]:
+        """See Dialect."""
+        system = request.body.get("system")
+        if system is None:
+            return request.messages
+        return Fronted({"role": "system", "content": system}, request.messages)
+
+    def target(self, given: Target, request: SteeredRequest, model: str) -> Target:
+        """See Dialect. A system message of the client's own shows that the model takes them."""
+        named = any(known in model for known in _LATE_SYSTEM_MODELS)
+        shown = model == request.model and any(
+            isinstance(m, Mapping) and m.get("role") == "system" for m in request.messages
+        )
+        return Target(late_system=named or shown, breakpoints=True)
+
+    def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
+        """See Dialect."""
+        fronted = request.body.get("system") is not None
+        splices: list[Splice] = []
+        for edit in edits:
+            match edit:
+                case SystemAppend():
+                    splices += _append(request, edit.texts, edit.breakpoint)
+                case InsertSystem():
+                    splices += request.set_value("system", [_block(t) for t in edit.texts])
+                case InsertMessage():
+                    at = edit.position - fronted
+                    splices.append(insert_message(request, at, "system", edit.text))
+        return splices
+
+    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
+        """See Dialect."""
+        body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
+        return body
+
+    def takes(self, parameter: str) -> bool:
+        """See Dialect."""
+        return parameter in ("max_tokens", "temperature", "top_k", "top_p", "thinking", "metadata")
+
+    def is_aside(self, request: SteeredRequest) -> bool:
+        """See Dialect. Claude Code asks for one token to learn of its quota."""
+        limit = request.body.get("max_tokens")
+        return limit in (0, 1) and not request.body.get("tools") and len(request.messages) < 2
+
+    def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
+        """See Dialect."""
+        assembler = BlockAssembler()
+        ended = failed = False
+        for data in events_of(stream, loads):
+            match data.get("type"):
+                case "message_stop":
+                    ended = True
+                case "error":
+                    failed = True
+                case _:
+                    assembler.add(data)
+        message = assembler.message() if ended and not failed else None
+        return StreamRead(
+            completion=chat_view(message) if message else None,
+            usage=assembler.usage,
+            ended=ended,
+            accepted=failed,
+            failed=failed,
+        )
+
+    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+        """See Dialect."""
+        return chat_view(body) if isinstance(body.get("content"), list) else None
+
+    def error_body(self, error: GatewayError) -> bytes:
+        """See Dialect."""
+        return json.dumps(_error(error), ensure_ascii=False).encode("utf-8", "replace")
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """See Dialect."""
+        return encode_event(_error(error), event="error")
+
+
+def chat_view(message: Mapping[str, Any]) -> ChatView:
+    """A complete message in the shape of a chat completion.
+
+    Text and the blocks of tools that ran at the provider stay in the content; calls go beside it.
+    """
+    content, calls = [], []
+    for block in message.get("content") or ():
+        if isinstance(block, Mapping) and block.get("type") == "tool_use":
+            function = {"name": block.get("name"), "arguments": as_text(block.get("input"))}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        else:
+            content.append(block)
+    reply: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        reply["tool_calls"] = calls
+    reason = message.get("stop_reason")
+    choice = {"index": 0, "message": reply, "finish_reason": FINISH.get(str(reason), reason)}
+    return {
+        "id": message.get("id"),
+        "model": message.get("model"),
+        "choices": [choice],
+        "usage": message.get("usage"),
+    }
+
+
+def _append(
+    request: SteeredRequest, texts: Sequence[str], breakpoint: Mapping[str, str] | None
+) -> list[Splice]:
+    """`texts` as blocks of their own behind the client's system prompt.
+
+    A prompt that is one string becomes a block by itself: providers that check how the prompt of
+    an agent begins look at its first block. The client's last block gets the cache breakpoint.
+    """
+    text = request.text
+    start, end = request.spans("system")[-1]
+    added = "".join(f", {json.dumps(_block(t))}" for t in texts)
+    marker = f', "cache_control": {json.dumps(dict(breakpoint))}' if breakpoint else ""
+    if not request.body["system"]:
+        return request.set_value("system", [_block(t) for t in texts])
+    if text[start] == '"':
+        head = Splice(start=start, end=start, text='[{"type": "text", "text": ')
+        return [head, Splice(start=end, end=end, text=f"{marker}}}{added}]")]
+    last_start, last_end = list(array_spans(text, start))[-1]
+    splices = [Splice(start=last_end, end=last_end, text=added)]
+    if marker and text[last_start] == "{":
+        splices.insert(0, Splice(start=last_end - 1, end=last_end - 1, text=marker))
+    return splices
+
+
+def _block(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def _error(error: GatewayError) -> dict[str, Any]:
+    usual = "api_error" if error.status >= 500 else "invalid_request_error"
+    kind = ERROR_TYPES.get(error.status, usual)
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+MESSAGES = MessagesDialect()

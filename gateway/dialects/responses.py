@@ -1,0 +1,218 @@
+"""OpenAI's Responses: a history of typed items, which the server may keep for the client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.dialects.base import ChatView, Loads, SteeredRequest, StreamRead, parse_envelope
+from gateway.dialects.events import events_of
+from gateway.dialects.history import Fronted
+from gateway.errors import BadRequest, GatewayError
+from gateway.steering.etrace.edits import (
+    Edit,
+    InsertMessage,
+    InsertSystem,
+    Message,
+    SystemAppend,
+)
+from gateway.steering.etrace.target import Target
+from gateway.steering.items import CLIENT_CALLS, item_call
+from gateway.wire.messages import SYSTEM_ROLES
+from gateway.wire.request import Splice
+from gateway.wire.splice import append_to_message, insert_message
+from gateway.wire.sse import encode_event
+
+_REASONS: Final[Mapping[str, str]] = {
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+}
+"""`incomplete_details.reason` -> finish reason in chat's words."""
+
+_SETTLED = ("response.completed", "response.incomplete", "response.failed")
+_PARAMETERS = frozenset({"temperature", "top_p", "metadata", "service_tier", "reasoning", "user"})
+
+
+class ResponsesDialect:
+    """`POST /v1/responses`. Source: OpenAI API reference, "Responses" and its streaming events."""
+
+    name = "responses"
+    path = "/responses"
+    end_marks: tuple[bytes, ...] = tuple(name.encode() for name in _SETTLED)
+    always_reports_usage = True
+
+    def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:
+        """See Dialect."""
+        body = parse_envelope(raw, loads)
+        if not isinstance(body.get("input"), (str, list, type(None))):
+            raise BadRequest("'input' must be a string or an array", param="input")
+        return SteeredRequest(raw, body, "input", self)
+
+    def history(self, request: SteeredRequest) -> Sequence[Any]:
+        """See Dialect."""
+        given = request.body.get("input")
+        return [{"role": "user", "content": given}] if isinstance(given, str) else request.messages
+
+    def placeable(self, request: SteeredRequest) -> Sequence[Message]:
+        """See Dialect."""
+        items = self.history(request)
+        if not _has_front(request):
+            return items
+        return Fronted({"role": "system", "content": request.body.get("instructions")}, items)
+
+    def target(self, given: Target, request: SteeredRequest, model: str) -> Target:
+        """See Dialect."""
+        return given
+
+    def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
+        """See Dialect."""
+        fronted = _has_front(request)
+        splices: list[Splice] = []
+        inserts: list[InsertMessage] = []
+        for edit in edits:
+            match edit:
+                case SystemAppend() if not fronted:
+                    splices += append_to_message(
+                        request, edit.index, edit.texts, part_type="input_text"
+                    )
+                case SystemAppend() | InsertSystem():
+                    splices += _instruct(request, edit.texts)
+                case InsertMessage():
+                    inserts.append(edit)
+        if inserts and isinstance(request.body.get("input"), str):
+            return splices + _behind_text(request, inserts)
+        splices += [
+            insert_message(request, edit.position - fronted, edit.role, edit.text)
+            for edit in inserts
+        ]
+        return splices
+
+    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
+        """See Dialect."""
+        body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
+        return body
+
+    def takes(self, parameter: str) -> bool:
+        """See Dialect."""
+        return parameter in _PARAMETERS
+
+    def is_aside(self, request: SteeredRequest) -> bool:
+        """See Dialect. Codex warms a connection up with a request that generates nothing."""
+        return request.body.get("generate") is False
+
+    def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
+        """See Dialect."""
+        items: list[Any] = []
+        settled: Mapping[str, Any] | None = None
+        ended = failed = False
+        for data in events_of(stream, loads):
+            kind = data.get("type")
+            if kind == "response.output_item.done":
+                items.append(data.get("item"))
+            elif kind in _SETTLED:
+                found = data.get("response")
+                settled, ended = (found if isinstance(found, dict) else {}), True
+            elif kind == "error":
+                failed = True
+        usage = settled.get("usage") if settled else None
+        if settled is not None and not settled.get("output"):
+            settled = {**settled, "output": items}
+        return StreamRead(
+            completion=chat_view(settled) if settled else None,
+            usage=usage if isinstance(usage, dict) else None,
+            ended=ended,
+            accepted=failed,
+            failed=failed,
+        )
+
+    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+        """See Dialect."""
+        return chat_view(body)
+
+    def error_body(self, error: GatewayError) -> bytes:
+        """See Dialect."""
+        return error.body()
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """See Dialect."""
+        detail = {"code": error.code or error.type, "message": error.message, "param": error.param}
+        return encode_event({"type": "error", **detail, "sequence_number": 0}, event="error")
+
+
+def chat_view(response: Mapping[str, Any]) -> ChatView | None:
+    """A response in the shape of a chat completion; None for one that is not settled or failed."""
+    status, output = response.get("status"), response.get("output")
+    if status not in ("completed", "incomplete", None) or not isinstance(output, list):
+        return None
+    items = [item for item in output if isinstance(item, Mapping)]
+    calls = [call for item in items for call in _client_calls(item)]
+    reply: dict[str, Any] = {"role": "assistant", "content": "".join(map(_text, items))}
+    if calls:
+        reply["tool_calls"] = calls
+    choice = {
+        "index": 0,
+        "message": reply,
+        "echo": items,
+        "finish_reason": _finish(response, calls),
+    }
+    return {
+        "id": response.get("id"),
+        "model": response.get("model"),
+        "choices": [choice],
+        "usage": response.get("usage"),
+    }
+
+
+def _finish(response: Mapping[str, Any], calls: Sequence[Any]) -> str:
+    if response.get("status") == "incomplete":
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, Mapping) else None
+        return _REASONS.get(str(reason), "length")
+    return "tool_calls" if calls else "stop"
+
+
+def _client_calls(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    call = item_call(item)
+    if call is not None and item.get("type") in CLIENT_CALLS:
+        function = {"name": call.name, "arguments": call.arguments}
+        yield {"id": call.id, "type": "function", "function": function}
+
+
+def _text(item: Mapping[str, Any]) -> str:
+    if item.get("type") != "message":
+        return ""
+    parts = [part for part in item.get("content") or () if isinstance(part, Mapping)]
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
+
+
+def _has_front(request: SteeredRequest) -> bool:
+    """Whether guidance goes to `instructions`, and not into a leading item of the client's.
+
+    Items are kept by a server that stores responses and come back with the next one;
+    `instructions` never do, so they alone can be told anew each time.
+    """
+    if request.body.get("instructions") is not None or request.body.get("store") is not False:
+        return True
+    first = request.messages[0] if request.messages else None
+    return not isinstance(first, Mapping) or first.get("role") not in SYSTEM_ROLES
+
+
+def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
+    given = request.body.get("instructions")
+    if not isinstance(given, str) or not given:
+        return request.set_value("instructions", "\n\n".join(texts))
+    _, end = request.spans("instructions")[-1]
+    added = json.dumps("".join(f"\n\n{text}" for text in texts))[1:-1]
+    return [Splice(start=end - 1, end=end - 1, text=added)]
+
+
+def _behind_text(request: SteeredRequest, inserts: Sequence[InsertMessage]) -> list[Splice]:
+    """An `input` of plain text becomes the list of items that means the same."""
+    start, end = request.spans("input")[-1]
+    added = "".join(f", {json.dumps({'role': i.role, 'content': i.text})}" for i in inserts)
+    head = Splice(start=start, end=start, text='[{"role": "user", "content": ')
+    return [head, Splice(start=end, end=end, text=f"}}{added}]")]
+
+
+RESPONSES = ResponsesDialect()
