@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.routing import Route, Router
 
+from gateway.api import api_routes
 from gateway.config import Settings
 from gateway.embedding import EmbeddingError
 from gateway.endpoints.auth import Authenticator
@@ -52,6 +53,7 @@ def build_app(settings: Settings) -> Edge:
         Route("/healthz", _Endpoint(health.healthz), methods=["GET"]),
         Route("/readyz", _Endpoint(health.readyz), methods=["GET"]),
         Route("/metrics", _Endpoint(health.metrics), methods=["GET"]),
+        *api_routes(runtime, auth),
         Route("/v1/{path:path}", anything),
         Route("/chat/completions", OnlyMethods("POST")),
         *(Route(path, OnlyMethods("GET", "HEAD")) for path in _READ_ONLY),

@@ -23,7 +23,7 @@ _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_CLOSED = 499  # nginx's code for a client that left; never sent, only logged and counted
-_QUIET_ROUTES = frozenset({"healthz", "readyz", "metrics"})
+_QUIET_ROUTES = frozenset({"healthz", "readyz", "metrics", "api", "dashboard"})
 
 EXCHANGE = "gateway.exchange"
 

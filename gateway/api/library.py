@@ -1,0 +1,136 @@
+"""Changes of the pattern library, as the control plane and the dashboard both make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.api.access import Access
+from gateway.embedding.base import EmbeddingError
+from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
+from gateway.library import PatternLibrary
+from gateway.services import Runtime
+from gateway.steering.etrace.codec import from_record
+from gateway.steering.etrace.pattern import Pattern, Tier, with_id
+from gateway.stores.patterns import Added, PatternConflict, StoredPattern
+
+
+async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) -> StoredPattern:
+    """The pattern `tenant` sees under this id.
+
+    Raises:
+        NotFound: it sees none.
+    """
+    stored = await library(runtime).store.get(tenant, pattern_id)
+    if stored is None:
+        raise _unknown(pattern_id)
+    return stored
+
+
+def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) -> Pattern:
+    """The pattern a caller wants kept, in the caller's tenant or in the one the operator names.
+
+    Raises:
+        BadRequest: the record is no pattern, or an instance without a tenant.
+        Forbidden: a tenant's key may not change what is shared.
+    """
+    owner = access.scope(tenant) or ""
+    try:
+        pattern = from_record(record, tenant=owner)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(str(error) or "nested too deeply", param="body") from None
+    if pattern.tier is Tier.E1 and not owner:
+        raise BadRequest("tenant: a pattern of tier e1 belongs to one tenant", param="tenant")
+    _check_owner(pattern, access)
+    return with_id(pattern)
+
+
+async def add_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
+    """Keep a new pattern; one of known content or id is left or replaced."""
+    try:
+        ((added, pattern_id),) = await library(runtime).add([pattern])
+    except EmbeddingError as error:
+        raise _no_vector(error) from None
+    tell(runtime, added.value, pattern_id=pattern_id)
+    return added, pattern_id
+
+
+async def change_pattern(
+    runtime: Runtime, access: Access, stored: StoredPattern, record: Mapping[str, Any]
+) -> StoredPattern:
+    """Give a stored pattern the content of `record`; its id, tier and tenant stay.
+
+    Raises:
+        BadRequest: the record is no pattern, or of another tier or id.
+        Forbidden: as `read_pattern`.
+        GatewayError: 409, another pattern has this content.
+    """
+    old = stored.pattern
+    kept = {"pattern_id": old.pattern_id, "tier": old.tier.value}
+    for key, value in kept.items():
+        if record.get(key, value) != value:
+            raise BadRequest(f"{key}: cannot be changed from {value!r}", param=key)
+    new = read_pattern({**record, **kept}, access, old.tenant or None)
+    try:
+        await library(runtime).edit(new)
+    except PatternConflict as error:
+        raise GatewayError(
+            str(error), status=409, type="invalid_request_error", code="conflict", label="conflict"
+        ) from None
+    except EmbeddingError as error:
+        raise _no_vector(error) from None
+    tell(runtime, "changed", pattern_id=old.pattern_id)
+    return await find_pattern(runtime, old.tenant or None, old.pattern_id)
+
+
+async def remove_pattern(
+    runtime: Runtime, access: Access, tenant: str | None, pattern_id: str
+) -> None:
+    """Remove the pattern `tenant` sees under this id.
+
+    Raises:
+        NotFound: it sees none.
+        Forbidden: a tenant's key may not remove what is shared.
+    """
+    stored = await find_pattern(runtime, tenant, pattern_id)
+    _check_owner(stored.pattern, access)
+    await library(runtime).store.delete(stored.pattern.tenant, pattern_id)
+    tell(runtime, "deleted", pattern_id=pattern_id)
+
+
+def library(runtime: Runtime) -> PatternLibrary:
+    """The patterns. Raises: GatewayError (503) while they are switched off."""
+    if runtime.library is None:
+        raise GatewayError(
+            "patterns are switched off (etraces.enabled)",
+            status=503,
+            type="server_error",
+            code="patterns_off",
+            label="patterns_off",
+        )
+    return runtime.library
+
+
+def _check_owner(pattern: Pattern, access: Access) -> None:
+    if not access.operator and pattern.tenant != access.tenant:
+        raise Forbidden("shared patterns are the operator's: change them with the admin key")
+
+
+def tell(runtime: Runtime, what: str, **details: Any) -> None:
+    """Log a change of the library, and let the listeners know."""
+    runtime.events.publish({"type": "pattern", "tenant": None, "result": what})
+    runtime.log.info("patterns changed", result=what, **details)
+
+
+def _unknown(pattern_id: str) -> NotFound:
+    return NotFound(f"there is no pattern {pattern_id[:80]!r}", param="pattern_id")
+
+
+def _no_vector(error: EmbeddingError) -> GatewayError:
+    return GatewayError(
+        f"the pattern cannot be embedded now: {error}",
+        status=503,
+        type="server_error",
+        code="embedder_unavailable",
+        label="embedding",
+    )

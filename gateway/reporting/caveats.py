@@ -1,0 +1,164 @@
+"""What stands against believing an experiment's figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.reporting.rates import SampleRatio
+from gateway.stores.totals import RunRecord
+
+if TYPE_CHECKING:
+    from gateway.reporting.experiment import Arm, Comparison
+
+FEW_RUNS = 30
+"""Judged runs of an arm under which nothing is concluded: the usual least for a normal
+approximation."""
+
+_NOTABLE_POINTS = 0.05  # the difference of success that a sample should be able to show
+_UNEVEN_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caveat:
+    """One reservation: a code for machines, a sentence for people."""
+
+    code: str
+    message: str
+
+
+def caveats_of(
+    arms: Sequence[Arm],
+    comparisons: Sequence[Comparison],
+    ratio: SampleRatio | None,
+    runs: Sequence[RunRecord],
+) -> tuple[Caveat, ...]:
+    """The reservations, gravest first."""
+    found = [
+        *_about_assignment(arms, ratio, runs),
+        *_about_outcomes(arms),
+        *_about_size(arms, comparisons),
+        *_about_cost(arms),
+        *_about_runs(runs),
+    ]
+    return tuple(Caveat(code=code, message=message) for code, message in found)
+
+
+Found = Iterator[tuple[str, str]]
+
+
+def _about_assignment(
+    arms: Sequence[Arm], ratio: SampleRatio | None, runs: Sequence[RunRecord]
+) -> Found:
+    if ratio is not None and ratio.suspicious:
+        seen = ", ".join(f"{arm} {count}" for arm, count in ratio.observed.items())
+        wanted = ", ".join(f"{arm} {share:.0%}" for arm, share in ratio.expected.items())
+        yield (
+            "sample_ratio",
+            f"The arms did not get their shares of the units ({seen}; wanted {wanted}): the "
+            "assignment is broken, or runs of one arm are lost. Do not use the figures.",
+        )
+    if ratio is None and runs:
+        yield (
+            "shares_unknown",
+            "The shares of the arms are not known, so that the split could not be checked.",
+        )
+    crossed = _crossed_units(runs)
+    if crossed:
+        yield (
+            "crossed_units",
+            f"{crossed} units have runs in several arms, so that the arms are not independent.",
+        )
+    if not any(arm.arm in ("off", "shadow") for arm in arms) or len(arms) < 2:
+        yield "no_comparison", "There are no runs of two arms to compare."
+
+
+def _about_outcomes(arms: Sequence[Arm]) -> Found:
+    if not any(arm.success for arm in arms):
+        yield (
+            "no_outcomes",
+            "No outcome was reported (header x-gateway-outcome, POST /api/runs/{id}/outcome): "
+            "nothing can be said about success.",
+        )
+        return
+    missing = {arm.arm: arm.unfinished / arm.runs for arm in arms}
+    if max(missing.values()) - min(missing.values()) > _UNEVEN_SHARE:
+        listed = ", ".join(f"{arm} {share:.0%}" for arm, share in missing.items())
+        yield (
+            "uneven_outcomes",
+            f"Outcomes are missing more often in one arm than in another ({listed}): if runs "
+            "without an outcome fail more often, the difference of success is not to be trusted.",
+        )
+
+
+def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found:
+    judged = {arm.arm: arm.success.trials for arm in arms if arm.success}
+    small = [arm for arm, count in judged.items() if count < FEW_RUNS]
+    if small:
+        yield (
+            "few_runs",
+            f"Fewer than {FEW_RUNS} judged runs in {', '.join(small)}: too few to conclude from.",
+        )
+    for comparison in comparisons:
+        success = comparison.success
+        if success is not None and success.low <= 0 <= success.high:
+            yield (
+                "inconclusive",
+                f"{comparison.arm} against {comparison.baseline}: success may have changed by "
+                f"anything from {success.low * 100:+.1f} to {success.high * 100:+.1f} points. To "
+                f"see a change of {_NOTABLE_POINTS * 100:.0f} points, about "
+                f"{_runs_needed(arms)} judged runs per arm are needed.",
+            )
+        if success is not None and success.design_effect > 1:
+            yield (
+                "repeated_units",
+                f"{comparison.arm} against {comparison.baseline}: units have several runs; the "
+                f"intervals are wider for it (design effect {success.design_effect:.2f}).",
+            )
+
+
+def _runs_needed(arms: Sequence[Arm]) -> int:
+    """Per arm, for an even chance of 4 in 5 to see the notable difference at 95 %.
+
+    Source: Lehr's rule, n = 16 * variance / difference^2.
+    """
+    known = [arm.success for arm in arms if arm.success]
+    rate = sum(r.successes for r in known) / sum(r.trials for r in known)
+    variance = max(rate * (1 - rate), 0.01)
+    return math.ceil(16 * variance / _NOTABLE_POINTS**2 / 10) * 10
+
+
+def _about_cost(arms: Sequence[Arm]) -> Found:
+    unpriced = {arm.arm: arm.unpriced for arm in arms if arm.unpriced}
+    if unpriced:
+        listed = ", ".join(f"{arm} {count}" for arm, count in unpriced.items())
+        yield (
+            "unpriced",
+            f"Runs with calls of unknown price are left out of cost ({listed}).",
+        )
+
+
+def _about_runs(runs: Sequence[RunRecord]) -> Found:
+    policies = {run.policy_digest for run in runs if run.arm == "on"}
+    if len(policies) > 1:
+        yield (
+            "policy_changed",
+            f"The policy changed during the experiment ({len(policies)} versions): the figures "
+            "are a mixture.",
+        )
+    if runs:
+        yield (
+            "looks",
+            "The intervals hold for one look at a size chosen beforehand; whoever stops at the "
+            "first good one is wrong more often than 1 time in 20.",
+        )
+
+
+def _crossed_units(runs: Sequence[RunRecord]) -> int:
+    arms: dict[str, set[str]] = {}
+    for run in runs:
+        if run.arm is not None and run.unit:
+            arms.setdefault(run.unit, set()).add(run.arm)
+    return sum(len(seen) > 1 for seen in arms.values())

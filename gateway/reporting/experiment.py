@@ -1,0 +1,305 @@
+"""The report of one experiment, from its runs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gateway.reporting.amounts import Amount, AmountRatio, Spent, amount_of, ratio_of
+from gateway.reporting.caveats import Caveat, caveats_of
+from gateway.reporting.rates import (
+    Difference,
+    Rate,
+    Sample,
+    SampleRatio,
+    newcombe,
+    rate_of,
+    sample_ratio,
+    stratified,
+)
+from gateway.steering.experiments import ARMS
+from gateway.stores.totals import WARN_COMPOSITE, RunRecord
+
+STRATA: Mapping[str, Callable[[RunRecord], str]] = {
+    "profile": lambda run: run.profile,
+    "agent": lambda run: run.agent,
+    "model": lambda run: run.model_requested,
+    "tenant": lambda run: run.tenant,
+}
+"""What runs can be told apart by, so that like is compared with like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One arm's runs. `unfinished`: nobody has said what they came to; `success` is over the
+    others. `unpriced`: runs with a call whose price is unknown; `cost` leaves them out.
+    `cached_share`: cached of all input tokens; `clean_run_rate`: runs that never reached a
+    composite of 0.35."""
+
+    arm: str
+    runs: int
+    units: int
+    outcomes: Mapping[str, int]
+    unfinished: int
+    success: Rate | None
+    tokens: Amount | None
+    steps: Amount | None
+    cost_usd: Amount | None
+    unpriced: int
+    cached_share: float
+    clean_run_rate: float
+    mean_composite: float
+    injections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One arm against the baseline. Ratios below 1 are less; None: cannot be told."""
+
+    arm: str
+    baseline: str
+    success: Difference | None
+    success_stratified: Difference | None
+    cost_usd: AmountRatio | None
+    tokens: AmountRatio | None
+    steps: AmountRatio | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StratumArm:
+    """One arm's runs within a stratum."""
+
+    arm: str
+    runs: int
+    success: Rate | None
+    cost_usd: Amount | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stratum:
+    """Runs that are alike; `differences` of success against the baseline by arm."""
+
+    name: str
+    arms: tuple[StratumArm, ...]
+    differences: Mapping[str, Difference]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Day:
+    """One arm's runs begun on one day, UTC."""
+
+    date: str
+    arm: str
+    runs: int
+    judged: int
+    successes: int
+    tokens: float
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentReport:
+    """What an experiment shows, and what stands against believing it.
+
+    `baseline`: off when there is such an arm, else shadow, None when neither.
+    `policies`: digests of the policies its runs were steered by.
+    """
+
+    experiment: str
+    runs: int
+    first_at: float | None
+    last_at: float | None
+    baseline: str | None
+    arms: tuple[Arm, ...]
+    comparisons: tuple[Comparison, ...]
+    sample_ratio: SampleRatio | None
+    stratum: str
+    strata: tuple[Stratum, ...]
+    daily: tuple[Day, ...]
+    policies: tuple[str, ...]
+    caveats: tuple[Caveat, ...]
+
+
+def report(
+    experiment: str,
+    runs: Sequence[RunRecord],
+    *,
+    shares: Mapping[str, float] | None = None,
+    stratum: str = "profile",
+) -> ExperimentReport:
+    """The report of `runs`, all of one experiment.
+
+    `shares`: what each arm was to get; None when it is not known any more, then the split is not
+    checked. Raises: ValueError for a `stratum` that is not among STRATA.
+    """
+    if stratum not in STRATA:
+        raise ValueError(f"stratum: must be one of {', '.join(STRATA)}, not {stratum!r}")
+    groups = {arm: [run for run in runs if run.arm == arm] for arm in ARMS}
+    groups = {arm: group for arm, group in groups.items() if group}
+    baseline = next((arm for arm in ("off", "shadow") if arm in groups), None)
+    arms = tuple(_arm(arm, group) for arm, group in groups.items())
+    strata = _strata(runs, stratum)
+    compared = () if baseline is None else tuple(a for a in groups if a != baseline)
+    comparisons = tuple(
+        _compare(experiment, arm, groups[arm], str(baseline), groups[str(baseline)], strata)
+        for arm in compared
+    )
+    ratio = None if shares is None else sample_ratio(_units_per_arm(runs), shares)
+    times = [run.started_at for run in runs]
+    return ExperimentReport(
+        experiment=experiment,
+        runs=len(runs),
+        first_at=min(times, default=None),
+        last_at=max(times, default=None),
+        baseline=baseline,
+        arms=arms,
+        comparisons=comparisons,
+        sample_ratio=ratio,
+        stratum=stratum,
+        strata=tuple(_stratum(name, groups, baseline) for name, groups in strata.items()),
+        daily=_daily(runs),
+        policies=tuple(sorted({run.policy_digest for run in runs})),
+        caveats=caveats_of(arms, comparisons, ratio, runs),
+    )
+
+
+def _arm(arm: str, runs: Sequence[RunRecord]) -> Arm:
+    totals = [run.totals for run in runs]
+    scored = sum(t.scored_steps for t in totals)
+    entered = sum(t.input_tokens for t in totals)
+    outcomes = Counter(run.outcome for run in runs if run.outcome is not None)
+    return Arm(
+        arm=arm,
+        runs=len(runs),
+        units=len({_unit(run) for run in runs}),
+        outcomes=dict(sorted(outcomes.items())),
+        unfinished=len(runs) - outcomes.total(),
+        success=rate_of(_sample(runs)),
+        tokens=amount_of(_spent(runs, _tokens)),
+        steps=amount_of(_spent(runs, _steps)),
+        cost_usd=amount_of(_spent(runs, _cost)),
+        unpriced=sum(_cost(run) is None for run in runs),
+        cached_share=sum(t.cached_tokens for t in totals) / entered if entered else 0.0,
+        clean_run_rate=sum(t.composite_peak < WARN_COMPOSITE for t in totals) / len(runs),
+        mean_composite=sum(t.composite_sum for t in totals) / scored if scored else 0.0,
+        injections=sum(t.injections for t in totals),
+    )
+
+
+Groups = Mapping[str, Sequence[RunRecord]]
+
+
+def _compare(
+    experiment: str,
+    arm: str,
+    treated: Sequence[RunRecord],
+    baseline: str,
+    control: Sequence[RunRecord],
+    strata: Mapping[str, Groups],
+) -> Comparison:
+    def ratio(name: str, amount: Callable[[RunRecord], float | None]) -> AmountRatio | None:
+        seed = f"{experiment}\x00{arm}\x00{name}"
+        return ratio_of(_spent(treated, amount), _spent(control, amount), seed=seed)
+
+    pairs = [
+        (_sample(groups.get(arm, ())), _sample(groups.get(baseline, ())))
+        for groups in strata.values()
+    ]
+    return Comparison(
+        arm=arm,
+        baseline=baseline,
+        success=newcombe(_sample(treated), _sample(control)),
+        success_stratified=stratified(pairs) if len(pairs) > 1 else None,
+        cost_usd=ratio("cost", _cost),
+        tokens=ratio("tokens", _tokens),
+        steps=ratio("steps", _steps),
+    )
+
+
+def _strata(runs: Sequence[RunRecord], stratum: str) -> dict[str, dict[str, list[RunRecord]]]:
+    """Runs by stratum, the largest first, and arm."""
+    found: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        if run.arm is not None:
+            found[STRATA[stratum](run)][run.arm].append(run)
+    return dict(sorted(found.items(), key=lambda item: -sum(map(len, item[1].values()))))
+
+
+def _stratum(name: str, groups: Groups, baseline: str | None) -> Stratum:
+    arms = [arm for arm in ARMS if groups.get(arm)]
+    control = _sample(groups.get(baseline or "", ()))
+    differences = {
+        arm: newcombe(_sample(groups[arm]), control) for arm in arms if baseline not in (None, arm)
+    }
+    return Stratum(
+        name=name,
+        arms=tuple(
+            StratumArm(
+                arm=arm,
+                runs=len(groups[arm]),
+                success=rate_of(_sample(groups[arm])),
+                cost_usd=amount_of(_spent(groups[arm], _cost)),
+            )
+            for arm in arms
+        ),
+        differences={arm: found for arm, found in differences.items() if found is not None},
+    )
+
+
+def _daily(runs: Sequence[RunRecord]) -> tuple[Day, ...]:
+    days: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        if run.arm is not None:
+            date = datetime.fromtimestamp(run.started_at, UTC).date().isoformat()
+            days[date, run.arm].append(run)
+    return tuple(_day(date, arm, group) for (date, arm), group in sorted(days.items()))
+
+
+def _day(date: str, arm: str, runs: Sequence[RunRecord]) -> Day:
+    sample, spent = _sample(runs), _spent(runs, _cost).runs
+    return Day(
+        date=date,
+        arm=arm,
+        runs=len(runs),
+        judged=sample.trials,
+        successes=sample.successes,
+        tokens=sum(map(_tokens, runs)) / len(runs),
+        cost_usd=sum(cost for _, cost in spent) / len(spent) if spent else None,
+    )
+
+
+def _units_per_arm(runs: Sequence[RunRecord]) -> dict[str, int]:
+    """How many units each arm got; a unit seen in several counts where it was seen first."""
+    first: dict[str, str] = {}
+    for run in runs:
+        if run.arm is not None:
+            first.setdefault(_unit(run), run.arm)
+    return dict(Counter(first.values()))
+
+
+def _sample(runs: Sequence[RunRecord]) -> Sample:
+    judged = [run for run in runs if run.outcome is not None]
+    return Sample(outcomes=[(_unit(run), run.outcome == "success") for run in judged])
+
+
+def _spent(runs: Sequence[RunRecord], amount: Callable[[RunRecord], float | None]) -> Spent:
+    known = [(_unit(run), amount(run)) for run in runs]
+    return Spent(runs=[(unit, value) for unit, value in known if value is not None])
+
+
+def _unit(run: RunRecord) -> str:
+    return run.unit or run.conversation_id
+
+
+def _tokens(run: RunRecord) -> float:
+    return run.totals.input_tokens + run.totals.output_tokens
+
+
+def _steps(run: RunRecord) -> float:
+    return run.totals.steps
+
+
+def _cost(run: RunRecord) -> float | None:
+    return None if run.totals.unpriced_calls else run.totals.cost_usd

@@ -1,0 +1,211 @@
+"""Success rates: their intervals, the difference of two, and whether a sample was split fairly."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+Z = NormalDist().inv_cdf(0.975)
+"""Half width of a 95 % interval in standard deviations."""
+
+SUSPICIOUS_P = 0.001
+"""Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
+al., KDD 2019), low because it is looked at again and again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """`successes` of `trials`, as a share in [0, 1] with its 95 % interval (Wilson)."""
+
+    successes: int
+    trials: int
+    rate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How much a rate is above another, in [-1, 1], with its 95 % interval.
+
+    `design_effect`: by how much runs of one unit repeat each other; 1 = all independent.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    design_effect: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRatio:
+    """Whether the arms got their shares of the units; `suspicious`: p below 0.001.
+
+    `chi_square` is None when an arm has units and no share.
+    """
+
+    expected: Mapping[str, float]
+    observed: Mapping[str, int]
+    chi_square: float | None
+    degrees: int
+    p_value: float
+    suspicious: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Outcomes of one arm: (unit, success) per judged run."""
+
+    outcomes: Sequence[tuple[str, bool]]
+
+    @property
+    def successes(self) -> int:
+        """How many succeeded."""
+        return sum(success for _, success in self.outcomes)
+
+    @property
+    def trials(self) -> int:
+        """How many there are."""
+        return len(self.outcomes)
+
+
+def wilson(successes: float, trials: float) -> tuple[float, float]:
+    """The 95 % score interval of a share. Source: Wilson, JASA 22 (1927)."""
+    rate = successes / trials
+    centre = rate + Z * Z / (2 * trials)
+    spread = Z * math.sqrt(max(0.0, rate * (1 - rate)) / trials + Z * Z / (4 * trials * trials))
+    scale = 1 + Z * Z / trials
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def rate_of(sample: Sample) -> Rate | None:
+    """The success rate of a sample, None for an empty one."""
+    if not sample.trials:
+        return None
+    effect = design_effect(sample)
+    low, high = wilson(sample.successes / effect, sample.trials / effect)
+    return Rate(
+        successes=sample.successes,
+        trials=sample.trials,
+        rate=sample.successes / sample.trials,
+        low=low,
+        high=high,
+    )
+
+
+def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
+    """The difference of two success rates; None when a sample is empty.
+
+    Source: Newcombe, Statistics in Medicine 17 (1998), method 10: both Wilson intervals joined.
+    Runs of one unit are not independent, so that each sample counts as its size over its design
+    effect.
+    """
+    if not treated.trials or not baseline.trials:
+        return None
+    effects = design_effect(treated), design_effect(baseline)
+    first, second = treated.successes / treated.trials, baseline.successes / baseline.trials
+    low_1, high_1 = wilson(treated.successes / effects[0], treated.trials / effects[0])
+    low_2, high_2 = wilson(baseline.successes / effects[1], baseline.trials / effects[1])
+    estimate = first - second
+    return Difference(
+        estimate=estimate,
+        low=estimate - math.hypot(first - low_1, high_2 - second),
+        high=estimate + math.hypot(high_1 - first, second - low_2),
+        design_effect=max(effects),
+    )
+
+
+def design_effect(sample: Sample) -> float:
+    """The rate's variance over that of independent runs, at least 1.
+
+    The variance between units, as for a ratio of two sums; with one unit, or where all runs came
+    to the same, it cannot be seen, and the runs of a unit count as one.
+    """
+    units: dict[str, list[bool]] = defaultdict(list)
+    for unit, success in sample.outcomes:
+        units[unit].append(success)
+    count, trials = len(units), sample.trials
+    if count == trials:
+        return 1.0
+    rate = sample.successes / trials
+    if count < 2 or rate in (0.0, 1.0):
+        return trials / count
+    between = sum((sum(runs) - rate * len(runs)) ** 2 for runs in units.values())
+    variance = between * count / (count - 1) / trials**2
+    return max(1.0, variance / (rate * (1 - rate) / trials))
+
+
+def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
+    """The difference of two rates within (treated, baseline) strata, taken together.
+
+    None when no stratum has both. Source: the Mantel-Haenszel estimate with the variance of Sato
+    (Biometrics 45, 1989).
+    """
+    weight = total = spread_p = spread_q = 0.0
+    for treated, baseline in strata:
+        n1, n2 = treated.trials, baseline.trials
+        if not n1 or not n2:
+            continue
+        x1, x2, n = treated.successes, baseline.successes, n1 + n2
+        weight += n1 * n2 / n
+        total += (x1 * n2 - x2 * n1) / n
+        spread_p += (n1 * n1 * x2 - n2 * n2 * x1 + n1 * n2 * (n2 - n1) / 2) / (n * n)
+        spread_q += (x1 * (n2 - x2) + x2 * (n1 - x1)) / (2 * n)
+    if not weight:
+        return None
+    estimate = total / weight
+    half = Z * math.sqrt(max(0.0, estimate * spread_p + spread_q)) / weight
+    return Difference(
+        estimate=estimate, low=max(-1.0, estimate - half), high=min(1.0, estimate + half)
+    )
+
+
+def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> SampleRatio | None:
+    """Pearson's chi-square test of the units per arm against the shares they were drawn with.
+
+    An arm without a share should have no unit at all. None without units or with one arm only.
+    """
+    arms = [arm for arm in (*shares, *observed) if shares.get(arm, 0) > 0 or observed.get(arm)]
+    arms = list(dict.fromkeys(arms))
+    total, whole = sum(observed.values()), sum(shares.values())
+    if not total or not whole or len(arms) < 2:
+        return None
+    expected = {arm: shares.get(arm, 0.0) / whole for arm in arms}
+    counts = {arm: observed.get(arm, 0) for arm in arms}
+    if any(counts[arm] and not expected[arm] for arm in arms):
+        return _verdict(expected, counts, None, 0.0)
+    statistic = sum((counts[a] - total * expected[a]) ** 2 / (total * expected[a]) for a in arms)
+    return _verdict(expected, counts, statistic, chi_square_tail(statistic, len(arms) - 1))
+
+
+def _verdict(
+    expected: Mapping[str, float],
+    observed: Mapping[str, int],
+    statistic: float | None,
+    p_value: float,
+) -> SampleRatio:
+    return SampleRatio(
+        expected=expected,
+        observed=observed,
+        chi_square=statistic,
+        degrees=len(expected) - 1,
+        p_value=p_value,
+        suspicious=p_value < SUSPICIOUS_P,
+    )
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """The chance of a larger value, for 1 or 2 degrees of freedom: there are three arms.
+
+    Raises: ValueError for more.
+    """
+    match degrees:
+        case 1:
+            return math.erfc(math.sqrt(statistic / 2))
+        case 2:
+            return math.exp(-statistic / 2)
+        case _:
+            raise ValueError(f"degrees: {degrees} is not 1 or 2")
