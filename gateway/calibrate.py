@@ -61,7 +61,7 @@ from gateway.steering.steps import Step, extract
 
 FOLDS = 5
 SEED = 1
-SLOW_SHARE = 0.015
+SLOW_SHARE = 0.02
 FAST_SHARE = 0.55
 """Successful runs that may reach SLOW, and that should pass through FAST."""
 BUDGET_QUANTILE = 0.98

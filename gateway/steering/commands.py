@@ -45,6 +45,7 @@ _CHANGES_FILES = re.compile(
     r"|\b(?:rm|mv|cp|touch|mkdir)\s"
     r"|\bgit\s+(?:apply|checkout|stash|reset|restore|revert)\b|\bpatch\b|\binstall\b|\bcreate\b"
 )
+_CHANGERS = _words("sed tee rm mv cp touch mkdir git patch install create")
 _PROGRAMS = re.compile(
     r"(?:python[\d.]*|node|deno|bun|ruby|perl|php|java|go|cargo|dotnet|mvnw?|gradlew?|make|cmake"
     r"|ctest|npm|npx|yarn|pnpm|pytest|py\.test|tox|nox|jest|vitest|rspec|phpunit|tsc|javac|gcc"
@@ -140,7 +141,8 @@ def _shell_command(name: str, values: Any, arguments: str) -> str | None:
 def _shell_call(command: str, canonical: str) -> Call:
     head = command[:_COMMAND_CHARS]
     word = _first_program(head)
-    changes = _CHANGES_FILES.search(head) is not None
+    may_change = ">" in head or not _CHANGERS.isdisjoint(head.split())
+    changes = may_change and _CHANGES_FILES.search(head) is not None
     executes = _PROGRAMS.match(word) is not None or _names_test(head)
     reads = word in _READERS and not changes
     return Call(

@@ -38,7 +38,7 @@ _RESULT_TAIL = 600
 _WORD = re.compile(r"[A-Za-z_]\w+")
 _TOKEN = re.compile(r"\w+")
 _ONLY_DIGITS = {code: " " for code in range(128) if not chr(code).isdigit()}
-_LETTERS = re.compile(r"[a-z']+")
+_NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}
 _HEDGE_WORDS = _words(
     "maybe perhaps possibly might uncertain probably actually wait hmm reconsider "
     "seems appears likely unclear unsure apparently guess"
@@ -103,7 +103,7 @@ def describe(step: Step) -> StepFacts:
         half = THOUGHT_CHARS // 2
         text = f"{text[:half]} {text[-half:]}"
     lowered = text.lower()
-    letters = _LETTERS.findall(lowered)
+    letters = lowered.translate(_NO_LETTERS).split()
     vocabulary = frozenset(letters)
     return StepFacts(
         actions=tuple([describe_action(action) for action in step.actions]),
