@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
 from typing import Any, TextIO
 
 import orjson
@@ -16,8 +15,6 @@ from gateway.config import LoggingSettings
 # What looks like a credential, wherever it stands: OpenAI and Anthropic keys, bearer tokens.
 _SECRET = re.compile(r"(?i)\b(sk|rk|pk|gw)-[A-Za-z0-9_\-]{8,}|(?<=bearer )[^\s\"']+")
 _REDACTED = "[redacted]"
-
-EventDict = MutableMapping[str, Any]
 
 
 def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -> None:
@@ -39,8 +36,8 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            redact,
             renderer,
+            redact,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(stream),
@@ -49,12 +46,12 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
     _quiet_libraries(level)
 
 
-def redact(_logger: Any, _name: str, event: EventDict) -> EventDict:
-    """Replace whatever looks like a credential in the texts of a line."""
-    for key, value in event.items():
-        if isinstance(value, str) and _SECRET.search(value):
-            event[key] = _SECRET.sub(_REDACTED, value)
-    return event
+def redact(_logger: Any, _name: str, line: str) -> str:
+    """Replace whatever looks like a credential in a rendered line.
+
+    One search over the whole line: a search in each of its values cost more than rendering it.
+    """
+    return _SECRET.sub(_REDACTED, line) if _SECRET.search(line) else line
 
 
 def get_logger(name: str) -> Any:
@@ -74,9 +71,14 @@ class _Forward(logging.Handler):
         log.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
 
 
-def _cut_on_purpose(record: logging.LogRecord) -> bool:
-    # A response that is broken off after its error event, so that nobody takes it for complete.
-    return "without completing response" not in record.getMessage()
+# uvicorn says these of what is done here on purpose: a response broken off after its error event,
+# so that nobody takes it for complete, and a WebSocket upgrade that is answered as plain HTTP.
+_ON_PURPOSE = ("without completing response", "Unsupported upgrade", "No supported WebSocket")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    message = record.getMessage()
+    return not any(known in message for known in _ON_PURPOSE)
 
 
 def _quiet_libraries(level: int) -> None:
@@ -87,5 +89,5 @@ def _quiet_libraries(level: int) -> None:
     root.setLevel(max(level, logging.WARNING))
     uvicorn = logging.getLogger("uvicorn.error")
     uvicorn.setLevel(logging.WARNING)
-    if _cut_on_purpose not in uvicorn.filters:
-        uvicorn.addFilter(_cut_on_purpose)
+    if _is_news not in uvicorn.filters:
+        uvicorn.addFilter(_is_news)
