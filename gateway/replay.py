@@ -172,11 +172,15 @@ def run_replay(
 
 
 def judged(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
-    """The same policy with another scorer and suite."""
+    """The same policy with another scorer and suite, for recordings that are one task each.
+
+    A labelled recording is one run whatever is said in between: its outcome is that of the whole.
+    """
     core = policy.policy
     difficulty = replace(core.difficulty, scorer=scorer)
     monitors = replace(core.monitors, suite=suite)
-    return replace(policy, policy=replace(core, difficulty=difficulty, monitors=monitors))
+    core = replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
+    return replace(policy, policy=core)
 
 
 def _lines(files: Iterable[Path]) -> Iterator[Line]:
