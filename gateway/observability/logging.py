@@ -46,12 +46,13 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
     _quiet_libraries(level)
 
 
-def redact(_logger: Any, _name: str, line: str) -> str:
+def redact(_logger: Any, _name: str, line: Any) -> str:
     """Replace whatever looks like a credential in a rendered line.
 
     One search over the whole line: a search in each of its values cost more than rendering it.
     """
-    return _SECRET.sub(_REDACTED, line) if _SECRET.search(line) else line
+    text = str(line)
+    return _SECRET.sub(_REDACTED, text) if _SECRET.search(text) else text
 
 
 def get_logger(name: str) -> Any:
