@@ -42,8 +42,8 @@ _QUICK_START_S, _STARTS = 3.0, 3
 # An arm that needs longer than this for one slice has shown what there is to see.
 _SLOW_SLICE_S = 4.0
 _WARM_S, _WARM_REQUESTS = 0.6, 150
-# What the gateway holds of the requests it has seen (steering.max_prefix_memory_mb) is 32 MiB.
-_SLICE_BYTES = 24 * 2**20
+# So many agents are at work at a time; the next request of each extends its last one.
+_AT_WORK = 50
 
 
 class Bench:
@@ -141,13 +141,18 @@ class Bench:
                 self._report.summaries.append(summary)
 
     async def _slice(self, running: Running, case: Case) -> Slice:
-        body = case.body
-        count = max(case.concurrency, min(self._options.requests, _SLICE_BYTES // body.size))
-        numbers = list(itertools.islice(self._numbers, count))
-        if body.before is not None and running.arm.remembers:
-            # Unmeasured: so that what is measured is a conversation that goes on by one step.
-            await run_slice(running, Case(body=body.before, concurrency=8), numbers)
-        return await run_slice(running, case, numbers, limit_s=self._options.seconds)
+        body, seconds = case.body, self._options.seconds
+        count = max(case.concurrency, self._options.requests)
+        if body.before is None or not running.arm.remembers:
+            numbers = itertools.islice(self._numbers, count)
+            return await run_slice(running, case, numbers, limit_s=seconds)
+        done = Slice()
+        while len(done.latencies_ms) + done.failures < count and done.seconds < seconds:
+            # Unmeasured: so that what is measured are conversations that go on by one step.
+            wave = list(itertools.islice(self._numbers, max(_AT_WORK, case.concurrency)))
+            await run_slice(running, Case(body=body.before, concurrency=8), wave)
+            done.add(await run_slice(running, case, wave, limit_s=seconds - done.seconds))
+        return done
 
     async def _hold_streams(self) -> None:
         for arm in self._arms:

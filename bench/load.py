@@ -40,6 +40,14 @@ class Slice:
     cpu_ms: float = 0.0
     """Of the arm's processes, over the whole slice."""
 
+    def add(self, more: Slice) -> None:
+        """Take in what was done after this."""
+        self.latencies_ms += more.latencies_ms
+        self.first_byte_ms += more.first_byte_ms
+        self.failures += more.failures
+        self.seconds += more.seconds
+        self.cpu_ms += more.cpu_ms
+
     @property
     def cpu_ms_per_request(self) -> float:
         """CPU milliseconds a request, failed ones included."""
