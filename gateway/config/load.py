@@ -92,7 +92,8 @@ def resolve(value: Any, env: Mapping[str, str], path: str = "", secret: bool = F
         return [resolve(v, env, f"{path}[{i}]", secret) for i, v in enumerate(value)]
     if isinstance(value, str):
         text = _resolve_text(value, env, path)
-        return Secret(text) if secret else text
+        # Keys read from files and secret managers tend to end in a line end.
+        return Secret(text.strip()) if secret else text
     return value
 
 
