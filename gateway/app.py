@@ -8,14 +8,15 @@ from starlette.routing import Route, Router
 
 from gateway.api import api_routes
 from gateway.config import Settings
+from gateway.dialects import CHAT, MESSAGES, RESPONSES
 from gateway.embedding import EmbeddingError
 from gateway.endpoints.auth import Authenticator
 from gateway.endpoints.body import Receive, Scope, Send
-from gateway.endpoints.chat import ChatEndpoint
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.health import HealthEndpoints, OnlyMethods, not_found
 from gateway.endpoints.models import ModelsEndpoint
 from gateway.endpoints.passthrough import PassThrough
+from gateway.endpoints.steered import SteeredEndpoint
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.services import Runtime
@@ -41,15 +42,22 @@ def build_app(settings: Settings) -> Edge:
     runtime = Runtime(settings)
     auth = Authenticator(settings.auth, host=settings.server.host, keys=runtime.keys)
     runtime.reloaded.append(lambda fresh: auth.update(fresh.auth))
-    chat = ChatEndpoint(runtime, Pipeline(runtime), auth)
+    pipeline = Pipeline(runtime)
+    chat, responses, messages = (
+        SteeredEndpoint(runtime, pipeline, auth, dialect) for dialect in (CHAT, RESPONSES, MESSAGES)
+    )
     anything = PassThrough(runtime, auth)
     models = ModelsEndpoint(runtime, auth, anything)
     health = HealthEndpoints(runtime)
     routes = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/chat/completions", chat, methods=["POST"]),
+        Route("/v1/responses", responses, methods=["POST"]),
+        Route("/responses", responses, methods=["POST"]),
+        Route("/v1/messages", messages, methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/models", models, methods=["GET"]),
+        Route("/api/hello", _Endpoint(health.hello), methods=["GET"]),
         Route("/healthz", _Endpoint(health.healthz), methods=["GET"]),
         Route("/readyz", _Endpoint(health.readyz), methods=["GET"]),
         Route("/metrics", _Endpoint(health.metrics), methods=["GET"]),

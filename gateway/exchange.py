@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,9 @@ class Exchange:
     """The id of the upstream's own, when it gave one."""
 
     error: str = ""
+    error_body: Callable[[Any], bytes] | None = None
+    """How the client's dialect writes an error made here; None for OpenAI's form."""
+
     usage: dict[str, Any] | None = None
     client_gone: bool = False
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)

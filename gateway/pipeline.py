@@ -20,11 +20,11 @@ from gateway.conversations.announcing import call_event
 from gateway.conversations.recall import Recalled
 from gateway.conversations.recording import CallFacts, call_record, settle
 from gateway.conversations.session import DeadlinePassed, Steered
+from gateway.dialects import SteeredRequest
 from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.services import Runtime, Services
-from gateway.steering.etrace.edits import InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.steering.experiments import ARMS, assign
 from gateway.stores.base import StoreError, VersionConflict
 from gateway.stores.patterns import Event, PatternStore
@@ -32,8 +32,6 @@ from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call
-from gateway.wire.request import ChatRequest, Splice
-from gateway.wire.splice import append_to_message, insert_message
 
 _OUTCOMES = ("success", "failure")
 
@@ -56,7 +54,7 @@ class Prepared:
         pipeline: Pipeline,
         services: Services,
         exchange: Exchange,
-        request: ChatRequest,
+        request: SteeredRequest,
         asked: _Asked,
     ) -> None:
         self._pipeline = pipeline
@@ -78,7 +76,8 @@ class Prepared:
         """The request on its way out."""
         return Call(
             method="POST",
-            path="/chat/completions",
+            path=self._request.dialect.path,
+            dialect=self._request.dialect.name,
             headers=headers,
             query=query,
             key_headers=key_headers,
@@ -104,20 +103,19 @@ class Prepared:
         self.exchange.model_asked = model
         splices = request.with_model(model)
         for key, value in target.params.items():
-            if key not in request.body:
+            if key not in request.body and request.dialect.takes(key):
                 splices += request.set_value(key, value)
         if self.hides_usage:
             splices += request.with_usage()
         if self.steered is not None and self.steered.applies:
-            splices += guidance_splices(request, self.steered)
+            splices += request.dialect.splices(request, self.steered.edits)
         return request.render(splices)
 
     def _parsed(self, target: Target) -> Mapping[str, Any]:
         self.exchange.model_asked = target.model or self.model
-        body = self._request.body
         if self.steered is None or not self.steered.applies or not self.steered.edits:
-            return body
-        return {**body, "messages": apply(self._request.messages, self.steered.edits)}
+            return self._request.body
+        return self._request.dialect.edited(self._request, self.steered.edits)
 
 
 class _Asked:
@@ -146,7 +144,7 @@ class Pipeline:
         self,
         services: Services,
         exchange: Exchange,
-        request: ChatRequest,
+        request: SteeredRequest,
         headers: RawHeaders,
     ) -> Prepared:
         """Everything that is decided before the request goes out.
@@ -212,10 +210,12 @@ class Pipeline:
         self,
         services: Services,
         prepared: Prepared,
-        request: ChatRequest,
+        request: SteeredRequest,
         headers: Mapping[str, str],
         started: float,
     ) -> None:
+        if request.dialect.is_aside(request):
+            return
         exchange, now = prepared.exchange, time.time()
         recalled = await services.recall(request, headers, exchange.tenant, now)
         exchange.notes["identity"] = recalled.label
@@ -321,20 +321,6 @@ class Pipeline:
             self._log.warning("pattern statistics not kept", reason=str(exc))
 
 
-def guidance_splices(request: ChatRequest, steered: Steered) -> list[Splice]:
-    """The edits that were decided, as changes of the client's text."""
-    splices: list[Splice] = []
-    for edit in steered.edits:
-        match edit:
-            case SystemAppend():
-                splices += append_to_message(request, edit.index, edit.texts, edit.breakpoint)
-            case InsertSystem():
-                splices.append(insert_message(request, 0, "system", "\n\n".join(edit.texts)))
-            case InsertMessage():
-                splices.append(insert_message(request, edit.position, edit.role, edit.text))
-    return splices
-
-
 def identity_headers(recalled: Recalled) -> RawHeaders:
     """What tells the client which conversation its request was counted to."""
     return [
@@ -387,7 +373,7 @@ def log_notes(steered: Steered) -> dict[str, Any]:
     return notes
 
 
-def _adds_usage(services: Services, steered: Steered, request: ChatRequest) -> bool:
+def _adds_usage(services: Services, steered: Steered, request: SteeredRequest) -> bool:
     wanted = services.settings.steering.stream_usage
     if not request.stream or request.wants_usage or wanted == "never" or not steered.applies:
         return False

@@ -89,26 +89,37 @@ class UpstreamSettings:
     """The provider that serves every name without a deployment.
 
     `provider_prefixes`: whether `anthropic/...` and its like are sent through LiteLLM to that
-    provider; off where the upstream itself uses such names (OpenRouter).
+    provider; off where the upstream itself uses such names (OpenRouter). `messages_api_base`: where
+    `/v1/messages` requests go; by default Anthropic's API while `api_base` is OpenAI's, else
+    `api_base` itself.
     """
 
     api_base: str = OPENAI_API_BASE
     api_key: Secret | None = None
     provider_prefixes: bool = True
+    messages_api_base: str | None = None
 
     def __post_init__(self) -> None:
         _http_url(self.api_base, "api_base")
+        if self.messages_api_base is not None:
+            _http_url(self.messages_api_base, "messages_api_base")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One entry of `model_list`: what a requested model name maps to."""
+    """One entry of `model_list`: what a requested model name maps to.
+
+    `dialects`: the wires the upstream speaks itself, where that is known better than by default
+    (`chat` and `responses` on OpenAI's wire, `messages` at Anthropic); requests in any other are
+    translated by LiteLLM.
+    """
 
     model_name: str
     litellm_params: Mapping[str, Any]
     lane: Lane = "auto"
     weight: float = 1
     forward_client_key: bool = False
+    dialects: tuple[Literal["chat", "responses", "messages"], ...] | None = None
     model_info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, overload
 
 from gateway.conversations.memo import Conversation
 from gateway.conversations.recall import Recalled
+from gateway.dialects import SteeredRequest
 from gateway.steering.conversation import MatchKind
 from gateway.steering.etrace.decide import Decided, decide
 from gateway.steering.etrace.edits import Edit
@@ -23,7 +24,6 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Route, Routes, RoutingSettings, Serves, choose
 from gateway.wire.messages import content_text
-from gateway.wire.request import ChatRequest
 
 Found = Mapping[Tier, Sequence[Match]]
 
@@ -47,7 +47,7 @@ class SteeringRules:
     etraces: EtraceSettings
     injection: InjectionSettings
     target_of: Callable[[str], Target]
-    serves: Callable[[str, ChatRequest], str | None]
+    serves: Callable[[str, SteeredRequest], str | None]
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Steering:
         self._deadline_s = deadline_s
 
     async def __call__(
-        self, recalled: Recalled, request: ChatRequest, mode: str, started: float, now: float
+        self, recalled: Recalled, request: SteeredRequest, mode: str, started: float, now: float
     ) -> Steered:
         """The decision about one request of a known conversation.
 
@@ -126,14 +126,15 @@ class Steering:
         self,
         recalled: Recalled,
         conversation: Conversation,
-        request: ChatRequest,
+        request: SteeredRequest,
         mode: str,
         now: float,
     ) -> Steered:
         """Score what is new in the transcript and find where the run stands."""
         begun = time.perf_counter()
         fold = conversation.ready_fold(self.rules.policy)
-        outcomes = fold.extend(request.messages)
+        transcript = request.transcript
+        outcomes = fold.extend(transcript)
         run = fold.current
         if run.index != conversation.run:
             conversation.run = run.index
@@ -158,11 +159,11 @@ class Steering:
             latest=latest,
             model=request.model,
             state_after=run.state,
-            task=_task(request.messages, run.start) if _is_new(conversation, run.index) else "",
+            task=_task(transcript, run.start) if _is_new(conversation, run.index) else "",
             timings_ms={"observe": (time.perf_counter() - begun) * 1000},
         )
 
-    def _route(self, steered: Steered, request: ChatRequest) -> None:
+    def _route(self, steered: Steered, request: SteeredRequest) -> None:
         conversation = steered.conversation
         head = steered.recalled.incoming.heads.full
         again = conversation.decided
@@ -184,7 +185,7 @@ class Steering:
         steered.reasons += route.reasons
         conversation.decided = (head, request.model, route.model)
 
-    def _choose(self, steered: Steered, request: ChatRequest) -> Route:
+    def _choose(self, steered: Steered, request: SteeredRequest) -> Route:
         serves: Serves = lambda model: self.rules.serves(model, request)  # noqa: E731
         return choose(
             steered.state,
@@ -197,7 +198,7 @@ class Steering:
         )
 
     async def _guide(
-        self, steered: Steered, conversation: Conversation, request: ChatRequest
+        self, steered: Steered, conversation: Conversation, request: SteeredRequest
     ) -> None:
         """Plan the guidance of this call, look patterns up when the plan asks, and place it."""
         begun = time.perf_counter()
@@ -209,14 +210,16 @@ class Steering:
         rules = self.rules
         decided = decide(conversation.guidance, planned, found, rules.injection)
         steered.reasons += decided.reasons
+        if request.earlier is not None:
+            decided = _without_kept(decided)
         needed = decided.items or decided.directive or decided.state.injections
         if not needed:
             conversation.guidance = decided.state
             return
         placed = place(
-            MessageView(request.messages),
+            MessageView(request.dialect.placeable(request)),
             decided,
-            target=rules.target_of(steered.model),
+            target=request.dialect.target(rules.target_of(steered.model), request, steered.model),
             settings=rules.injection,
             tools=_tools(request.body),
         )
@@ -270,6 +273,16 @@ def _unrecorded(conversation: Conversation, outcomes: list[StepOutcome]) -> list
     if last is None:
         return outcomes
     return [o for o in outcomes if (o.run, o.index) > (last.run, last.steps)]
+
+
+def _without_kept(decided: Decided) -> Decided:
+    """Without the earlier blocks between messages: the server has kept them with the history."""
+    kept = tuple(
+        block
+        for block in decided.state.injections
+        if block.place == "system" or block.step >= decided.step
+    )
+    return replace(decided, state=replace(decided.state, injections=kept))
 
 
 def _is_new(conversation: Conversation, run: int) -> bool:

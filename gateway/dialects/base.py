@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -79,8 +80,8 @@ class Dialect(Protocol):
         """Below the version, with a leading slash."""
 
     @property
-    def end_marks(self) -> tuple[bytes, ...]:
-        """Bytes one of which is in every event that ends a stream."""
+    def end(self) -> re.Pattern[bytes] | None:
+        """Matches the event that ends a stream; None for OpenAI's `[DONE]`."""
 
     @property
     def always_reports_usage(self) -> bool:

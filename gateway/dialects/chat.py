@@ -27,7 +27,7 @@ class ChatDialect:
 
     name = "chat"
     path = "/chat/completions"
-    end_marks: tuple[bytes, ...] = (b"[DONE]",)
+    end = None
     always_reports_usage = False
 
     def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:

@@ -24,6 +24,7 @@ from gateway.steering.etrace.target import Target
 from gateway.wire.request import Splice, array_spans
 from gateway.wire.splice import insert_message
 from gateway.wire.sse import encode_event
+from gateway.wire.watch import named_end
 
 FINISH: Final[Mapping[str, str]] = {
     "end_turn": "stop",
@@ -60,7 +61,7 @@ class MessagesDialect:
 
     name = "messages"
     path = "/messages"
-    end_marks: tuple[bytes, ...] = (b"message_stop",)
+    end = named_end("message_stop")
     always_reports_usage = True
 
     def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:

@@ -23,6 +23,7 @@ from gateway.wire.messages import SYSTEM_ROLES
 from gateway.wire.request import Splice
 from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
+from gateway.wire.watch import named_end
 
 _REASONS: Final[Mapping[str, str]] = {
     "max_output_tokens": "length",
@@ -39,7 +40,7 @@ class ResponsesDialect:
 
     name = "responses"
     path = "/responses"
-    end_marks: tuple[bytes, ...] = tuple(name.encode() for name in _SETTLED)
+    end = named_end(*_SETTLED)
     always_reports_usage = True
 
     def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:

@@ -117,7 +117,8 @@ class _Answer:
     async def error(self, exc: GatewayError) -> None:
         if self._started:
             return
-        body = exc.body()
+        write = self._exchange.error_body
+        body = write(exc) if write is not None else exc.body()
         headers = [(k.lower().encode(), v.encode("latin-1", "replace")) for k, v in exc.headers]
         if not any(name == b"content-type" for name, _ in headers):
             headers.append((b"content-type", b"application/json"))

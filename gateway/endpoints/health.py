@@ -22,6 +22,11 @@ class HealthEndpoints:
         scope[EXCHANGE].route = "healthz"
         await send_json(send, 200, {"status": "ok", "version": __version__})
 
+    async def hello(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether anybody is there: Claude Code asks before its first call."""
+        scope[EXCHANGE].route = "healthz"
+        await send_json(send, 200, {"message": "hello"})
+
     async def readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Whether requests should be sent here; 503 names what is missing."""
         scope[EXCHANGE].route = "readyz"

@@ -10,10 +10,10 @@ import orjson
 
 from gateway.endpoints.auth import Authenticator, Principal
 from gateway.endpoints.body import Receive, Scope, Send
-from gateway.endpoints.chat import refuse_loop
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.reply import send_json
+from gateway.endpoints.steered import refuse_loop
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.services import Runtime, Services

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 
 import orjson
 
+from gateway.dialects import MESSAGES, RESPONSES
 from gateway.endpoints.auth import Authenticator
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
-from gateway.endpoints.chat import refuse_loop
 from gateway.endpoints.edge import EXCHANGE
-from gateway.errors import BadRequest, GatewayError, UpstreamFailure
+from gateway.endpoints.steered import refuse_loop
+from gateway.errors import BadRequest, GatewayError, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.services import Runtime, Services
 from gateway.upstream.base import LaneResponse, RawHeaders, header
@@ -30,6 +31,8 @@ class PassThrough:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
         exchange.route = "passthrough"
+        if _dialect_of(scope["path"]) == MESSAGES.name:
+            exchange.error_body = MESSAGES.error_body
         headers: RawHeaders = scope["headers"]
         _refuse_upgrade(headers)
         with self._runtime.services.in_use() as services:
@@ -41,6 +44,7 @@ class PassThrough:
                 method=scope["method"],
                 path=_path(scope),
                 headers=headers,
+                dialect=_dialect_of(scope["path"]),
                 query=scope["query_string"],
                 key_headers=principal.key_headers,
                 body=lambda _: b"",
@@ -75,7 +79,10 @@ async def _send_json(
         return request.render(request.with_model(target.model))
 
     call.body = body
-    native = [t for t in services.table.resolve(model) if t.lane == "native"]
+    known = services.table.resolve(model)
+    native = [t for t in known if t.for_dialect(call.dialect).lane == "native"]
+    if call.dialect == MESSAGES.name and not native:
+        raise NotFound(f"the upstream of {model!r} does not know {call.path}")
     started = time.perf_counter()
     try:
         if request is None or not native or native == [services.table.default]:
@@ -104,7 +111,7 @@ async def _send_stream(
 async def _to_default(
     services: Services, call: Call, content: bytes | AsyncIterator[bytes]
 ) -> LaneResponse:
-    target = services.table.default
+    target = services.table.default.for_dialect(call.dialect)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")
     if length and not isinstance(content, bytes):
@@ -147,6 +154,12 @@ def _named_request(raw: bytes) -> ChatRequest | None:
 
 def _is_json(method: str, headers: RawHeaders) -> bool:
     return method == "POST" and header(headers, b"content-type").startswith(b"application/json")
+
+
+def _dialect_of(path: str) -> str:
+    """The dialect whose upstream knows a route below its own."""
+    name = path.removeprefix("/v1/").partition("/")[0]
+    return name if name in (RESPONSES.name, MESSAGES.name) else ""
 
 
 def _has_body(headers: RawHeaders) -> bool:

@@ -10,15 +10,15 @@ from typing import Any
 import orjson
 
 from gateway.config import ServerSettings
+from gateway.dialects import Dialect
 from gateway.endpoints.body import DisconnectWatch, Send
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
-from gateway.wire.completion import assemble
 from gateway.wire.request import parse_object
-from gateway.wire.sse import encode_comment, encode_event
-from gateway.wire.watch import ResponseWatch, UsageFilter
+from gateway.wire.sse import encode_comment
+from gateway.wire.watch import ResponseWatch, UsageFilter, stream_watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,13 @@ class Relay:
         watch: DisconnectWatch,
         complete: Complete,
         server: ServerSettings,
+        dialect: Dialect,
     ) -> None:
         self._send = send
         self._exchange = exchange
         self._disconnect = watch
         self._complete = complete
+        self._dialect = dialect
         self._limit = int(server.max_buffered_response_mb * 2**20)
         self._keepalive_s = server.sse_keepalive_s
 
@@ -58,7 +60,7 @@ class Relay:
         without its end marker and without a finish reason, gets an error event and no proper end.
         """
         encoding = header(response.headers, b"content-encoding")
-        watch = ResponseWatch(encoding, self._limit)
+        watch = stream_watch(encoding, self._limit, self._dialect.end)
         if plain := encoding in (b"", b"identity"):
             chunks = self._with_keepalive(response) if self._keepalive_s else response
         else:
@@ -100,7 +102,7 @@ class Relay:
                 break
         else:
             if response.status < 300:
-                await self._complete(_reply(response, watch))
+                await self._complete(_reply(self._dialect, response, watch))
             await self._start(response, ())
             await self._body(b"".join(chunks), last=True)
             return
@@ -117,24 +119,24 @@ class Relay:
         await self._body(b"", last=True)
 
     async def _try_complete(self, watch: ResponseWatch, response: LaneResponse) -> bool:
-        assembler, done = assemble(watch.content, orjson.loads)
-        if not done:
+        read = self._dialect.read_stream(watch.content, orjson.loads)
+        if not read.ended:
             watch.ended = False
             return False
-        usage = response.usage or assembler.usage
-        await self._complete(Reply(completion=assembler.completion(), usage=usage))
+        usage = response.usage or read.usage
+        await self._complete(Reply(completion=read.completion, usage=usage))
         return True
 
     async def _finish_unmarked(self, watch: ResponseWatch, response: LaneResponse) -> None:
-        """The stream ended without `[DONE]`: some upstreams do that, and so does a cut one."""
+        """The stream ended without its end mark: some upstreams do that, and so does a cut one."""
         if watch.opaque:
             await self._complete(Reply(completion=None, usage=response.usage))
             return
-        assembler, _ = assemble(watch.content, orjson.loads)
-        if assembler.error is None and not assembler.finished:
+        read = self._dialect.read_stream(watch.content, orjson.loads)
+        if not (read.ended or read.accepted):
             raise UpstreamMalformed("the upstream's stream ended without a finish reason")
-        completion = assembler.completion() if assembler.finished else None
-        await self._complete(Reply(completion=completion, usage=response.usage or assembler.usage))
+        usage = response.usage or read.usage
+        await self._complete(Reply(completion=read.completion, usage=usage))
 
     async def _break_off(self, exc: UpstreamFailure, *, tell: bool) -> None:
         """One error event, then the connection is closed without the end of the body.
@@ -143,7 +145,7 @@ class Relay:
         """
         self._exchange.error = exc.label
         if tell:
-            await self._body(b"\n\n" + encode_event(exc.payload()))
+            await self._body(b"\n\n" + self._dialect.error_event(exc))
 
     async def _with_keepalive(self, response: LaneResponse) -> AsyncIterator[bytes]:
         iterator = response.__aiter__()
@@ -181,17 +183,17 @@ async def _next(iterator: AsyncIterator[bytes]) -> bytes:
     return await anext(iterator, b"")
 
 
-def _reply(response: LaneResponse, watch: ResponseWatch) -> Reply:
+def _reply(dialect: Dialect, response: LaneResponse, watch: ResponseWatch) -> Reply:
     if watch.opaque:
         return Reply(completion=None, usage=response.usage)
     try:
-        completion = parse_object(watch.content, orjson.loads)
+        body = parse_object(watch.content, orjson.loads)
     except Exception as exc:
         raise UpstreamMalformed(
             f"the upstream answered {response.status} with a body that is not a JSON object"
         ) from exc
-    usage = completion.get("usage")
+    usage = body.get("usage")
     return Reply(
-        completion=completion,
+        completion=dialect.read_answer(body),
         usage=response.usage or (usage if isinstance(usage, dict) else None),
     )

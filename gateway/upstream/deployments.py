@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.config import Deployment, Settings
-from gateway.upstream.providers import FOREIGN_WIRE, OPENAI_WIRE, provider_of, split_model
+from gateway.config import OPENAI_API_BASE, Deployment, Settings
+from gateway.upstream.providers import (
+    ANTHROPIC_API_BASE,
+    ANTHROPIC_KEY_VARIABLES,
+    DIALECTS,
+    FOREIGN_WIRE,
+    OPENAI_WIRE,
+    provider_of,
+    split_model,
+)
 
 # Of `litellm_params`, those that say where and how to call, not what to send.
 _TRANSPORT_PARAMS = frozenset(
@@ -26,6 +34,9 @@ _TRANSPORT_PARAMS = frozenset(
         "mock_response",
     }
 )
+
+
+_OAUTH_PREFIX = "sk-ant-oat"  # a token of a subscription, which goes where tokens go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +60,38 @@ class Target:
 
     weight: float = 1
     provider: str = "openai"
+    dialects: frozenset[str] = frozenset(DIALECTS)
+    """The dialects that the upstream itself speaks."""
+
+    messages_base: httpx.URL | None = None
+    """Where the upstream speaks Messages, when that is not `api_base`."""
+
+    foreign: Mapping[str, Any] = field(default_factory=dict)
+    """All `litellm_params`: how LiteLLM reaches the upstream."""
+
+    key_header: Literal["authorization", "x-api-key"] = "authorization"
+    """What carries `api_key`."""
+
+    def for_dialect(self, dialect: str) -> Target:
+        """The same place, asked in one of DIALECTS, or in "" for what is no dialect."""
+        if dialect in self.dialects:
+            return self if dialect != "messages" else self._for_messages()
+        if not dialect or self.lane == "litellm":
+            return self
+        return replace(self, lane="litellm", params=self.foreign)
+
+    def _for_messages(self) -> Target:
+        key = self.api_key or ""
+        base = self.messages_base or self.api_base
+        anthropic = self.provider == "anthropic" or base.host.endswith("anthropic.com")
+        by_name = anthropic and not key.startswith(_OAUTH_PREFIX)
+        return replace(
+            self,
+            lane="native",
+            api_base=base,
+            params=self.params if self.lane == "native" else {},
+            key_header="x-api-key" if by_name else "authorization",
+        )
 
 
 class DeploymentTable:
@@ -58,6 +101,7 @@ class DeploymentTable:
         self._env = env
         self._settings = settings
         self._client_host = urlsplit(settings.default_upstream.api_base).netloc
+        self._messages_base = _default_messages_base(settings)
         self._by_name: dict[str, list[Target]] = {}
         for key, deployment in enumerate(settings.model_list, start=1):
             target = self._target(deployment, key)
@@ -69,6 +113,7 @@ class DeploymentTable:
             api_base=httpx.URL(settings.default_upstream.api_base.rstrip("/")),
             api_key=settings.default_upstream.api_key,
             forward_client_key=True,
+            messages_base=self._messages_base,
         )
         self._fallbacks = {
             name: models for entry in settings.router.fallbacks for name, models in entry.items()
@@ -142,7 +187,8 @@ class DeploymentTable:
         params = deployment.litellm_params
         provider, name = provider_of(params)
         known = OPENAI_WIRE.get(provider)
-        base = params.get("api_base") or params.get("base_url") or (known and known.api_base)
+        given = params.get("api_base") or params.get("base_url")
+        base = given or (known and known.api_base)
         lane = deployment.lane
         if lane == "auto":
             lane = "native" if known and base and not params.get("mock_response") else "litellm"
@@ -151,26 +197,62 @@ class DeploymentTable:
                 f"model_list: {deployment.model_name!r} takes the native lane and has no api_base"
             )
         extra = {k: v for k, v in params.items() if k not in _TRANSPORT_PARAMS}
+        messages_base = _versioned(str(given or ANTHROPIC_API_BASE))
         same_host = bool(base) and urlsplit(str(base)).netloc == self._client_host
+        dialects = _dialects(deployment, provider, lane)
+        if "messages" in dialects and provider == "anthropic":
+            same_host = messages_base.netloc == self._messages_base.netloc
         return Target(
             name=deployment.model_name,
             lane="native" if lane == "native" else "litellm",
             model=name,
             api_base=httpx.URL(str(base or "http://litellm.invalid").rstrip("/")),
             api_key=self._key(provider, params),
-            forward_client_key=deployment.forward_client_key or (same_host and lane == "native"),
+            forward_client_key=deployment.forward_client_key
+            or (same_host and (lane == "native" or "messages" in dialects)),
             headers=tuple((str(k), str(v)) for k, v in (params.get("extra_headers") or {}).items()),
             params=dict(params) if lane == "litellm" else extra,
             key=key,
             weight=float(params.get("weight", deployment.weight)),
             provider=provider if provider in OPENAI_WIRE or provider in FOREIGN_WIRE else "other",
+            dialects=dialects,
+            messages_base=messages_base,
+            foreign=dict(params),
         )
 
     def _key(self, provider: str, params: Mapping[str, Any]) -> str | None:
         if params.get("api_key"):
             return str(params["api_key"])
         known = OPENAI_WIRE.get(provider)
+        variables = known.key_variables if known else ()
+        if provider == "anthropic":
+            variables = ANTHROPIC_KEY_VARIABLES
         # A base of the operator's own gets no key that was meant for the provider itself.
-        if known and not (params.get("api_base") or params.get("base_url")):
-            return next((self._env[n] for n in known.key_variables if self._env.get(n)), None)
+        if not (params.get("api_base") or params.get("base_url")):
+            return next((self._env[n] for n in variables if self._env.get(n)), None)
         return None
+
+
+def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str]:
+    """What the upstream of a deployment speaks itself."""
+    if deployment.lane == "litellm" or deployment.litellm_params.get("mock_response"):
+        return frozenset()
+    if deployment.dialects is not None:
+        return frozenset(deployment.dialects)
+    if provider == "anthropic":
+        return frozenset({"messages"})
+    return frozenset({"chat", "responses"}) if lane == "native" else frozenset()
+
+
+def _versioned(base: str) -> httpx.URL:
+    """A base URL with the version that Anthropic's clients add themselves."""
+    base = base.rstrip("/")
+    return httpx.URL(base if base.endswith("/v1") else f"{base}/v1")
+
+
+def _default_messages_base(settings: Settings) -> httpx.URL:
+    upstream = settings.default_upstream
+    if upstream.messages_api_base:
+        return _versioned(upstream.messages_api_base)
+    base = upstream.api_base.rstrip("/")
+    return _versioned(ANTHROPIC_API_BASE) if base == OPENAI_API_BASE else httpx.URL(base)

@@ -43,9 +43,9 @@ class ForeignLane(Protocol):
     """The LiteLLM lane, as the dispatcher sees it."""
 
     async def send(
-        self, target: Target, body: Mapping[str, Any], headers: RawHeaders
+        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: str
     ) -> LaneResponse:
-        """One call; streams when the body says so.
+        """One call in a client's dialect; streams when the body says so.
 
         Raises:
             UpstreamFailure: whatever went wrong, in OpenAI's error shape.
@@ -62,6 +62,9 @@ class Call:
     """Below the target's `api_base`, with a leading slash."""
 
     headers: RawHeaders
+    dialect: str = ""
+    """The wire of the request, one of DIALECTS; "" for what only some upstreams know."""
+
     query: bytes = b""
     key_headers: frozenset[bytes] = frozenset()
     """The client's headers that held gateway keys: never forwarded."""
@@ -108,12 +111,13 @@ class Dispatcher:
     async def send(self, call: Call, model: str, *, native_only: bool = False) -> Delivery:
         """The first answer worth relaying, else the last attempt's error answer.
 
-        `native_only` leaves out targets of the LiteLLM lane, which takes chat completions only.
+        `native_only` leaves out targets of the LiteLLM lane, which knows no other routes.
 
         Raises:
             UpstreamFailure: the last attempt gave no answer at all.
         """
-        candidates = self._table.candidates(model, self._loop.time())
+        known = self._table.candidates(model, self._loop.time())
+        candidates = [target.for_dialect(call.dialect) for target in known]
         if native_only:
             candidates = [t for t in candidates if t.lane == "native"]
         schedule = attempt_schedule(candidates, self._settings.num_retries)
@@ -149,7 +153,7 @@ class Dispatcher:
     async def _forward(self, call: Call, target: Target) -> LaneResponse:
         if target.lane == "litellm":
             headers = [h for h in call.headers if h[0] not in call.key_headers]
-            return await self._foreign.send(target, call.parsed(target), headers)
+            return await self._foreign.send(target, call.parsed(target), headers, call.dialect)
         headers = outgoing_headers(call, target, self.instance)
         url = target_url(target.api_base, call.path, call.query)
         return await self._native.send(call.method, url, headers, call.body(target))
@@ -195,11 +199,16 @@ def outgoing_headers(call: Call, target: Target, instance: bytes) -> RawHeaders:
         drop |= CREDENTIAL_HEADERS
     out = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
     if target.api_key:
-        out.append((b"authorization", f"Bearer {target.api_key}".encode()))
+        out.append(_credential(target.key_header, target.api_key))
     out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
     passed = [value for name, value in call.headers if name == INSTANCE_HEADER]
     out.append((INSTANCE_HEADER, b", ".join([*passed, instance])))
     return out
+
+
+def _credential(name: str, key: str) -> tuple[bytes, bytes]:
+    value = key if name == "x-api-key" else f"Bearer {key}"
+    return name.encode(), value.encode()
 
 
 def has_passed(headers: RawHeaders, instance: bytes) -> bool:

@@ -12,6 +12,13 @@ from typing import Any, NamedTuple
 from gateway.config import OPENAI_API_BASE
 
 
+DIALECTS = ("chat", "responses", "messages")
+"""The wires a client may speak."""
+
+ANTHROPIC_API_BASE = "https://api.anthropic.com"
+ANTHROPIC_KEY_VARIABLES = ("ANTHROPIC_API_KEY",)
+
+
 class Provider(NamedTuple):
     """An OpenAI-compatible API: where it is, and the variables that may hold its key."""
 

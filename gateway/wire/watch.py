@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -12,6 +13,7 @@ from gateway.wire.sse import SSEDecoder, SSEEvent
 # zlib's window argument that accepts both gzip and zlib headers.
 _ANY_ZLIB_HEADER: Final = 47
 _MARKER: Final = b"[DONE]"
+_NAME_BYTES: Final = 64  # longer than any event's name with its field
 
 
 class _Inflater(Protocol):
@@ -55,6 +57,9 @@ class ResponseWatch:
         if self._size > self._limit:
             self._give_up()
             return
+        self._look_for_end(chunk)
+
+    def _look_for_end(self, chunk: bytes) -> None:
         if _MARKER in chunk or (self._tail and _MARKER in self._tail + chunk[:5]):
             self.ended = True
         # Only a `[` near the end can be the start of a marker that the next chunks complete.
@@ -69,6 +74,42 @@ class ResponseWatch:
     def _give_up(self) -> None:
         self.opaque = True
         self._chunks = []
+
+
+class NamedEndWatch(ResponseWatch):
+    """The same for streams of named events; `ended` is set when the last one is whole."""
+
+    __slots__ = ("_end", "_seen")
+
+    def __init__(self, content_encoding: bytes, limit_bytes: int, end: re.Pattern[bytes]) -> None:
+        super().__init__(content_encoding, limit_bytes)
+        self._end = end
+        self._seen = False
+
+    def _look_for_end(self, chunk: bytes) -> None:
+        window = self._tail + chunk
+        self._seen = self._seen or self._end.search(window) is not None
+        if self._seen and (b"\n\n" in window or b"\n\r\n" in window):
+            self.ended = True
+        self._tail = window[-_NAME_BYTES:]
+
+
+def stream_watch(
+    content_encoding: bytes, limit_bytes: int, end: re.Pattern[bytes] | None
+) -> ResponseWatch:
+    """The watch for a stream whose last event matches `end`; None: OpenAI's end marker."""
+    if end is None:
+        return ResponseWatch(content_encoding, limit_bytes)
+    return NamedEndWatch(content_encoding, limit_bytes, end)
+
+
+def named_end(*names: str) -> re.Pattern[bytes]:
+    """Matches where an event of one of these names begins, and nothing that a model can write.
+
+    A line break or a bare quote cannot stand inside a JSON string.
+    """
+    choice = "|".join(map(re.escape, names))
+    return re.compile(rf'(?:^|\n)event: ?(?:{choice})\r?\n|"type": ?"(?:{choice})"'.encode())
 
 
 class UsageFilter:

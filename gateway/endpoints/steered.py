@@ -1,9 +1,10 @@
-"""`POST /v1/chat/completions`: the steered endpoint."""
+"""The steered endpoint: chat completions, Responses and Messages, each in its own dialect."""
 
 from __future__ import annotations
 
 import orjson
 
+from gateway.dialects import Dialect
 from gateway.endpoints.auth import Authenticator
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
@@ -14,21 +15,28 @@ from gateway.pipeline import Pipeline
 from gateway.services import Runtime
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.dispatch import has_passed
-from gateway.wire.request import ChatRequest
 from gateway.wire.watch import UsageFilter
 
+_ROUTES = {"chat": "chat_completions"}
+"""Dialect -> its label in metrics, where that is not its name."""
 
-class ChatEndpoint:
+
+class SteeredEndpoint:
     """Reads one request, lets the pipeline prepare and send it, relays the answer."""
 
-    def __init__(self, runtime: Runtime, pipeline: Pipeline, auth: Authenticator) -> None:
+    def __init__(
+        self, runtime: Runtime, pipeline: Pipeline, auth: Authenticator, dialect: Dialect
+    ) -> None:
         self._runtime = runtime
         self._pipeline = pipeline
         self._auth = auth
+        self._dialect = dialect
+        self._route = _ROUTES.get(dialect.name, dialect.name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
-        exchange.route = "chat_completions"
+        exchange.route = self._route
+        exchange.error_body = self._dialect.error_body
         headers: RawHeaders = scope["headers"]
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
@@ -36,12 +44,13 @@ class ChatEndpoint:
             exchange.tenant = principal.tenant
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit)
-            request = ChatRequest.parse(raw, orjson.loads)
+            request = self._dialect.parse(raw, orjson.loads)
             exchange.model, exchange.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
                 call = prepared.call(headers, scope["query_string"], principal.key_headers)
-                relay = Relay(send, exchange, watch, prepared.complete, services.settings.server)
+                server = services.settings.server
+                relay = Relay(send, exchange, watch, prepared.complete, server, self._dialect)
                 try:
                     response = await self._pipeline.send(services, exchange, prepared, call)
                     try:
