@@ -22,9 +22,10 @@ from rich.console import Console
 from gateway.config import Settings, read_file
 from gateway.config.schema import build
 from gateway.errors import ConfigError
-from gateway.playback import Line, Price, Replayed, ReplayPolicy, Work
+from gateway.playback import Line, Replayed, Work
 from gateway.progress import progress_bar
 from gateway.recordings import read_lines, recording_files
+from gateway.replay_guide import Price, ReplayPolicy
 from gateway.steering.difficulty import ScorerName
 from gateway.steering.etrace.settings import EtraceSettings, InjectionSettings
 from gateway.steering.monitors.base import SuiteName

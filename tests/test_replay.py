@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.playback import ReplayPolicy, play
+from gateway.playback import play
 from gateway.recordings import Recording, parse_recording, read_lines, recording_files
 from gateway.replay import load_policy, policy_from_dict, run_replay
+from gateway.replay_guide import ReplayPolicy
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
 
