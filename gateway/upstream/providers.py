@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from gateway.config import OPENAI_API_BASE
 
-
 DIALECTS = ("chat", "responses", "messages")
 """The wires a client may speak."""
 
