@@ -21,6 +21,7 @@ from gateway.steering.etrace.edits import (
     SystemAppend,
 )
 from gateway.steering.etrace.target import Target
+from gateway.wire.messages import content_text
 from gateway.wire.request import Splice, array_spans
 from gateway.wire.splice import insert_message
 from gateway.wire.sse import encode_event
@@ -54,6 +55,9 @@ Source: Anthropic API reference, "Errors".
 _LATE_SYSTEM_MODELS = ("claude-opus-4-8",)
 """Models known to take system messages after a user turn. Source: Anthropic's documentation,
 "Mid-conversation system messages"."""
+
+
+_PROBES = ("quota", "count")
 
 
 class MessagesDialect:
@@ -112,9 +116,16 @@ class MessagesDialect:
         return parameter in ("max_tokens", "temperature", "top_k", "top_p", "thinking", "metadata")
 
     def is_aside(self, request: SteeredRequest) -> bool:
-        """See Dialect. Claude Code asks for one token to learn of its quota."""
-        limit = request.body.get("max_tokens")
-        return limit in (0, 1) and not request.body.get("tools") and len(request.messages) < 2
+        """See Dialect. Claude Code asks for a title, and for one token to learn of its quota."""
+        body = request.body
+        if body.get("tools") or len(request.messages) != 1:
+            return False
+        message = request.messages[0]
+        asked = content_text(message.get("content")) if isinstance(message, Mapping) else ""
+        config, metadata = body.get("output_config"), body.get("metadata")
+        formatted = isinstance(config, Mapping) and bool(config.get("format"))
+        session = isinstance(metadata, Mapping) and "session_id" in str(metadata.get("user_id"))
+        return asked in _PROBES or (formatted and session)
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         """See Dialect."""

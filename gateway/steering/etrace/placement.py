@@ -62,7 +62,7 @@ def place(
     `tools` are only looked at to count the client's cache markers.
     """
     lead = _leading(messages)
-    tail_ok = _late_allowed(target, settings) and _tail_free(messages, lead)
+    tail_ok = _late_allowed(target, settings) and _tail_free(messages, lead, target)
     offset = len(messages) - lead
     replayed = _remembered(decided, settings)
     added = _new_injections(decided, tail_ok, offset, settings)
@@ -129,14 +129,16 @@ def _split(
 
 
 def _late_allowed(target: Target, settings: InjectionSettings) -> bool:
-    if settings.placement == "system" or target.breakpoints:
-        return False
-    return settings.placement == "tail" or target.late_system
+    if settings.placement == "system" or target.late_system:
+        return settings.placement != "system"
+    return settings.placement == "tail" and not target.breakpoints
 
 
-def _tail_free(messages: Sequence[Message], lead: int) -> bool:
+def _tail_free(messages: Sequence[Message], lead: int, target: Target) -> bool:
     # After an assistant message (a prefill, or calls without answers) nothing may stand.
-    return len(messages) > lead and _role(messages[-1]) != "assistant"
+    if len(messages) <= lead or _role(messages[-1]) == "assistant":
+        return False
+    return not (target.breakpoints and _is_system(messages[-1]))
 
 
 def _fits(
@@ -154,8 +156,12 @@ def _fits(
     position = lead + block.offset
     if not _late_allowed(target, settings) or not lead < position <= len(messages):
         return False
-    after = _role(messages[position]) if position < len(messages) else ""
-    return _role(messages[position - 1]) != "assistant" and after != "tool"
+    before, after = messages[position - 1], None
+    if position < len(messages):
+        after = _role(messages[position])
+    if target.breakpoints and (_is_system(before) or after not in ("assistant", None)):
+        return False
+    return _role(before) != "assistant" and after != "tool"
 
 
 def _message_edits(
@@ -195,6 +201,10 @@ def _leading(messages: Sequence[Message]) -> int:
         if message.get("role") not in _SYSTEM_ROLES:
             return index
     return len(messages)
+
+
+def _is_system(message: Message) -> bool:
+    return message.get("role") in _SYSTEM_ROLES
 
 
 def _role(message: Message) -> str:

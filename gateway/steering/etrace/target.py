@@ -11,6 +11,8 @@ class Target:
 
     `late_system` = it takes system messages after the conversation has begun; `breakpoints` = its
     prompt cache works with markers in the content (four at most), and its system prompt is one.
+    With both, a late system message stands behind a user message, alone, and before an assistant
+    message or nothing. Source: Anthropic's documentation, "Mid-conversation system messages".
     """
 
     late_system: bool = False
