@@ -119,54 +119,46 @@ class ConversationIndex:
         found = [self._by_id[i] for i in ids if i in self._by_id]
         return {c.id: c.branch for c in reversed(found)}
 
-    async def load_heads(self, tenant: str, incoming: Incoming) -> bool:
-        """Bring the conversations with a head in this history in from the store; True if any."""
+    async def load_heads(self, tenant: str, incoming: Incoming) -> None:
+        """Bring the conversations with a head in this history in from the store.
+
+        One that memory holds already is brought in again when the store knows more heads of it:
+        then another gateway has served it since.
+        """
         digests = [digest for _, digest in reversed(incoming.heads.candidates())]
         rows = await self._store.find_heads(tenant, digests) if digests else []
-        wanted = {row.conversation_id for row in rows} - self._by_id.keys()
+        news = [(row, _ref(row)) for row in rows]
+        wanted = {row.conversation_id for row, ref in news if not self._knows(row.digest, ref)}
         for conversation_id in wanted:
             record = await self._store.load(tenant, conversation_id)
             if record is not None:
                 self._restore(record)
-        self._take_in(rows)
-        return bool(rows)
+        for row, ref in news:
+            found = self._by_id.get(row.conversation_id)
+            if found is not None:
+                self.add_head(found, row.digest, ref.served)
 
     async def load_key(self, tenant: str, external_key: str) -> None:
         """Bring the conversations under an id from outside in from the store."""
         for record in reversed(await self._store.branches(tenant, external_key)):
-            if record.id not in self._by_id:
-                self._restore(record)
+            self._restore(record)
 
-    async def reload(self, conversation: Conversation) -> Conversation | None:
-        """The conversation as the store has it now, when another gateway has moved it on."""
-        record = await self._store.load(conversation.tenant, conversation.id)
-        if record is None or record.version <= conversation.version:
-            return None
-        return self._restore(record)
+    def _knows(self, digest: bytes, ref: HeadRef) -> bool:
+        return ref.conversation_id in self._by_id and ref in self._heads.get(digest, ())
 
-    def _restore(self, record: ConversationRecord) -> Conversation | None:
+    def _restore(self, record: ConversationRecord) -> None:
         known = self._by_id.get(record.id)
-        if known is not None and known.version >= record.version:
-            # Another request has brought it in while this one was waiting for the store.
-            return known
+        if known is not None and (known.version >= record.version or known.lock.locked()):
+            # What is locked is being committed, and the newer version may be its own.
+            return
         try:
             conversation = restored(record)
         except ValueError as exc:
             _log.warning("stored conversation not used", reason=str(exc))
-            return None
+            return
         self.add(conversation)
         if record.served_head:
             self.add_head(conversation, record.served_head, record.served_head)
-        return conversation
-
-    def _take_in(self, rows: Iterable[HeadRecord]) -> None:
-        for row in rows:
-            found = self._by_id.get(row.conversation_id)
-            if found is not None:
-                served = row.digest
-                if row.kind.startswith(_REPLY):
-                    served = bytes.fromhex(row.kind.removeprefix(_REPLY))
-                self.add_head(found, row.digest, served)
 
     def _forget(self, conversation: Conversation) -> None:
         self.drop_prefix(conversation)
@@ -193,6 +185,12 @@ class ConversationIndex:
         live = {c.id for c in self._by_id.values() if c.prefix is not None}
         kept = {k: [i for i in ids if i in live] for k, ids in self._openings.items()}
         self._openings = {k: ids for k, ids in kept.items() if ids}
+
+
+def _ref(row: HeadRecord) -> HeadRef:
+    replied = row.kind.startswith(_REPLY)
+    served = bytes.fromhex(row.kind.removeprefix(_REPLY)) if replied else row.digest
+    return HeadRef(conversation_id=row.conversation_id, served=served)
 
 
 def reply_kind(served: bytes) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.memo import Conversation
 from gateway.steering.conversation import (
+    Branch,
     ConversationSettings,
+    HeadRef,
     Identity,
     Incoming,
     Match,
@@ -24,6 +26,8 @@ from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.fold import Carried
 from gateway.wire.prefix import prefix_of
 from gateway.wire.request import ChatRequest
+
+_Known = Mapping[bytes, Sequence[HeadRef]]
 
 
 @dataclass(slots=True)
@@ -57,7 +61,13 @@ class Recall:
             hit = None
         incoming = self._read(request, headers, tenant, hit)
         given = conversation_id(tenant, identity.value) if identity.value is not None else None
-        verdict = await self._match(tenant, identity, given, incoming)
+        verdict, settled = self._match(tenant, identity, given, incoming)
+        if not settled:
+            if incoming.heads.start:
+                # The store is asked by the whole history, from its first message on.
+                incoming = read_request(headers, request.body, tenant)
+            await self._load(tenant, identity, given, incoming)
+            verdict, _ = self._match(tenant, identity, given, incoming)
         found = self._apply(verdict, identity, given, incoming, tenant, now)
         if found is not None:
             self._remember(found, hit, request, incoming)
@@ -89,26 +99,30 @@ class Recall:
             return read_request(headers, request.body, tenant)
         return incoming
 
-    async def _match(
+    def _match(
         self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
-    ) -> Match:
-        heads = incoming.heads
-        known, branches = self._index.known_heads(heads.candidates())
-        if given is not None and identity.value is not None:
+    ) -> tuple[Match, bool]:
+        """The verdict by what memory knows, and whether the store could say nothing else.
+
+        The store may know more when another gateway, or this one before its last start, served
+        requests of the same history.
+        """
+        if given is None and not self._settings.fingerprint:
+            return match(incoming, {}, {}), True
+        known, branches = self._index.known_heads(incoming.heads.candidates())
+        if identity.value is not None:
             branches = self._index.branches_of(tenant, identity.value)
-            if given not in branches:
-                await self._index.load_key(tenant, identity.value)
-                branches = self._index.branches_of(tenant, identity.value)
-                if branches and heads.state.turns:
-                    await self._index.load_heads(tenant, incoming)
-                known, _ = self._index.known_heads(heads.candidates())
-        elif not self._settings.fingerprint:
-            known, branches = {}, {}
-        # An opening request that memory does not know is new: only a history can be recalled.
-        elif not known and (heads.state.turns or incoming.client_retry):
-            await self._index.load_heads(tenant, incoming)
-            known, branches = self._index.known_heads(heads.candidates())
-        return match(incoming, known, branches, conversation_id=given, weak=identity.weak)
+        verdict = match(incoming, known, branches, conversation_id=given, weak=identity.weak)
+        return verdict, _is_settled(verdict, incoming, known, branches)
+
+    async def _load(
+        self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
+    ) -> None:
+        if identity.value is not None:
+            await self._index.load_key(tenant, identity.value)
+            if not self._index.branches_of(tenant, identity.value):
+                return
+        await self._index.load_heads(tenant, incoming)
 
     def _apply(
         self,
@@ -191,6 +205,34 @@ class Recall:
         self._index.add_head(found, incoming.heads.full, incoming.heads.full)
 
 
+def _is_settled(
+    verdict: Match, incoming: Incoming, known: _Known, branches: Mapping[str, Branch]
+) -> bool:
+    match verdict.kind:
+        case MatchKind.RETRY:
+            return True
+        case MatchKind.SIDE:
+            return bool(branches)
+        case MatchKind.CONTINUE:
+            return _is_next(verdict, incoming, known)
+        case MatchKind.NEW if verdict.conversation_id is None:
+            # An opening that memory does not know is new: only a history can be recalled.
+            return not (incoming.heads.state.turns or incoming.client_retry)
+        case _:
+            return False
+
+
+def _is_next(verdict: Match, incoming: Incoming, known: _Known) -> bool:
+    """Whether the request is exactly one reply ahead of what memory knows."""
+    ahead = incoming.heads.turns_after(verdict.position)
+    head = verdict.head
+    if head is None or ahead > 1:
+        return False
+    refs = [r for r in known[head] if r.conversation_id == verdict.conversation_id]
+    # A head that a reply has extended covers that reply already.
+    return not ahead or any(ref.served == head for ref in refs)
+
+
 def _check_memo(conversation: Conversation, incoming: Incoming) -> None:
     """Drop the fold when the messages it has read stand elsewhere in this request.
 
@@ -222,6 +264,8 @@ def _compact(conversation: Conversation, incoming: Incoming) -> None:
         conversation.base = conversation.last
     conversation.base_offset = offset
     conversation.fold = None
+    # The store keeps heads by the history they begin with, and this history has a new beginning.
+    conversation.root = b""
     conversation.guidance = conversation.guidance.compacted()
 
 

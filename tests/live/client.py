@@ -1,0 +1,164 @@
+"""An agent in a few lines: keeps its history, calls a gateway, answers the calls it gets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from gateway.stores.queries import RunTrace
+from gateway.stores.settings import StorageSettings
+from gateway.stores.sqlite.opening import open_gateway_file
+from gateway.stores.sqlite.runs import SqliteRunStore
+from gateway.testing import ReceivedRequest, Reply, ToolCall
+from gateway.wire.completion import assemble
+
+Message = dict[str, Any]
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+# A limit on latency must not turn a busy test machine into a wrong reading; nor is guidance wanted
+# where only identity, steps and states are looked at.
+PLAIN = {
+    "steering": {"deadline_ms": 10_000},
+    "etraces": {"enabled": False},
+    "injection": {"monitor_guidance": False},
+}
+
+
+def opening(task: str = "Fix the failing test.") -> list[Message]:
+    """The messages every conversation of these tests begins with."""
+    return [
+        {"role": "system", "content": "You repair programs, with care and with the tools given."},
+        {"role": "user", "content": task},
+    ]
+
+
+def worker(steps: int = 5) -> Callable[[ReceivedRequest], Reply]:
+    """A model that calls one tool a turn, and answers after `steps` of them.
+
+    What it says tells the turn and the task, so that conversations differ where their tasks do.
+    """
+
+    def reply(request: ReceivedRequest) -> Reply:
+        turn = sum(m.get("role") == "assistant" for m in request.messages)
+        task = next((m["content"] for m in request.messages if m.get("role") == "user"), "")
+        if turn >= steps:
+            return Reply(f"Done: {task}")
+        call = ToolCall("bash", {"command": f"step {turn}"}, id=f"call_{turn}")
+        return Reply(f"Turn {turn} of {task}", tool_calls=(call,))
+
+    return reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a gateway answered; `message` is the first choice's, None in an error."""
+
+    status: int
+    headers: httpx.Headers
+    content: bytes
+    message: Message | None
+
+    def gateway(self, name: str) -> str | None:
+        """The value of the header `x-gateway-<name>`."""
+        value: str | None = self.headers.get(f"x-gateway-{name}")
+        return value
+
+    @property
+    def conversation(self) -> str:
+        return self.gateway("conversation-id") or ""
+
+    @property
+    def identity(self) -> str:
+        return self.gateway("identity") or ""
+
+    @property
+    def place(self) -> tuple[str | None, ...]:
+        """Where the run stands: step, state, difficulty, monitors."""
+        return tuple(map(self.gateway, ("step", "state", "difficulty", "monitors")))
+
+
+class Agent:
+    """One conversation; `messages` is its history."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        messages: Sequence[Message] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **body: Any,
+    ) -> None:
+        self._client = client
+        self.url = url
+        self.messages = list(opening() if messages is None else messages)
+        self.headers = dict(headers or {})
+        self.body = {"model": "scripted", "tools": TOOLS, **body}
+
+    async def send(self, messages: Sequence[Any] | None = None, **changes: Any) -> Answer:
+        """One request, with the history as it is, or other messages; nothing is kept of it."""
+        headers = {**self.headers, **changes.pop("headers", {})}
+        body = {"messages": self.messages if messages is None else messages, **self.body, **changes}
+        body = {key: value for key, value in body.items() if value is not None}
+        answer = await self._client.post(
+            f"{self.url}/chat/completions", content=orjson.dumps(body), headers=headers
+        )
+        return Answer(
+            status=answer.status_code,
+            headers=answer.headers,
+            content=answer.content,
+            message=_message(answer),
+        )
+
+    async def turn(self, result: str = "ok") -> Answer:
+        """One request; the reply and a result for each of its calls go into the history."""
+        answer = await self.send()
+        if answer.message is not None:
+            self.take(answer.message, result)
+        return answer
+
+    async def run(self, turns: int, result: str = "ok") -> list[Answer]:
+        """Some turns, one after the other."""
+        return [await self.turn(result) for _ in range(turns)]
+
+    def take(self, message: Message, result: str = "ok") -> None:
+        """Put a reply and its results into the history."""
+        self.messages.append(message)
+        for call in message.get("tool_calls") or ():
+            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+
+def _message(answer: httpx.Response) -> Message | None:
+    if answer.status_code != 200:
+        return None
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        assembler, _ = assemble(answer.content, orjson.loads)
+        completion = assembler.completion()
+    else:
+        completion = orjson.loads(answer.content)
+    message = completion["choices"][0]["message"]
+    kept = ("role", "content", "tool_calls")
+    return {key: message[key] for key in kept if message.get(key) is not None}
+
+
+@asynccontextmanager
+async def run_log(path: Path) -> AsyncIterator[SqliteRunStore]:
+    """The run log of a database that a gateway may be writing."""
+    database = await open_gateway_file(StorageSettings(path=str(path)))
+    try:
+        yield SqliteRunStore(database)
+    finally:
+        await database.close()
+
+
+async def trace(path: Path, conversation: str, run: int = 0) -> RunTrace:
+    """One run as recorded."""
+    async with run_log(path) as log:
+        found = await log.get_run(f"{conversation}.{run}", tenant=None)
+    assert found is not None, f"run {run} of {conversation} is not recorded"
+    return found

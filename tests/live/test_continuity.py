@@ -1,0 +1,104 @@
+"""Conversations that another gateway, or an earlier life of this one, has served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count, pairwise
+from pathlib import Path
+
+import httpx
+
+from gateway.demo.model import guidance_frames
+from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream
+from tests.live.client import PLAIN, Agent, opening, trace, worker
+
+Start = Callable[..., AppServer]
+
+
+async def test_runs_of_one_opening_are_told_apart_after_a_restart(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """That the first of them is in memory again does not keep the others from the store."""
+    words = count()
+    model = worker()
+
+    def reply(request: ReceivedRequest) -> Reply:
+        said = model(request)
+        # Nothing but what the model says tells the runs apart.
+        return replace(said, content=f"{said.content} {next(words)}")
+
+    upstream.default = reply
+    settings = {**PLAIN, "storage": {"path": str(tmp_path / "kept.db")}}
+    first = gateway_server(settings)
+    agents = [Agent(http, first.base_url) for _ in range(4)]
+    for _ in range(2):
+        before = [await agent.turn() for agent in agents]
+    await asyncio.to_thread(first.stop)
+    second = gateway_server(settings)
+    for agent in agents:
+        agent.url = second.base_url
+    after = [await agent.turn() for agent in agents]
+    assert [a.conversation for a in after] == [b.conversation for b in before]
+    assert [a.gateway("step") for a in after] == ["2"] * 4
+
+
+async def test_two_gateways_alternate_on_one_conversation(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Gateways on one database take turns, and every step is recorded once."""
+    upstream.default = worker(9)
+    path = tmp_path / "shared.db"
+    settings = {**PLAIN, "storage": {"path": str(path)}}
+    gateways = [gateway_server(settings) for _ in range(2)]
+    agent = Agent(http, "", opening("Take turns."))
+    answers = []
+    for turn in range(9):
+        agent.url = gateways[turn % 2].base_url
+        answers.append(await agent.turn(f"result {turn}"))
+    assert len({answer.conversation for answer in answers}) == 1
+    assert [answer.gateway("step") for answer in answers] == [str(n) for n in range(9)]
+    found = await trace(path, answers[0].conversation)
+    assert [step.step_index for step in found.steps] == list(range(9))
+    assert all(step.call is not None and step.call.retries == 0 for step in found.steps)
+
+
+async def test_what_one_gateway_told_the_other_tells_again(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Guidance that was given once stays in the requests, whichever gateway sends them."""
+    upstream.default = worker(9)
+    settings = {**PLAIN, "injection": {}, "storage": {"path": str(tmp_path / "shared.db")}}
+    gateways = [gateway_server(settings) for _ in range(2)]
+    agent = Agent(http, "")
+    for turn in range(9):
+        agent.url = gateways[turn % 2].base_url
+        await agent.turn()
+    told = [[f.strip() for f in guidance_frames(r.json)] for r in upstream.requests]
+    assert [len(frames) for frames in told[:4]] == [0, 0, 0, 1], "three equal calls are a streak"
+    assert len(told[-1]) > 1
+    for earlier, later in pairwise(told):
+        assert later[: len(earlier)] == earlier
+
+
+async def test_a_compacted_conversation_is_found_after_a_restart(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A history written anew is where the conversation goes on, also for the next process."""
+    upstream.default = worker(9)
+    settings = {**PLAIN, "storage": {"path": str(tmp_path / "kept.db")}}
+    first = gateway_server(settings)
+    agent = Agent(http, first.base_url, headers={"x-session-id": "s-1"})
+    before = (await agent.run(4))[-1]
+    kept = agent.messages[-2:]
+    agent.messages = [*opening("Summary: four steps done, one is left."), *kept]
+    compacted = await agent.turn()
+    await asyncio.to_thread(first.stop)
+    second = gateway_server(settings)
+    # What the client still sends of the old history names the conversation, its id does not.
+    agent.url, agent.headers = second.base_url, {}
+    after = await agent.turn()
+    assert compacted.identity == "compaction"
+    assert {before.conversation} == {compacted.conversation, after.conversation}
+    assert [a.gateway("step") for a in (before, compacted, after)] == ["3", "4", "5"]
