@@ -1,0 +1,80 @@
+"""Memory and text are bounded however long or odd a run is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.steering.calibration import (
+    calibration_from_json,
+    calibration_to_json,
+    shipped_calibration,
+)
+from gateway.steering.commands import read_call
+from gateway.steering.monitors import MonitorSettings, make_suite
+from gateway.steering.outcomes import failure_line
+from gateway.steering.repeats import MAX_WORDS, KnownWords
+from tests.steering.robust.planting import step
+
+
+def test_known_words_are_forgotten_in_the_end() -> None:
+    """Two generations of words are kept, older ones count as new again."""
+    known = KnownWords()
+    known.novelty(frozenset({"first"}))
+    for i in range(3 * MAX_WORDS // 50):
+        assert known.novelty(frozenset(f"w{i}_{k}" for k in range(50))) == 1.0
+    assert known.novelty(frozenset({"first"})) == 1.0
+    assert known.novelty(frozenset()) == 0.0
+
+
+def test_monitors_keep_what_they_know_of_files_and_programs_bounded() -> None:
+    """Many files edited and many programs failing leave the suite working."""
+    suite = make_suite(MonitorSettings(suite="robust"))
+    for i in range(200):
+        edit = {"file_path": f"f{i}.py", "old_string": "a", "new_string": f"b{i}"}
+        suite.push(step("edit_file", edit, "edited"))
+        suite.push(step("bash", {"command": f"python job_{i}.py"}, f"KeyError: 'k{i}'"))
+    assert suite.readings().scores["edit_revert"] == 0.0
+
+
+def test_many_suspect_lines_are_given_up_on() -> None:
+    """A long text full of harmless mentions costs a bounded number of looks."""
+    assert failure_line("the error handler of the module is described here\n" * 40) is None
+
+
+def test_letters_that_change_length_with_case_are_read() -> None:
+    """A text whose lower case is longer is still searched."""
+    assert failure_line("\u0130\u0130 note\nerror: broken") is not None
+
+
+def test_a_count_of_zero_beside_a_failure() -> None:
+    """A line that says both none and some failed is a failure; one that says none is not."""
+    assert failure_line("FAILED tests: 0 errors, 3 failed")
+    assert failure_line("FAILED (errors=0), 0 failures") is None
+
+
+def test_a_lone_count_is_the_failure() -> None:
+    """Without a message of its own the count speaks."""
+    assert failure_line("== 2 failed, 1 passed in 0.10s ==") == "2 failed, 1 passed in 0.10s"
+    assert failure_line("Traceback (most recent call last):\n  File x") is not None
+
+
+@pytest.mark.parametrize("arguments", ['{"command": 5}', "[1, 2]", '{"other": "x"}'])
+def test_a_shell_call_without_a_command_is_a_plain_call(arguments: str) -> None:
+    """Nothing to run is nothing to read."""
+    assert read_call("bash", arguments).operation == "bash"
+
+
+def test_a_command_given_as_words() -> None:
+    """Some shells take a list of words."""
+    assert read_call("local_shell", '{"command": ["git", "status"]}').operation == "$git"
+
+
+def test_a_weights_file_of_another_shape_is_refused() -> None:
+    """A list where a mapping belongs is named as wrong."""
+    text = calibration_to_json(shipped_calibration()).replace(
+        '"precision": {', '"precision": [{', 1
+    )
+    with pytest.raises(ValueError, match="weights file"):
+        calibration_from_json(text)
+    with pytest.raises(ValueError, match="weights file"):
+        calibration_from_json('{"format": 1, "bias": 0, "weights": 5, "provenance": {}}')
