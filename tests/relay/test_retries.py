@@ -1,0 +1,249 @@
+"""Balancing, retries and fallbacks: who is asked, how often, and what the client is told."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
+from tests.relay.gateways import HELLO, STREAMED, hear
+
+Relay = Callable[..., httpx.Client]
+DOWN = Fault(FaultKind.SERVER_ERROR)
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[ScriptedUpstream, ScriptedUpstream]]:
+    """Two providers beside the default one."""
+    with ExitStack() as stack:
+        yield (
+            stack.enter_context(ScriptedUpstream(Reply("from the first"))),
+            stack.enter_context(ScriptedUpstream(Reply("from the second"))),
+        )
+
+
+def deployments(*servers: ScriptedUpstream, name: str = "m", **more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "model_name": name,
+            "litellm_params": {"model": "openai/x", "api_base": s.base_url, **more},
+        }
+        for s in servers
+    ]
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
+def test_a_passing_failure_is_not_seen(
+    upstream: ScriptedUpstream, relay: Relay, body: dict[str, Any], status: int
+) -> None:
+    """Two failures and a success: the client gets the success, and the attempts are told."""
+    passing = Fault(FaultKind.UNAVAILABLE, times=2, status=status, retry_after="0")
+    upstream.script(passing, Reply("well"))
+    heard = hear(relay(), json=body)
+    assert heard.status == 200
+    assert b"well" in heard.body
+    assert heard.headers["x-gateway-attempts"] == "3"
+    assert len(upstream.requests) == 3
+    assert len({r.body for r in upstream.requests}) == 1
+
+
+def test_a_dropped_connection_is_repeated(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """Also one that was open before: the provider may have closed it meanwhile."""
+    client = relay()
+    assert hear(client, json=HELLO).status == 200
+    upstream.script(Fault(FaultKind.DROP_BEFORE_RESPONSE), Reply("well"))
+    assert hear(client, json=HELLO).headers["x-gateway-attempts"] == "2"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422])
+def test_what_cannot_get_better_is_not_repeated(
+    upstream: ScriptedUpstream, relay: Relay, status: int
+) -> None:
+    """The request itself is wrong: asked once, told as it is."""
+    upstream.script(Fault(FaultKind.BAD_REQUEST, status=status))
+    heard = hear(relay(), json=HELLO)
+    assert (heard.status, len(upstream.requests)) == (status, 1)
+    assert heard.headers["x-gateway-attempts"] == "1"
+
+
+def test_retry_after_is_honoured(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """The pause the upstream asks for is made before asking again."""
+    upstream.script(Fault(FaultKind.RATE_LIMIT, retry_after="0.3"), Reply("well"))
+    assert hear(relay(), json=HELLO).status == 200
+    first, second = upstream.requests
+    assert second.received_at - first.received_at >= 0.3
+
+
+def test_a_long_retry_after_is_the_clients_to_wait(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """Above `router.max_retry_after_s` the answer is passed on at once."""
+    upstream.default = Fault(FaultKind.RATE_LIMIT, retry_after="60")
+    started = time.monotonic()
+    heard = hear(relay(), json=HELLO)
+    assert (heard.status, heard.headers["retry-after"]) == (429, "60")
+    assert (len(upstream.requests), time.monotonic() - started < 30) == (1, True)
+
+
+@pytest.mark.parametrize("said", ["soon", "", "nan", "inf", "-5", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_senseless_retry_after_does_no_harm(
+    upstream: ScriptedUpstream, relay: Relay, said: str
+) -> None:
+    """What is no number of seconds is not waited for."""
+    upstream.script(Fault(FaultKind.RATE_LIMIT, retry_after=said), Reply("well"))
+    assert hear(relay(), json=HELLO).status in (200, 429)
+
+
+def test_no_retries_when_told_so(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """`router.num_retries: 0` asks once."""
+    upstream.default = DOWN
+    assert hear(relay({"router": {"num_retries": 0}}), json=HELLO).status == 500
+    assert len(upstream.requests) == 1
+
+
+def test_deployments_of_one_name_share_the_work(
+    two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
+) -> None:
+    """Evenly without weights, in proportion with them."""
+    client = relay({"model_list": deployments(*two)})
+    for _ in range(6):
+        hear(client, json=HELLO)
+    assert [len(s.requests) for s in two] == [3, 3]
+    weighted = deployments(*two, name="w")
+    weighted[0]["litellm_params"]["weight"] = 3
+    client = relay({"model_list": weighted})
+    for _ in range(8):
+        hear(client, json={**HELLO, "model": "w"})
+    assert [len(s.requests) - 3 for s in two] == [6, 2]
+
+
+def test_a_failing_deployment_is_relieved_by_the_other(
+    two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
+) -> None:
+    """Each request is served, at the second attempt where need be; then the failing one rests."""
+    two[0].default = DOWN
+    router = {"allowed_fails": 2, "cooldown_s": 60, "num_retries": 1}
+    client = relay({"model_list": deployments(*two), "router": router})
+    answers = [hear(client, json=HELLO) for _ in range(10)]
+    assert {a.status for a in answers} == {200}
+    assert len(two[0].requests) == 2
+    assert len(two[1].requests) == 10
+
+
+def test_a_rested_deployment_comes_back(
+    two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
+) -> None:
+    """After `router.cooldown_s` it is asked again."""
+    two[0].script(DOWN)
+    router = {"allowed_fails": 1, "cooldown_s": 0.2}
+    client = relay({"model_list": deployments(*two), "router": router})
+    for _ in range(3):
+        assert hear(client, json=HELLO).status == 200
+    assert len(two[0].requests) == 1
+    time.sleep(0.25)
+    for _ in range(2):
+        hear(client, json=HELLO)
+    assert len(two[0].requests) == 2
+
+
+def test_with_all_deployments_resting_they_are_asked_all_the_same(
+    two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
+) -> None:
+    """A rest is a preference: when nobody else is left, the request still goes out."""
+    for server in two:
+        server.default = DOWN
+    router = {"allowed_fails": 1, "cooldown_s": 60, "num_retries": 0}
+    client = relay({"model_list": deployments(*two), "router": router})
+    assert hear(client, json=HELLO).status == 500
+    two[1].default = Reply("well")
+    assert hear(client, json=HELLO).status == 200
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
+def test_fallbacks_follow_the_retries(
+    upstream: ScriptedUpstream,
+    two: tuple[ScriptedUpstream, ScriptedUpstream],
+    relay: Relay,
+    body: dict[str, Any],
+) -> None:
+    """The name's own deployment first, then its fallbacks in order, each with its own model."""
+    upstream.default, two[0].default = DOWN, DOWN
+    made = [*deployments(two[0], name="b"), *deployments(two[1], name="c")]
+    made[1]["litellm_params"]["model"] = "openai/other"
+    router = {"fallbacks": [{"m": ["b", "c"]}], "num_retries": 1}
+    heard = hear(relay({"model_list": made, "router": router}), json=body)
+    assert heard.status == 200
+    assert [len(s.requests) for s in (upstream, *two)] == [2, 1, 1]
+    assert (heard.headers["x-gateway-attempts"], heard.headers["x-gateway-model"]) == ("4", "other")
+    assert two[1].last.model == "other"
+
+
+def test_a_timeout_moves_on_and_is_not_repeated(
+    two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
+) -> None:
+    """A target that is silent is not given the same time again; another one is."""
+    two[0].default = Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=30)
+    settings = {
+        "model_list": [*deployments(two[0]), *deployments(two[1], name="b")],
+        "router": {"fallbacks": [{"m": ["b"]}]},
+        "timeouts": {"first_byte_s": 0.2},
+    }
+    assert hear(relay(settings), json=HELLO).status == 200
+    assert [len(s.requests) for s in two] == [1, 1]
+    two[0].last.wait_disconnected()
+
+
+def test_a_refused_connection_moves_on(two: tuple[ScriptedUpstream, Any], relay: Relay) -> None:
+    """Nobody listens at the first deployment: the fallback for every name serves."""
+    with closed_port() as port:
+        params = {"model": "openai/x", "api_base": f"http://127.0.0.1:{port}/v1"}
+        made = [{"model_name": "m", "litellm_params": params}, *deployments(two[0], name="b")]
+        settings = {"model_list": made, "router": {"fallbacks": [{"*": ["b"]}]}}
+        assert hear(relay(settings), json=HELLO).status == 200
+
+
+def test_when_all_fail_the_last_word_is_passed_on(
+    upstream: ScriptedUpstream, two: tuple[ScriptedUpstream, Any], relay: Relay
+) -> None:
+    """The client gets the last upstream's own error."""
+    upstream.default = DOWN
+    two[0].default = Fault(FaultKind.UNAVAILABLE, retry_after="0", message="last word")
+    made = deployments(two[0], name="b")
+    router = {"fallbacks": [{"m": ["b"]}], "num_retries": 0}
+    heard = hear(relay({"model_list": made, "router": router}), json=HELLO)
+    assert (heard.status, heard.json["error"]["message"]) == (503, "last word")
+
+
+def test_after_the_first_byte_nothing_is_repeated(
+    upstream: ScriptedUpstream, two: tuple[ScriptedUpstream, Any], relay: Relay
+) -> None:
+    """A stream that has begun cannot be begun again elsewhere."""
+    upstream.default = Fault(FaultKind.DROP_MID_BODY, reply=Reply("a b c d"))
+    router = {"fallbacks": [{"m": ["b"]}]}
+    client = relay({"model_list": deployments(two[0], name="b"), "router": router})
+    heard = hear(client, json=STREAMED)
+    assert heard.broken is not None
+    assert (len(upstream.requests), len(two[0].requests)) == (1, 0)
+
+
+def test_attempts_are_counted_by_deployment_and_outcome(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """The metric tells each try, with labels from closed sets."""
+    upstream.script(Fault(FaultKind.RATE_LIMIT, retry_after="0"), DOWN, Reply("well"))
+    client = relay()
+    hear(client, json=HELLO)
+    text = client.get(str(client.base_url).replace("/v1/", "/metrics")).text
+    found = [
+        line for line in text.splitlines() if line.startswith("gateway_upstream_attempts_total{")
+    ]
+    outcomes = Counter(line.split('outcome="')[1].split('"')[0] for line in found)
+    assert outcomes == {"429": 1, "500": 1, "200": 1}
+    assert all('deployment="default"' in line for line in found)
