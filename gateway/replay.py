@@ -12,14 +12,14 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
 
-from gateway.config import Settings, read_file
+from gateway.config import Settings, read_file, settings_from_dict
 from gateway.config.schema import build
 from gateway.errors import ConfigError
 from gateway.playback import Line, Replayed, Work
@@ -27,10 +27,7 @@ from gateway.progress import progress_bar
 from gateway.recordings import read_lines, recording_files
 from gateway.replay_guide import Price, ReplayPolicy
 from gateway.steering.difficulty import ScorerName
-from gateway.steering.etrace.settings import EtraceSettings, InjectionSettings
 from gateway.steering.monitors.base import SuiteName
-from gateway.steering.policy import Policy
-from gateway.steering.routing import Routes, RoutingSettings
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100
@@ -39,61 +36,40 @@ CHUNKS_AHEAD = 4
 
 
 def load_policy(path: Path) -> ReplayPolicy:
-    """The replay policy in a config file; sections that do not decide anything are passed over.
+    """The replay policy in a config file, which may also name `prices` (USD per million tokens).
 
     Raises:
         ConfigError: unreadable file, unknown key or refused value.
     """
-    return policy_from_dict(read_file(path))
+    return policy_from_dict(read_file(path), os.environ)
 
 
-def policy_from_dict(raw: Mapping[str, Any]) -> ReplayPolicy:
-    """The policy in plain values: at the top, under `steering`, or both.
+def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> ReplayPolicy:
+    """The policy in the plain values of a config file.
 
     Raises:
         ConfigError: unknown key or refused value.
     """
-    steering = raw.get("steering")
-    merged = {**raw, **(steering if isinstance(steering, Mapping) else {})}
-    conversations = merged.get("conversations")
-    if isinstance(conversations, Mapping) and "run_boundary" in conversations:
-        merged.setdefault("run_boundary", conversations["run_boundary"])
-    core = {f.name: merged[f.name] for f in fields(Policy) if f.name in merged}
-    routes = {
-        "by_state": merged.get("model_routing") or {},
-        "by_model": merged.get("model_routing_by_model") or {},
-    }
-    known = {f.name for f in fields(Policy)} | {f.name for f in fields(Settings)} | _OWN_SECTIONS
-    for key in merged:
-        if key not in known:
-            raise ConfigError(f"{key}: unknown key; a replay knows {', '.join(sorted(known))}")
-    prices = merged.get("prices") or {}
+    own = dict(raw)
+    prices = own.pop("prices", None) or {}
     if not isinstance(prices, Mapping):
         raise ConfigError("prices: expected a mapping of model names")
+    return policy_of(
+        settings_from_dict(own, env),
+        {name: build(Price, price, f"prices.{name}") for name, price in prices.items()},
+    )
+
+
+def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
+    """What the gateway's settings decide, for a replay."""
     return ReplayPolicy(
-        policy=build(Policy, core),
-        routes=build(Routes, routes),
-        routing=build(RoutingSettings, merged.get("routing"), "routing"),
-        etraces=build(EtraceSettings, merged.get("etraces"), "etraces"),
-        injection=build(InjectionSettings, merged.get("injection"), "injection"),
-        prices={name: build(Price, price, f"prices.{name}") for name, price in prices.items()},
+        policy=settings.policy(),
+        routes=settings.routes(),
+        routing=settings.routing,
+        etraces=settings.etraces,
+        injection=settings.injection,
+        prices=prices or {},
     )
-
-
-_OWN_SECTIONS = frozenset(
-    (
-        "steering",
-        "conversations",
-        "model_routing",
-        "model_routing_by_model",
-        "routing",
-        "etraces",
-        "injection",
-        "prices",
-        "storage",
-        "experiment",
-    )
-)
 
 
 def replay_lines(

@@ -27,7 +27,7 @@ GOLDEN_RUNS = 24
 JUDGED = {
     "difficulty": {"scorer": "calibrated"},
     "monitors": {"suite": "robust"},
-    "run_boundary": "never",
+    "conversations": {"run_boundary": "never"},
 }
 
 
@@ -90,7 +90,7 @@ def test_json_has_one_object_per_run_with_its_steps(tmp_path: Path) -> None:
 def test_a_final_answer_repeats_the_last_score(tmp_path: Path) -> None:
     """A step that is not scored keeps the reading a watcher has, and says so."""
     file = write(tmp_path / "a.jsonl", a_run())
-    policy = policy_from_dict({**JUDGED, "run_boundary": "final_answer"})
+    policy = policy_from_dict({**JUDGED, "conversations": {"run_boundary": "final_answer"}})
     _, out, _ = replay(file, as_json=True, policy=policy)
     *_, before, last = json.loads(out)["steps"]
     assert (last["scored"], last["state"]) == (False, "END")
@@ -100,7 +100,7 @@ def test_a_final_answer_repeats_the_last_score(tmp_path: Path) -> None:
 def test_replay_is_the_online_fold() -> None:
     """Offline readings equal those of a conversation fed message by message."""
     for recording in sample(6):
-        policy = policy_from_dict({**JUDGED, "run_boundary": "final_answer"})
+        policy = policy_from_dict({**JUDGED, "conversations": {"run_boundary": "final_answer"}})
         steps = play(recording, policy)["steps"]
         fold = ConversationFold(policy.policy)
         online = {}
@@ -347,11 +347,11 @@ def test_a_wrong_policy_is_refused_by_its_key(raw: dict[str, Any], message: str)
 
 
 def test_a_policy_file_is_a_config_file(tmp_path: Path) -> None:
-    """Sections that decide nothing are passed over; `steering` and `conversations` are read."""
+    """The gateway's own config serves as a policy; what does not decide anything is passed over."""
     file = tmp_path / "other.yaml"
     file.write_text(
         "server: {port: 9}\nconversations: {run_boundary: never}\n"
-        "steering:\n  difficulty: {scorer: calibrated}\n",
+        "difficulty: {scorer: calibrated}\n",
         encoding="utf-8",
     )
     policy = load_policy(file).policy
