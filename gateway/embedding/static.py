@@ -36,11 +36,16 @@ class StaticEmbedder:
     dimensions = DIMENSIONS
 
     def __init__(
-        self, tokens: WordPiece, rows: NDArray[np.int8], scales: NDArray[np.float32]
+        self,
+        tokens: WordPiece,
+        rows: NDArray[np.int8],
+        scales: NDArray[np.float32],
+        centre: NDArray[np.float32],
     ) -> None:
         self._tokens = tokens
         self._rows = rows
         self._scales = scales
+        self._centre = centre
 
     @classmethod
     def load(cls, folder: Path = _MODEL) -> StaticEmbedder:
@@ -54,12 +59,14 @@ class StaticEmbedder:
             vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
             rows = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
             scales = np.load(folder / "scales.npy", allow_pickle=False).astype(np.float32)
+            centre = np.load(folder / "centre.npy", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise EmbeddingError(f"the static model in {folder} cannot be read: {error}") from error
-        if rows.shape != (len(vocabulary), DIMENSIONS) or scales.shape != (len(vocabulary),):
+        shapes = (rows.shape, scales.shape, centre.shape)
+        if shapes != ((len(vocabulary), DIMENSIONS), (len(vocabulary),), (DIMENSIONS,)):
             raise EmbeddingError(f"the files of the static model in {folder} do not fit together")
         words = {token: index for index, token in enumerate(vocabulary)}
-        return cls(WordPiece(words), rows, scales)
+        return cls(WordPiece(words), rows, scales, centre)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         """One unit vector per text; texts without a known word give zeros."""
@@ -76,10 +83,14 @@ class StaticEmbedder:
         if not ids:
             return array("f", bytes(4 * DIMENSIONS))
         total = self._scales[ids] @ self._rows[ids].astype("f4")
-        length = float(total @ total) ** 0.5
-        if length:
-            total = total / total.dtype.type(length)
-        return array("f", total.tobytes())
+        # What all texts of agents have in common says nothing about any of them: without it the
+        # similarity of unrelated texts falls from about 0.7 to about 0.2.
+        return array("f", _unit(_unit(total) - self._centre).tobytes())
 
     async def close(self) -> None:
         """The mapping is released with the object."""
+
+
+def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    length = vector.dtype.type(float(vector @ vector) ** 0.5)
+    return vector / length if length else vector

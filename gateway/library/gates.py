@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from gateway.steering.etrace.settings import EtraceSettings, Gates
 
 CALIBRATED: Mapping[str, Gates] = {
-    "static-minilm-256-1": Gates(e1=0.6, e2=0.5),
-    "hashing-256-1": Gates(e1=0.6, e2=0.5),
+    "static-minilm-256-1": Gates(e1=0.66, e2=0.48, e2_untyped=0.54),
+    "hashing-256-1": Gates(e1=0.80, e2=0.66),
 }
 """By embedder id. Source: `bench/retrieval.py`, figures in docs/etraces.md."""
 
@@ -22,4 +22,5 @@ def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
     return Gates(
         e1=known.e1 if settings.e1_gate is None else settings.e1_gate,
         e2=known.e2 if settings.e2_gate is None else settings.e2_gate,
+        e2_untyped=known.e2_untyped if settings.e2_gate is None else settings.e2_gate,
     )

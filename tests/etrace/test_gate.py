@@ -7,7 +7,7 @@ import pytest
 from gateway.steering.etrace import gate
 from gateway.steering.etrace.decide import decide, passing
 from gateway.steering.etrace.pattern import Match, Query, Tier
-from gateway.steering.etrace.settings import EtraceSettings, InjectionSettings
+from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.fsm import FSMState
 from gateway.steering.monitors.base import Readings
@@ -252,6 +252,31 @@ def test_matches_come_best_first_each_once_and_none_that_was_given() -> None:
     ids = [item.pattern.pattern_id for item in passing(query, found)]
     assert ids == sorted([new.pattern_id, same.pattern_id])
     assert query.fetch == 3
+
+
+def test_a_further_pattern_has_to_be_about_as_near() -> None:
+    """Behind the best one by more than the margin, a second is left out."""
+    found = [match(e2("best"), 0.8), match(e2("near"), 0.79), match(e2("far"), 0.7)]
+    query = Query(tier=Tier.E2, text="x", top_k=3, gate=0.5, margin=0.05)
+    assert len(passing(query, found)) == 2
+    planned = Run().step().plan.queries[-1]
+    assert planned.margin == EtraceSettings().e2_margin
+
+
+def test_without_a_failure_type_the_stricter_gate_holds() -> None:
+    """A failure named by a monitor is half the evidence; without it the text has to carry more."""
+    gates = Gates(e1=0.5, e2=0.5, e2_untyped=0.6)
+    asked = [
+        gate.plan(
+            GuidanceState(),
+            gate.Moment(step=1, state=FSMState.NORMAL, readings=seen, recent=[a_step(1)]),
+            EtraceSettings(),
+            InjectionSettings(),
+            gates,
+        ).queries[-1]
+        for seen in (readings("streak"), readings())
+    ]
+    assert [query.gate for query in asked] == [0.5, 0.6]
 
 
 def test_texts_that_do_not_fit_the_block_are_left_out_and_not_charged() -> None:

@@ -185,7 +185,7 @@ def test_gates_belong_to_the_embedder_unless_set() -> None:
     assert gates_for("litellm/x@8", SETTINGS) == Gates(e1=0.80, e2=0.70)
     assert gates_for(StaticEmbedder.embedder_id, SETTINGS) != Gates(e1=0.80, e2=0.70)
     chosen = EtraceSettings(e1_gate=0.1, e2_gate=0.0)
-    assert gates_for(StaticEmbedder.embedder_id, chosen) == Gates(e1=0.1, e2=0.0)
+    assert gates_for(StaticEmbedder.embedder_id, chosen) == Gates(e1=0.1, e2=0.0, e2_untyped=0.0)
 
 
 def test_the_starter_library_covers_every_failure_and_kind_of_agent() -> None:

@@ -68,7 +68,8 @@ def passing(query: Query, matches: Iterable[Match]) -> tuple[Match, ...]:
     if query.tier is not Tier.E3:
         kept = [match for match in kept if match.similarity >= _needed(query, match)]
     kept.sort(key=lambda match: (-match.similarity, match.pattern.pattern_id))
-    return tuple(kept[: query.top_k])
+    near = [match for match in kept if match.similarity >= kept[0].similarity - query.margin]
+    return tuple(near[: query.top_k])
 
 
 def _needed(query: Query, match: Match) -> float:

@@ -162,7 +162,8 @@ def _queries(
                 tier=Tier.E2,
                 text=text,
                 top_k=settings.e2_top_k,
-                gate=gates.e2,
+                gate=_e2_gate(gates, failure_type),
+                margin=settings.e2_margin,
                 failure_type=failure_type or None,
             )
         )
@@ -182,6 +183,11 @@ def _e2_held(
     if not settings.e2_top_k or spent:
         return "e2: allowance spent"
     return "e2: not at risk" if settings.e2_when == "at_risk" and not at_risk else ""
+
+
+def _e2_gate(gates: Gates, failure_type: str) -> float:
+    untyped = gates.e2 if gates.e2_untyped is None else gates.e2_untyped
+    return gates.e2 if failure_type else untyped
 
 
 def _monitor(

@@ -3,7 +3,8 @@
 A pattern's `fields` may have any of three shapes; `content()` reads them all into one:
 
 * per tier: e1 `task_context_embedding_text`, `observation`, `recommended_action`;
-  e2 `trigger_state.trajectory_description`, `diagnosis`, `intervention`, `anti_pattern`;
+  e2 `trigger_state.trajectory_description`, `diagnosis`, `intervention`, `anti_pattern`, and
+  of our own `trigger_state.examples`, a list of what agents say and do in that situation;
   e3 `instruction`, `meta_reasoning_prompt`;
 * generic: `title`, `guidance`, `example`, `tags`;
 * short: `situation`, `dead_ends`, `unlock`.
@@ -96,8 +97,9 @@ class Query:
     """One look-up. `text` is empty for e3, which is listed rather than searched.
 
     `top_k` answers are wanted that pass `gate` (cosine similarity; a pattern's own threshold wins)
-    and are not in `exclude`; nothing under `floor` is even a candidate. Patterns for a failure type
-    or a model family other than the query's are left out, patterns for none are not.
+    and are not in `exclude`, at most `margin` behind the best of them; nothing under `floor` is
+    even a candidate. Patterns for a failure type or a model family other than the query's are left
+    out, patterns for none are not.
     """
 
     tier: Tier
@@ -107,6 +109,7 @@ class Query:
     model: str = ""
     floor: float = 0.0
     gate: float = 0.0
+    margin: float = 2.0
     exclude: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -141,7 +144,15 @@ def content(fields: Mapping[str, Any]) -> Content:
 
 
 def embedding_text(pattern: Pattern) -> str:
-    """The text a pattern is found by: the situation it answers, else whatever it says."""
+    """The text a pattern is found by.
+
+    That is what agents say and do in its situation (`trigger_state.examples`) when the pattern
+    tells it, else the description of the situation with its evidence, else whatever it says: a
+    query is made of an agent's own words, and a description of them is a good deal further away.
+    """
+    trigger = pattern.fields.get("trigger_state")
+    if isinstance(trigger, Mapping) and (examples := _text(trigger.get("examples"))):
+        return examples
     texts = content(pattern.fields)
     signs = _text(pattern.fields.get("evidence"))
     found_by = " ".join(part for part in (texts.situation, signs) if part)

@@ -26,7 +26,8 @@ class EtraceSettings:
     composite above which the e1 gate opens, `e1_lookback_steps` = how long a fired monitor keeps
     it open;
     `recall_floor` = similarity under which a pattern is no candidate; `e1_gate`, `e2_gate` =
-    similarity needed for an injection, None = the value calibrated for the embedder in use.
+    similarity needed for an injection, None = the value calibrated for the embedder in use;
+    `e2_margin` = how far behind the best pattern a further one may be.
     Source: reference section 6.1.
     """
 
@@ -42,6 +43,7 @@ class EtraceSettings:
     e2_steps: int = 5
     e2_when: E2When = "always"
     e2_gate: float | None = None
+    e2_margin: float = 0.02
     e3_max: int = 32
     recall_floor: float = 0.25
 
@@ -57,7 +59,7 @@ class EtraceSettings:
             "e3_max",
         ):
             _at_least(self, name, 0)
-        for name in ("e1_composite", "e1_gate", "e2_gate", "recall_floor"):
+        for name in ("e1_composite", "e1_gate", "e2_gate", "e2_margin", "recall_floor"):
             _in_unit(self, name)
         _one_of(self, "e2_when", ("always", "at_risk"))
 
@@ -106,10 +108,15 @@ class InjectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """Similarity that a pattern of each searched tier needs for an injection."""
+    """Similarity that a pattern of each searched tier needs for an injection.
+
+    `e2_untyped` is for steps on which no monitor names a failure type, None = as `e2`: without that
+    sign of trouble the text alone has to carry the decision.
+    """
 
     e1: float
     e2: float
+    e2_untyped: float | None = None
 
 
 def _at_least(settings: object, name: str, least: int) -> None:
