@@ -65,7 +65,7 @@ def _add_check_config(commands: Any) -> None:
     check.set_defaults(run=_check_config)
 
 
-def _serve(args: argparse.Namespace) -> None:
+def _serve(args: argparse.Namespace) -> int:
     from gateway.server import serve
 
     def load() -> Settings:
@@ -76,7 +76,7 @@ def _serve(args: argparse.Namespace) -> None:
             env["GATEWAY_SERVER__PORT"] = str(args.port)
         return load_settings(args.config, env)
 
-    serve(load(), load, _config_file(args.config))
+    return 0 if serve(load(), load, _config_file(args.config)) else 1
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -86,13 +86,14 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    from gateway.server import refuse_self_upstream
+    from gateway.server import check
 
     path = _config_file(args.config)
-    ignored = ignored_keys(read_file(path)) if path else []
+    ignored: list[str] = []
     problem = None
     try:
-        refuse_self_upstream(load_settings(args.config))
+        ignored = ignored_keys(read_file(path)) if path else []
+        check(load_settings(args.config))
     except ConfigError as exc:
         problem = str(exc)
     if args.json:

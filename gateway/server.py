@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -21,13 +22,16 @@ from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
 from gateway.tasks import spawn
+from gateway.upstream.deployments import DeploymentTable
 
-_WATCH_PERIOD_S = 2.0
+_WATCH_PERIOD_S = 1.0
 _ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound to
 
 
-def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | None) -> None:
+def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | None) -> bool:
     """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`).
+
+    False when it did not come to serving, which the log explains.
 
     SIGHUP, or a change of the config file, reloads the settings through `load`.
 
@@ -35,18 +39,25 @@ def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | 
         ConfigError: an upstream is the gateway itself, or the address cannot be bound.
     """
     configure_logging(settings.logging)
-    refuse_self_upstream(settings)
+    check(settings)
     app = build_app(settings)
     server = GatewayServer(uvicorn_config(app, settings), app)
-    sock = _bind(settings.server.host, settings.server.port)
-    app.runtime.log.info(
-        "listening",
-        url=f"http://{settings.server.host}:{sock.getsockname()[1]}/v1",
-        upstream=settings.default_upstream.api_base,
-        models=[d.model_name for d in settings.model_list],
-    )
     server.reload_from(load, config_path)
-    server.run(sockets=[sock])
+    server.run(sockets=[_bind(settings.server.host, settings.server.port)])
+    return server.started
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that read well and cannot work.
+
+    Raises:
+        ConfigError: an upstream is the gateway itself, or a deployment has no place to go.
+    """
+    refuse_self_upstream(settings)
+    try:
+        DeploymentTable(settings, os.environ)
+    except ValueError as exc:
+        raise ConfigError(str(exc)) from exc
 
 
 def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
@@ -63,7 +74,7 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
         date_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,  # above the 60 s of common load balancers, so that they close first
-        timeout_graceful_shutdown=int(settings.server.drain_s) or None,
+        timeout_graceful_shutdown=cast(int, settings.server.drain_s),  # waits fractions as well
         backlog=4096,
         h11_max_incomplete_event_size=None,
     )
@@ -86,6 +97,27 @@ class GatewayServer(uvicorn.Server):
         """First signal: drain. uvicorn stops accepting and waits for what is running."""
         self._app.runtime.draining = True
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the services, then listen, and say where."""
+        await super().startup(sockets)
+        if not self.started:
+            return
+        runtime = self._app.runtime
+        host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
+        runtime.log.info(
+            "listening",
+            url=f"http://{f'[{host}]' if ':' in host else host}:{port}/v1",
+            upstream=runtime.settings.default_upstream.api_base,
+            models=[d.model_name for d in runtime.settings.model_list],
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let running requests end, close the services."""
+        log, drain_s = self._app.runtime.log, self._app.runtime.settings.server.drain_s
+        log.info("shutting down", running=len(self.server_state.tasks), drain_s=drain_s)
+        await super().shutdown(sockets)
+        log.info("stopped")
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve, with the reload triggers armed while the server runs."""
@@ -111,20 +143,22 @@ class GatewayServer(uvicorn.Server):
 
         def checked() -> Settings:
             settings = load()
-            refuse_self_upstream(settings)
+            check(settings)
             return settings
 
         self._app.runtime.replace(checked)
 
     async def _watch_file(self) -> None:
         path = self._watched
-        seen = _stamp(path)
+        loaded = before = _stamp(path)
         while True:
             await asyncio.sleep(_WATCH_PERIOD_S)
             now = _stamp(path)
-            if now != seen:
-                seen = now
+            # A file that is still being written would be read half, and half a file may be valid.
+            if now == before and now != loaded:
+                loaded = now
                 self._reload()
+            before = now
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:
@@ -164,11 +198,14 @@ def refuse_self_upstream(settings: Settings) -> None:
 
 
 def _upstream_urls(settings: Settings) -> Iterable[tuple[str, str]]:
-    yield "default_upstream.api_base", settings.default_upstream.api_base
+    upstream = settings.default_upstream
+    yield "default_upstream.api_base", upstream.api_base
+    if upstream.messages_api_base:
+        yield "default_upstream.messages_api_base", upstream.messages_api_base
     for i, deployment in enumerate(settings.model_list):
-        base = deployment.litellm_params.get("api_base")
-        if base:
-            yield f"model_list[{i}].litellm_params.api_base", str(base)
+        for name in ("api_base", "base_url"):
+            if base := deployment.litellm_params.get(name):
+                yield f"model_list[{i}].litellm_params.{name}", str(base)
 
 
 def _is_own(host: str, bound: str) -> bool:

@@ -6,6 +6,7 @@ Source: the config reference of the LiteLLM proxy (`model_list`, `router_setting
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _ROUTER_KEYS = {
@@ -21,6 +22,7 @@ FOREIGN_SECTIONS = (
     "general_settings",
     "environment_variables",
 )
+_USED_KEYS = frozenset({*_ROUTER_KEYS, *_TIMEOUT_KEYS, "default_fallbacks", "master_key"})
 
 
 def translate(raw: dict[str, Any]) -> dict[str, Any]:
@@ -30,11 +32,11 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
     out; `ignored_keys` lists them.
     """
     out = {k: v for k, v in raw.items() if k not in FOREIGN_SECTIONS}
-    for section in ("litellm_settings", "router_settings"):
+    for section in ("router_settings", "litellm_settings"):
         values = raw.get(section)
         if not isinstance(values, dict):
             continue
-        _move(values, _ROUTER_KEYS, out, "router")
+        _move(_with_default_fallbacks(values), _ROUTER_KEYS, out, "router")
         _move(values, _TIMEOUT_KEYS, out, "timeouts")
     general = raw.get("general_settings")
     if isinstance(general, dict) and general.get("master_key"):
@@ -47,14 +49,26 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
 
 def ignored_keys(raw: dict[str, Any]) -> list[str]:
     """Key paths of LiteLLM's sections that have no meaning here, for `gateway check-config`."""
-    used = {*_ROUTER_KEYS, *_TIMEOUT_KEYS, "master_key"}
     return [
         f"{section}.{key}"
         for section in FOREIGN_SECTIONS
-        if isinstance(raw.get(section), dict)
+        if isinstance(raw.get(section), dict) and section != "environment_variables"
         for key in raw[section]
-        if key not in used
+        if key not in _USED_KEYS
     ]
+
+
+def environment_variables(raw: Mapping[str, Any]) -> dict[str, str]:
+    """What the file says that references may find when the environment does not have it."""
+    values = raw.get("environment_variables")
+    return {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
+
+
+def _with_default_fallbacks(values: dict[str, Any]) -> dict[str, Any]:
+    default = values.get("default_fallbacks")
+    if not isinstance(default, list):
+        return values
+    return {**values, "fallbacks": [*(values.get("fallbacks") or []), {"*": default}]}
 
 
 def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], section: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gateway.config.litellm_form import translate
+from gateway.config.litellm_form import environment_variables, translate
 from gateway.config.schema import build, join
 from gateway.config.settings import Secret, Settings
 from gateway.errors import ConfigError
@@ -42,8 +43,8 @@ def load_settings(
 
 def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
     """Settings from plain values; references are resolved, `GATEWAY_*` variables win."""
-    env = {} if env is None else env
-    merged = translate(dict(raw))
+    merged = translate(copy.deepcopy(dict(raw)))
+    env = {**environment_variables(raw), **(env or {})}
     _overlay_environment(merged, env)
     if base := env.get("OPENAI_BASE_URL"):
         upstream = merged.setdefault("default_upstream", {})

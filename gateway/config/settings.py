@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from gateway.embedding.settings import EmbeddingSettings
+from gateway.steering.acting import ActSettings
+from gateway.steering.calibration import calibration_from_json
 from gateway.steering.conversation import ConversationSettings
-from gateway.steering.difficulty import DifficultySettings
+from gateway.steering.difficulty import DifficultySettings, ScorerName
 from gateway.steering.etrace.settings import EtraceSettings, InjectionSettings
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.fsm import FSMSettings
@@ -39,13 +42,14 @@ def _at_least(value: float, low: float, name: str) -> None:
 
 
 def _http_url(value: str, name: str) -> None:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{name}: {value!r} is not an http(s) URL")
     try:
+        parts = urlsplit(value)
         _ = parts.port
     except ValueError as exc:
         raise ValueError(f"{name}: {value!r}: {exc}") from None
+    known = parts.scheme in ("http", "https") and parts.hostname
+    if not known or not value.isprintable() or " " in value:
+        raise ValueError(f"{name}: {value!r} is not an http(s) URL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +131,9 @@ class Deployment:
             raise ValueError("model_name: may not be empty")
         if not isinstance(self.litellm_params.get("model"), str):
             raise ValueError("litellm_params.model: required")
-        if api_base := self.litellm_params.get("api_base"):
-            _http_url(str(api_base), "litellm_params.api_base")
+        for name in ("api_base", "base_url"):
+            if url := self.litellm_params.get(name):
+                _http_url(str(url), f"litellm_params.{name}")
         _at_least(self.weight, 0, "weight")
 
 
@@ -168,10 +173,35 @@ class AuthSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerSettings:
+    """Which difficulty scorer, and its weights: the shipped ones, or those of a file."""
+
+    scorer: ScorerName = "calibrated"
+    weights_file: str | None = None
+
+    def load(self) -> DifficultySettings:
+        """The scorer's settings with the weights read.
+
+        Raises:
+            ValueError: the file cannot be read, or is not one of weights.
+        """
+        if self.weights_file is None:
+            return DifficultySettings(scorer=self.scorer)
+        try:
+            text = Path(self.weights_file).read_text(encoding="utf-8")
+            weights = calibration_from_json(text)
+        except (OSError, ValueError) as exc:
+            raise ValueError(f"difficulty.weights_file: {self.weights_file}: {exc}") from exc
+        return DifficultySettings(scorer=self.scorer, calibration=weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SteeringSettings:
     """Whether requests are steered, how long that may take, and how much memory it may use.
 
     `mode`: `on`; `shadow` computes and records everything and changes no byte; `off` records only.
+    `act_above`: expected precision that an action needs, by action; what is left out keeps its
+    default (docs/evidence.md).
     `stream_usage`: whether `stream_options.include_usage` is added to streams whose client did not
     ask for it (the extra chunk is taken out again): `auto` where tokens are needed to decide,
     `always` to know the cost of every call, `never`.
@@ -181,16 +211,22 @@ class SteeringSettings:
     deadline_ms: float = 50
     stream_usage: Literal["auto", "always", "never"] = "auto"
     token_budget: int | None = None
+    act_above: Mapping[str, float] = field(default_factory=dict)
     max_conversations_in_memory: int = 2000
     max_prefix_memory_mb: float = 32
 
     def __post_init__(self) -> None:
         if self.deadline_ms <= 0:
             raise ValueError("deadline_ms: must be above 0")
+        self.acting()
         if self.token_budget is not None:
             _at_least(self.token_budget, 1, "token_budget")
         _at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
         _at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")
+
+    def acting(self) -> ActSettings:
+        """The bars above which each action is taken. Raises ValueError for an unknown action."""
+        return ActSettings(act_above=self.act_above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +242,7 @@ class Settings:
     auth: AuthSettings = field(default_factory=AuthSettings)
     steering: SteeringSettings = field(default_factory=SteeringSettings)
     conversations: ConversationSettings = field(default_factory=ConversationSettings)
-    difficulty: DifficultySettings = field(default_factory=DifficultySettings)
+    difficulty: ScorerSettings = field(default_factory=ScorerSettings)
     fsm: FSMSettings = field(default_factory=FSMSettings)
     monitors: MonitorSettings = field(default_factory=MonitorSettings)
     model_routing: Mapping[str, str] = field(default_factory=dict)
@@ -220,6 +256,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self.routes()
+        self.policy()
 
     def routes(self) -> Routes:
         """The two routing maps as one value. Raises ValueError for an unknown state."""
@@ -229,7 +266,7 @@ class Settings:
         """What the decision core decides by."""
         return Policy(
             fsm=self.fsm,
-            difficulty=self.difficulty,
+            difficulty=self.difficulty.load(),
             monitors=self.monitors,
             run_boundary=cast(RunBoundary, self.conversations.run_boundary),
         )
