@@ -257,7 +257,8 @@ class Pipeline:
         completion: Mapping[str, Any] | None,
     ) -> None:
         exchange = prepared.exchange
-        heads = settle(steered, completion, services.index)
+        keep = services.settings.storage.store_content
+        heads = settle(steered, completion, services.index, keep=keep)
         cost = unsteered = services.catalogue.cost(prepared.model, exchange.usage)
         if prepared.model != exchange.model:
             unsteered = services.catalogue.cost(exchange.model, exchange.usage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from gateway.conversations.answered import KEPT_IN_MEMORY, Answered, response_head
 from gateway.conversations.memo import Conversation, restored
 from gateway.observability.logging import get_logger
 from gateway.steering.conversation import Branch, HeadRef, Incoming
@@ -34,6 +35,7 @@ class ConversationIndex:
         self._by_key: dict[tuple[str, str], list[str]] = {}
         self._heads: dict[bytes, list[HeadRef]] = {}
         self._openings: dict[tuple[str, bytes], list[str]] = {}
+        self._answers: dict[bytes, str] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -54,6 +56,8 @@ class ConversationIndex:
         if conversation.external_key is not None:
             key = (conversation.tenant, conversation.external_key)
             self._by_key.setdefault(key, []).append(conversation.id)
+        for answer in conversation.answered.values():
+            self._index_answer(conversation, answer)
         while len(self._by_id) > self._max:
             _, dropped = self._by_id.popitem(last=False)
             self._forget(dropped)
@@ -65,6 +69,42 @@ class ConversationIndex:
             refs.insert(0, HeadRef(conversation_id=conversation.id, served=served))
             conversation.heads.append(digest)
             del refs[_MAX_REFS:]
+
+    def add_answer(self, conversation: Conversation, answer: Answered) -> None:
+        """A later request may go on from this answer by its id."""
+        conversation.answered.pop(answer.id, None)
+        conversation.answered[answer.id] = answer
+        self._index_answer(conversation, answer)
+        for name in list(conversation.answered)[:-KEPT_IN_MEMORY]:
+            del conversation.answered[name]
+            self._answers.pop(response_head(conversation.tenant, name), None)
+
+    def _index_answer(self, conversation: Conversation, answer: Answered) -> None:
+        self._answers[response_head(conversation.tenant, answer.id)] = conversation.id
+        self.add_head(conversation, answer.after.digest, answer.chain.digest)
+
+    async def answer(self, tenant: str, name: str) -> Answered | None:
+        """The answer with this id, from memory or the store."""
+        head = response_head(tenant, name)
+        owner = self._answers.get(head)
+        if owner is None:
+            for row in await self._store.find_heads(tenant, [head]):
+                record = await self._store.load(tenant, row.conversation_id)
+                if record is not None:
+                    self._restore(record)
+            owner = self._answers.get(head)
+        found = self._by_id.get(owner) if owner is not None else None
+        return found.answered.get(name) if found is not None else None
+
+    async def newest_answer(self, tenant: str, external_key: str) -> Answered | None:
+        """The latest answer of the conversation with this id from outside."""
+        if not self._by_key.get((tenant, external_key)):
+            await self.load_key(tenant, external_key)
+        for name in reversed(self._by_key.get((tenant, external_key), ())):
+            found = self._by_id.get(name)
+            if found is not None and found.answered:
+                return next(reversed(found.answered.values()))
+        return None
 
     def by_prefix(self, tenant: str, request: ChatRequest) -> Conversation | None:
         """The conversation whose last request is the longest beginning of this one's bytes."""
@@ -167,6 +207,8 @@ class ConversationIndex:
             refs[:] = [r for r in refs if r.conversation_id != conversation.id]
             if not refs:
                 self._heads.pop(digest, None)
+        for name in conversation.answered:
+            self._answers.pop(response_head(conversation.tenant, name), None)
         if conversation.external_key is not None:
             key = (conversation.tenant, conversation.external_key)
             ids = self._by_key.get(key, [])

@@ -9,6 +9,9 @@ from typing import Any
 
 import orjson
 
+from gateway.conversations.answered import Answered, carried_from, carried_json
+from gateway.conversations.answered import from_json as answers_from_json
+from gateway.conversations.answered import to_json as to_json_answers
 from gateway.steering.conversation import Awaits, Branch
 from gateway.steering.etrace.state import GuidanceState, from_json, to_json
 from gateway.steering.fold import Carried, ConversationFold
@@ -59,6 +62,9 @@ class Conversation:
 
     heads: list[bytes] = field(default_factory=list)
     """Digests under which the index knows this conversation."""
+
+    answered: dict[str, Answered] = field(default_factory=dict)
+    """The newest answers that a request may go on from by their ids, oldest first."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -119,12 +125,14 @@ class Conversation:
         if self.held:
             state["held"] = [self.held.model, self.held.state.value, self.held.since_step]
         if self.base:
-            state["base"] = [_plain(self.base), self.base_offset]
+            state["base"] = [carried_json(self.base), self.base_offset]
         if self.last:
-            state["last"] = _plain(self.last)
+            state["last"] = carried_json(self.last)
         if self.decided:
             head, requested, asked = self.decided
             state["decided"] = [head.hex(), requested, asked]
+        if self.answered:
+            state["answered"] = to_json_answers(self.answered.values())
         return orjson.dumps(state)
 
 
@@ -171,9 +179,10 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
     if held := state.get("held"):
         found.held = Held(model=held[0], state=FSMState(held[1]), since_step=int(held[2]))
     if base := state.get("base"):
-        found.base, found.base_offset = _carried(base[0]), int(base[1])
+        found.base, found.base_offset = carried_from(base[0]), int(base[1])
     if last := state.get("last"):
-        found.last = _carried(last)
+        found.last = carried_from(last)
+    found.answered = answers_from_json(state.get("answered", ()))
     if decided := state.get("decided"):
         found.decided = (bytes.fromhex(decided[0]), decided[1], decided[2])
     return found
@@ -181,14 +190,3 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
 
 def _digest(text: str | None) -> bytes | None:
     return bytes.fromhex(text) if text else None
-
-
-def _plain(carried: Carried) -> list[Any]:
-    return [carried.run, carried.state.value, list(carried.history), carried.steps]
-
-
-def _carried(values: list[Any]) -> Carried:
-    run, state, history, steps = values
-    return Carried(
-        run=int(run), state=FSMState(state), history=tuple(map(float, history)), steps=int(steps)
-    )

@@ -6,9 +6,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gateway.conversations.answered import Answered
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.memo import Conversation
+from gateway.dialects import SteeredRequest
 from gateway.steering.conversation import (
+    FINGERPRINT,
     Branch,
     ConversationSettings,
     HeadRef,
@@ -25,8 +28,8 @@ from gateway.steering.conversation import (
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.fold import Carried
 from gateway.wire.prefix import prefix_of
-from gateway.wire.request import ChatRequest
 
+_GOES_ON = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
 _Known = Mapping[bytes, Sequence[HeadRef]]
 
 
@@ -52,24 +55,30 @@ class Recall:
         self._settings = settings
 
     async def __call__(
-        self, request: ChatRequest, headers: Mapping[str, str], tenant: str, now: float
+        self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, now: float
     ) -> Recalled:
         """The conversation of one request, which from now on is its latest request."""
         identity = identify(headers, request.body, self._settings)
-        hit = self._index.by_prefix(tenant, request)
+        answer = await self._answer(request, identity, tenant)
+        if answer is not None:
+            request.earlier = answer.earlier()
+            identity = _named(identity, request.body)
+        hit = self._index.by_prefix(tenant, request) if answer is None else None
         if hit is not None and identity.value is not None and hit.external_key != identity.value:
             hit = None
         incoming = self._read(request, headers, tenant, hit)
         given = conversation_id(tenant, identity.value) if identity.value is not None else None
         verdict, settled = self._match(tenant, identity, given, incoming)
         if not settled:
-            if incoming.heads.start:
+            if incoming.heads.start and answer is None:
                 # The store is asked by the whole history, from its first message on.
                 incoming = read_request(headers, request.body, tenant)
             await self._load(tenant, identity, given, incoming)
             verdict, _ = self._match(tenant, identity, given, incoming)
         found = self._apply(verdict, identity, given, incoming, tenant, now)
         if found is not None:
+            if answer is not None and found.fold is None and verdict.kind in _GOES_ON:
+                found.base, found.base_offset = answer.carried, request.earlier_count
             self._remember(found, hit, request, incoming)
         named = found.id if found is not None else verdict.conversation_id
         return Recalled(
@@ -81,13 +90,27 @@ class Recall:
             conversation_id=named or "",
         )
 
+    async def _answer(
+        self, request: SteeredRequest, identity: Identity, tenant: str
+    ) -> Answered | None:
+        """The answer a request goes on from, where it leaves the history before to the server."""
+        named = request.goes_on_from
+        if named is not None:
+            return await self._index.answer(tenant, named)
+        if request.in_conversation and identity.value is not None:
+            return await self._index.newest_answer(tenant, identity.value)
+        return None
+
     def _read(
         self,
-        request: ChatRequest,
+        request: SteeredRequest,
         headers: Mapping[str, str],
         tenant: str,
         hit: Conversation | None,
     ) -> Incoming:
+        if request.earlier is not None:
+            chain, transcript = request.earlier.chain, request.transcript
+            return read_request(headers, request.body, tenant, resume=chain, messages=transcript)
         if hit is None or hit.prefix is None or hit.chain is None:
             return read_request(headers, request.body, tenant)
         request.know_message_spans(list(hit.prefix.extended(request).spans))
@@ -107,7 +130,7 @@ class Recall:
         The store may know more when another gateway, or this one before its last start, served
         requests of the same history.
         """
-        if given is None and not self._settings.fingerprint:
+        if identity.source == FINGERPRINT and not self._settings.fingerprint:
             return match(incoming, {}, {}), True
         known, branches = self._index.known_heads(incoming.heads.candidates())
         if identity.value is not None:
@@ -189,20 +212,31 @@ class Recall:
         self,
         found: Conversation,
         hit: Conversation | None,
-        request: ChatRequest,
+        request: SteeredRequest,
         incoming: Incoming,
     ) -> None:
         """Keep the bytes and the chain of this request, for the next one to go on from."""
         known = hit.prefix.extended(request) if hit is not None and hit.prefix else None
         self._index.drop_prefix(found)
-        found.prefix = known or prefix_of(request)
+        found.prefix = None if request.earlier is not None else known or prefix_of(request)
         found.chain = incoming.heads.state
         if not found.root:
             candidates = incoming.heads.candidates()
             shared = hit.root if hit is not None and incoming.heads.start else b""
+            parent = self._index.get(found.branch.parent) if found.branch.parent else None
+            if parent is not None and request.earlier is not None:
+                shared = parent.root
             found.root = shared or (candidates[-1][1] if candidates else incoming.heads.full)
         self._index.keep_prefix(found, request)
         self._index.add_head(found, incoming.heads.full, incoming.heads.full)
+
+
+def _named(identity: Identity, body: Mapping[str, object]) -> Identity:
+    """How a request is identified that names the answer it goes on from: by that, if not better."""
+    if identity.value is None or identity.weak:
+        field = "previous_response_id" if body.get("previous_response_id") else "conversation"
+        return Identity(source=f"body:{field}")
+    return identity
 
 
 def _is_settled(

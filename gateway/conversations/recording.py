@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gateway.conversations.answered import RESPONSE_KIND, answered, response_head
 from gateway.conversations.index import ConversationIndex, reply_kind
 from gateway.conversations.session import Steered
+from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.exchange import Exchange
 from gateway.steering.etrace.decide import Item
 from gateway.steering.etrace.state import Injection
@@ -46,9 +48,16 @@ class CallFacts:
 
 
 def settle(
-    steered: Steered, completion: Mapping[str, Any] | None, index: ConversationIndex
+    steered: Steered,
+    completion: Mapping[str, Any] | None,
+    index: ConversationIndex,
+    *,
+    keep: bool = True,
 ) -> tuple[HeadRecord, ...]:
-    """Take the answer into the conversation; the heads under which it can be found again."""
+    """Take the answer into the conversation; the heads under which it can be found again.
+
+    `keep`: whether the reply's content may be stored, where the client leaves it to the server.
+    """
     conversation = steered.conversation
     incoming = steered.recalled.incoming
     served = incoming.heads.full
@@ -64,18 +73,39 @@ def settle(
         return tuple(heads)
     fold = conversation.fold
     for position, (message, finish) in enumerate(choices):
-        echoed = extend(incoming.heads.state, [reply_message(message)])
+        echo = _echo(completion) or [reply_message(message)]
+        echoed = extend(incoming.heads.state, echo)
         index.add_head(conversation, echoed.full, served)
-        count = incoming.heads.state.count + 1
+        count = echoed.state.count
         heads.append(_head(base, echoed.full, count, reply_kind(served), steered.step))
         if position == 0:
             final = finish == "stop" and fold is not None and fold.peek_final(message)
             conversation.branch = conversation.branch.answered(
-                served, echoed.messages[-1], final=final or not _calls(message)
+                served, _newest(echoed.messages), final=final or not _calls(message)
             )
             if final and fold is not None and incoming.heads.full == served:
                 steered.state_after = FSMState.END
+    if fold is not None and (name := completion.get(ANSWER_ID)):
+        answer = answered(
+            name, incoming.heads.state, _echo(completion), fold.current.carry(), keep=keep
+        )
+        index.add_answer(conversation, answer)
+        head = response_head(conversation.tenant, name)
+        named = _head({**base, "root": head}, head, count, RESPONSE_KIND, steered.step)
+        heads.append(named)
     return tuple(heads)
+
+
+def _echo(completion: Mapping[str, Any]) -> list[Any]:
+    """The items of an answer whose dialect has several for one reply; none for any other."""
+    choices = completion["choices"]
+    first = choices[0] if len(choices) == 1 else None
+    echo = first.get(ECHO) if isinstance(first, Mapping) else None
+    return echo if isinstance(echo, list) else []
+
+
+def _newest(digests: Sequence[bytes | None]) -> bytes | None:
+    return next((digest for digest in reversed(digests) if digest is not None), None)
 
 
 def call_record(

@@ -15,10 +15,13 @@ from gateway.wire.request import ChatRequest, Span, Splice, parse_object
 
 Loads = Callable[[bytes], Any]
 ChatView = dict[str, Any]
-"""A finished answer in the shape of a chat completion: `choices`, `model`, `id`, `usage`.
+"""A finished answer in the shape of a chat completion: `choices`, `model`, `usage`."""
 
-A choice may have an `echo`: the messages or items that a client sends back for it.
-"""
+ECHO = "gateway.echo"
+"""In a choice: the items that a client sends back for it, where they are not its message."""
+
+ANSWER_ID = "gateway.answer"
+"""In a view: the id by which a later request may go on from the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,21 @@ class SteeredRequest(ChatRequest):
         """Where each message or item stands in `text`; none for an input of plain text."""
         listed = isinstance(self.body.get(self.list_key), list)
         return super().message_spans if listed else []
+
+    @property
+    def goes_on_from(self) -> str | None:
+        """The id of the answer that the request goes on from without its history."""
+        return self.dialect.goes_on_from(self)
+
+    @property
+    def in_conversation(self) -> bool:
+        """Whether the server keeps the history under an id of its own."""
+        return self.dialect.name == "responses" and bool(self.body.get("conversation"))
+
+    @property
+    def earlier_count(self) -> int:
+        """How many messages of the history are not at hand."""
+        return self.earlier.gone if self.earlier is not None else 0
 
     @property
     def transcript(self) -> Sequence[Any]:
@@ -104,6 +122,9 @@ class Dialect(Protocol):
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
         """The parsed body with the edits made."""
+
+    def goes_on_from(self, request: SteeredRequest) -> str | None:
+        """The id of the answer that the request goes on from, if it names one."""
 
     def takes(self, parameter: str) -> bool:
         """Whether a deployment's request parameter of that name belongs to this dialect."""

@@ -54,6 +54,10 @@ class ChatDialect:
         """See Dialect."""
         return {**request.body, "messages": apply(request.messages, edits)}
 
+    def goes_on_from(self, request: SteeredRequest) -> str | None:
+        """See Dialect."""
+        return None
+
     def takes(self, parameter: str) -> bool:
         """See Dialect."""
         return True

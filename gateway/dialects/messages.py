@@ -111,6 +111,10 @@ class MessagesDialect:
         body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
         return body
 
+    def goes_on_from(self, request: SteeredRequest) -> str | None:
+        """See Dialect."""
+        return None
+
     def takes(self, parameter: str) -> bool:
         """See Dialect."""
         return parameter in ("max_tokens", "temperature", "top_k", "top_p", "thinking", "metadata")
@@ -179,7 +183,6 @@ def chat_view(message: Mapping[str, Any]) -> ChatView:
     reason = message.get("stop_reason")
     choice = {"index": 0, "message": reply, "finish_reason": FINISH.get(str(reason), reason)}
     return {
-        "id": message.get("id"),
         "model": message.get("model"),
         "choices": [choice],
         "usage": message.get("usage"),

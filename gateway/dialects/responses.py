@@ -6,7 +6,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gateway.dialects.base import ChatView, Loads, SteeredRequest, StreamRead, parse_envelope
+from gateway.dialects.base import (
+    ANSWER_ID,
+    ECHO,
+    ChatView,
+    Loads,
+    SteeredRequest,
+    StreamRead,
+    parse_envelope,
+)
 from gateway.dialects.events import events_of
 from gateway.dialects.history import Fronted
 from gateway.errors import BadRequest, GatewayError
@@ -94,6 +102,11 @@ class ResponsesDialect:
         body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
         return body
 
+    def goes_on_from(self, request: SteeredRequest) -> str | None:
+        """See Dialect."""
+        name = request.body.get("previous_response_id")
+        return name if isinstance(name, str) and name else None
+
     def takes(self, parameter: str) -> bool:
         """See Dialect."""
         return parameter in _PARAMETERS
@@ -154,11 +167,11 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
     choice = {
         "index": 0,
         "message": reply,
-        "echo": items,
+        ECHO: items,
         "finish_reason": _finish(response, calls),
     }
     return {
-        "id": response.get("id"),
+        ANSWER_ID: response.get("id") if response.get("store") is not False else None,
         "model": response.get("model"),
         "choices": [choice],
         "usage": response.get("usage"),

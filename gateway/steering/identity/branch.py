@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.steering.identity.ids import signature
@@ -121,14 +121,16 @@ def read_request(
     tenant: str,
     *,
     resume: ChainState | None = None,
+    messages: Sequence[object] | None = None,
 ) -> Incoming:
     """What matching needs of a parsed request; never raises.
 
-    `headers` have lower-case names. `resume`: see `gateway.wire.heads.chain_digests`.
+    `headers` have lower-case names. `resume`: see `gateway.wire.heads.chain_digests`. `messages`:
+    the history, where the body does not bring all of it.
     """
     tools = tool_names(body)
     return Incoming(
-        heads=chain_digests(history(body), tenant, resume=resume),
+        heads=chain_digests(history(body) if messages is None else messages, tenant, resume=resume),
         signature=signature(system_text(body), tools),
         has_tools=bool(tools),
         client_retry=_says_retry(headers),
