@@ -69,6 +69,7 @@ class Services:
             policy=policy,
             routes=settings.routes(),
             routing=settings.routing,
+            acting=settings.steering.acting(),
             etraces=settings.etraces,
             injection=settings.injection,
             target_of=self._guidance_target,

@@ -30,7 +30,7 @@ def _add_replay(commands: Any) -> None:
 def _add_calibrate(commands: Any) -> None:
     calibrate = commands.add_parser("calibrate", help="fit the difficulty scorer to labelled runs")
     calibrate.add_argument("files", nargs="+", type=Path, help="JSONL files (.gz too) or folders")
-    calibrate.add_argument("--out", type=Path, metavar="FILE", help="write the weights here")
+    calibrate.add_argument("--weights", type=Path, metavar="FILE", help="write the weights here")
     calibrate.add_argument("--seed", type=int, default=None, help="of folds and bootstrap")
     calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     calibrate.set_defaults(run=_calibrate)
@@ -54,4 +54,4 @@ def _calibrate(args: argparse.Namespace) -> int:
     from gateway.calibrate import SEED, run_calibrate
 
     seed = SEED if args.seed is None else args.seed
-    return run_calibrate(args.files, weights=args.out, as_json=args.json, seed=seed)
+    return run_calibrate(args.files, weights=args.weights, as_json=args.json, seed=seed)

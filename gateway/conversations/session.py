@@ -10,6 +10,8 @@ from typing import Any, Protocol, overload
 from gateway.conversations.memo import Conversation
 from gateway.conversations.recall import Recalled
 from gateway.dialects import SteeredRequest
+from gateway.steering.acting import ActSettings, worth_it
+from gateway.steering.calibration import shipped_calibration
 from gateway.steering.conversation import MatchKind
 from gateway.steering.etrace.decide import Decided, decide
 from gateway.steering.etrace.edits import Edit
@@ -44,6 +46,7 @@ class SteeringRules:
     policy: Policy
     routes: Routes
     routing: RoutingSettings
+    acting: ActSettings
     etraces: EtraceSettings
     injection: InjectionSettings
     target_of: Callable[[str], Target]
@@ -167,15 +170,8 @@ class Steering:
         conversation = steered.conversation
         head = steered.recalled.incoming.heads.full
         again = conversation.decided
-        if (
-            steered.recalled.kind is MatchKind.RETRY
-            and again
-            and again[:2]
-            == (
-                head,
-                request.model,
-            )
-        ):
+        retried = steered.recalled.kind is MatchKind.RETRY
+        if retried and again and again[:2] == (head, request.model):
             steered.model = again[2]
             return
         if steered.mode == "off":
@@ -187,8 +183,13 @@ class Steering:
 
     def _choose(self, steered: Steered, request: SteeredRequest) -> Route:
         serves: Serves = lambda model: self.rules.serves(model, request)  # noqa: E731
+        state = steered.state
+        action = "route_fast" if state is FSMState.FAST else "route_slow"
+        if state is not FSMState.INIT and not self._worth(action, steered):
+            steered.reasons.append(f"routing: {action} below its bar")
+            state = FSMState.NORMAL
         return choose(
-            steered.state,
+            state,
             request.model,
             steered.step,
             routes=self.rules.routes,
@@ -240,7 +241,32 @@ class Steering:
             model=steered.model,
         )
         gates = self._lookup.gates if self._lookup else Gates(e1=1.0, e2=1.0)
-        return plan(guidance, moment, self.rules.etraces, self.rules.injection, gates)
+        planned = plan(guidance, moment, self.rules.etraces, self.rules.injection, gates)
+        return self._limited(planned, steered)
+
+    def _limited(self, planned: Plan, steered: Steered) -> Plan:
+        """The plan without the actions whose expected precision is below their bar."""
+        refused = []
+        if planned.monitor and not self._worth("monitor_text", steered):
+            planned = replace(planned, monitor=None)
+            refused.append("monitor_text")
+        if planned.directive and not self._worth("skip_directive", steered):
+            planned = replace(planned, directive=False)
+            refused.append("skip_directive")
+        for tier in (Tier.E1, Tier.E2):
+            asked = any(query.tier is tier for query in planned.queries)
+            if asked and not self._worth(tier.value, steered):
+                queries = tuple(query for query in planned.queries if query.tier is not tier)
+                planned = replace(planned, queries=queries)
+                refused.append(tier.value)
+        reasons = tuple(f"{action}: below its bar" for action in refused)
+        return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
+
+    def _worth(self, action: str, steered: Steered) -> bool:
+        readings = steered.latest.readings if steered.latest else None
+        rules = self.rules
+        calibration = rules.policy.difficulty.calibration or shipped_calibration()
+        return worth_it(action, steered.state, readings, calibration, rules.acting)
 
 
 class MessageView(Sequence[Mapping[str, Any]]):

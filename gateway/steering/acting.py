@@ -91,6 +91,24 @@ def permitted(
     return expected_precision(action, state, readings, calibration) >= settings.bar(action)
 
 
+def worth_it(
+    action: str,
+    state: FSMState,
+    readings: Readings | None,
+    calibration: Calibration,
+    settings: ActSettings,
+) -> bool:
+    """Whether to take an action that its own rule calls for.
+
+    A bar excludes signals that were measured and found too weak. What rests on no measured signal
+    (the first look-ups of a run, the look-back after an alarm) is left to its rule.
+    """
+    signalled = state in _HARD_STATES or bool(readings and readings.fired)
+    if not signalled and action != "route_fast":
+        return True
+    return permitted(action, state, readings, calibration, settings)
+
+
 def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
     """Whether the control arm acts on this step: by chance alone, on `share` of the steps.
 

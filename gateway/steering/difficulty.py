@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from gateway.steering.calibration import Calibration
 from gateway.steering.steps import Step
 
 ScorerName = Literal["heuristic", "calibrated"]
@@ -107,13 +108,14 @@ def heuristic_score(thought: str | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySettings:
-    """Which scorer a run gets.
+    """Which scorer a run gets; `calibration` are its weights, None = those that ship.
 
     Raises:
         ValueError: unknown scorer.
     """
 
-    scorer: ScorerName = "heuristic"
+    scorer: ScorerName = "calibrated"
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         if self.scorer not in SCORERS:
@@ -142,11 +144,11 @@ def _heuristic(_settings: DifficultySettings) -> Scorer:
     return HeuristicScorer()
 
 
-def _calibrated(_settings: DifficultySettings) -> Scorer:
+def _calibrated(settings: DifficultySettings) -> Scorer:
     # Its weights are read only where they are asked for.
     from gateway.steering.calibrated import CalibratedScorer
 
-    return CalibratedScorer()
+    return CalibratedScorer(settings.calibration)
 
 
 SCORERS: Mapping[str, Callable[[DifficultySettings], Scorer]] = {

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.steering.asking import asks_user
+from gateway.steering.content import read_content
 from gateway.steering.difficulty import UNKNOWN, make_scorer
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
@@ -209,7 +211,10 @@ class ConversationFold:
         Judged by the message alone: it calls nothing in any protocol the conversation is known to
         speak. The caller checks that the reply is complete.
         """
-        return not (self._endless or self._reader.would_call(reply))
+        if self._endless or self._reader.would_call(reply):
+            return False
+        content = reply.get("content") if isinstance(reply, Mapping) else None
+        return not self._asks(read_content(content).text)
 
     def compacted(self, offset: int) -> ConversationFold:
         """A fold of the same run over a rewritten transcript; steps from `offset` on are new."""
@@ -256,7 +261,7 @@ class ConversationFold:
             self._pending = self._reader.draft if position >= self._offset else None
         elif change is Change.ANSWERED:
             return self._scored is None
-        elif change is Change.FINAL and position >= self._offset and not self._endless:
+        elif change is Change.FINAL and position >= self._offset and self._ends_run():
             self._pending = None
             self.current.end()
             self.runs.append(self._run(Carried(run=self.current.index + 1), position))
@@ -269,7 +274,17 @@ class ConversationFold:
 
     def _waits(self, draft: Draft) -> bool:
         """Whether the newest step may yet turn out to be a final answer, which is not scored."""
-        return not (self._endless or draft.acts or draft.user_followed)
+        if self._endless or draft.acts or draft.user_followed:
+            return False
+        return not self._asks(draft.thought)
+
+    def _ends_run(self) -> bool:
+        """Whether the answer that a user message has just followed was the run's last word."""
+        draft = self._reader.draft
+        return not (self._endless or (draft is not None and self._asks(draft.thought)))
+
+    def _asks(self, text: str) -> bool:
+        return self._policy.run_boundary == "settled_answer" and asks_user(text)
 
     @property
     def _endless(self) -> bool:

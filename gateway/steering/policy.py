@@ -14,8 +14,8 @@ from gateway.steering.difficulty import DifficultySettings
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import MonitorSettings
 
-RunBoundary = Literal["final_answer", "never"]
-RUN_BOUNDARIES: tuple[str, ...] = ("final_answer", "never")
+RunBoundary = Literal["settled_answer", "final_answer", "never"]
+RUN_BOUNDARIES: tuple[str, ...] = ("settled_answer", "final_answer", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,9 @@ class Policy:
     """What the core decides by; decisions are replayed exactly under an equal policy.
 
     `run_boundary`: `final_answer` ends a run where an assistant message without a call is followed
-    by a user message, `never` keeps a conversation in one run.
+    by a user message; `settled_answer` does so unless that message asks the user something, because
+    a dialogue that waits for an answer is one task; `never` keeps a conversation in one run.
+    Source of the default: docs/evidence.md.
 
     Raises:
         ValueError: unknown run boundary.
@@ -32,7 +34,7 @@ class Policy:
     fsm: FSMSettings = field(default_factory=FSMSettings)
     difficulty: DifficultySettings = field(default_factory=DifficultySettings)
     monitors: MonitorSettings = field(default_factory=MonitorSettings)
-    run_boundary: RunBoundary = "final_answer"
+    run_boundary: RunBoundary = "settled_answer"
 
     def __post_init__(self) -> None:
         if self.run_boundary not in RUN_BOUNDARIES:

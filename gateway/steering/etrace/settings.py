@@ -41,7 +41,7 @@ class EtraceSettings:
     e2_top_k: int = 2
     e2_per_type: int = 1
     e2_steps: int = 5
-    e2_when: E2When = "always"
+    e2_when: E2When = "at_risk"
     e2_gate: float | None = None
     e2_margin: float = 0.02
     e3_max: int = 32

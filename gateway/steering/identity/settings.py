@@ -25,7 +25,7 @@ REFUSED_HEADERS = frozenset(
         "x-real-ip",
     }
 )
-RUN_BOUNDARIES = ("final_answer", "never")
+RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,13 @@ class ConversationSettings:
     """How requests are put together to conversations and runs.
 
     `id_headers`: further headers that carry a conversation's id, asked in their order right after
-    `x-conversation-id`; letter case is no matter. `run_boundary`: whether a final answer ends the
-    run. `fingerprint`: whether a request without an id is recognised by its history.
+    `x-conversation-id`; letter case is no matter. `run_boundary`: what ends a
+    run; see `Policy`. `fingerprint`: whether a request without an id is recognised by its history.
     Raises ValueError("<field>: <what is wrong>").
     """
 
     id_headers: tuple[str, ...] = ()
-    run_boundary: str = "final_answer"
+    run_boundary: str = "settled_answer"
     fingerprint: bool = True
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class ConversationSettings:
                 raise ValueError(f"id_headers: {name!r} does not name a conversation")
         object.__setattr__(self, "id_headers", tuple(name.lower() for name in self.id_headers))
         if self.run_boundary not in RUN_BOUNDARIES:
-            allowed = " or ".join(RUN_BOUNDARIES)
-            raise ValueError(f"run_boundary: must be {allowed}, not {self.run_boundary!r}")
+            allowed = ", ".join(RUN_BOUNDARIES)
+            raise ValueError(f"run_boundary: must be one of {allowed}, not {self.run_boundary!r}")
         if not isinstance(self.fingerprint, bool):
             raise ValueError(f"fingerprint: must be true or false, not {self.fingerprint!r}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Protocol
 
+from gateway.steering.monitors.robust_settings import RobustSettings
 from gateway.steering.steps import Step
 
 MONITORS = ("streak", "call_count", "edit_revert", "test_repeat", "diversity", "hedge")
@@ -57,7 +58,7 @@ class MonitorSettings:
     `monitors` lists the ones that run, None = all six. A monitor fires at a score of at least
     `fire_threshold`, in (0, 1]. The other fields set the monitors of suite `reference`:
     `streak_cap` calls in a row, `call_budget` calls, and the window and minimum of calls of
-    `diversity` score 1.
+    `diversity` score 1; `robust` sets those of suite `robust`.
 
     Raises:
         ValueError: unknown suite, profile or monitor name, a profile named like a built-in one, a
@@ -65,7 +66,7 @@ class MonitorSettings:
     Source: reference sections 4.1-4.8.
     """
 
-    suite: SuiteName = "reference"
+    suite: SuiteName = "robust"
     profile: str = DEFAULT_PROFILE
     weights: Mapping[str, float] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class MonitorSettings:
     call_budget: int = 20
     diversity_window: int = 5
     diversity_min_total: int = 8
+    robust: RobustSettings = field(default_factory=RobustSettings)
 
     def __post_init__(self) -> None:
         if self.suite not in SUITE_NAMES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.steering.calibration import shipped_calibration
 from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust.settings import RobustSettings
+from gateway.steering.monitors.robust_settings import RobustSettings
 
 AT_BUDGET = 0.6
 """Score when the budget is reached: the default fire threshold."""

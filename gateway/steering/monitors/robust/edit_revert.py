@@ -6,7 +6,7 @@ from collections import deque
 
 from gateway.steering.commands import Edit
 from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust.settings import RobustSettings
+from gateway.steering.monitors.robust_settings import RobustSettings
 
 ONE_REVERT = 0.5
 """Taking one change back is ordinary work; the second time on one file is not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust.settings import RobustSettings
+from gateway.steering.monitors.robust_settings import RobustSettings
 
 SHORT_THOUGHT_WORDS = 3
 EARLY_HEDGES = 0.5

@@ -6,7 +6,7 @@ from collections import deque
 
 from gateway.steering.features import alike
 from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust.settings import RobustSettings
+from gateway.steering.monitors.robust_settings import RobustSettings
 
 CAP = 5
 """Repeats that score 1; three fire at the default threshold. Source: reference section 4.1."""

@@ -11,9 +11,9 @@ from gateway.steering.monitors.robust.diversity import Diversity
 from gateway.steering.monitors.robust.edit_revert import EditRevert
 from gateway.steering.monitors.robust.hedge import Hedge
 from gateway.steering.monitors.robust.seen import RobustMonitor, Seen
-from gateway.steering.monitors.robust.settings import RobustSettings
 from gateway.steering.monitors.robust.streak import Streak
 from gateway.steering.monitors.robust.test_repeat import TestRepeat
+from gateway.steering.monitors.robust_settings import RobustSettings
 from gateway.steering.repeats import CallMemory
 from gateway.steering.steps import Step
 

@@ -6,7 +6,7 @@ from collections import deque
 
 from gateway.steering.features import ActionFacts
 from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust.settings import RobustSettings
+from gateway.steering.monitors.robust_settings import RobustSettings
 from gateway.steering.repeats import Repeat
 
 PER_RERUN = 0.3
