@@ -8,6 +8,7 @@ from starlette.routing import Route, Router
 
 from gateway.api import api_routes
 from gateway.config import Settings
+from gateway.dashboard import dashboard_routes
 from gateway.dialects import CHAT, MESSAGES, RESPONSES
 from gateway.embedding import EmbeddingError
 from gateway.endpoints.auth import Authenticator
@@ -62,6 +63,7 @@ def build_app(settings: Settings) -> Edge:
         Route("/readyz", _Endpoint(health.readyz), methods=["GET"]),
         Route("/metrics", _Endpoint(health.metrics), methods=["GET"]),
         *api_routes(runtime, auth),
+        *dashboard_routes(runtime, auth),
         Route("/v1/{path:path}", anything),
         Route("/chat/completions", OnlyMethods("POST")),
         *(Route(path, OnlyMethods("GET", "HEAD")) for path in _READ_ONLY),

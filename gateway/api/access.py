@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import secrets
 import time
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -59,9 +58,6 @@ class Gate:
 
     def __init__(self, auth: Authenticator) -> None:
         self._auth = auth
-        # Bound to the admin key: whoever changes it ends every session.
-        own = auth.admin_digest or secrets.token_bytes(32)
-        self._secret = hashlib.sha256(b"gateway session\x00" + own).digest()
 
     @property
     def open(self) -> bool:
@@ -139,7 +135,8 @@ class Gate:
         return session if session["x"] > time.time() else None
 
     def _mac(self, body: bytes) -> str:
-        return hmac.new(self._secret, body, hashlib.sha256).hexdigest()
+        secret = b"gateway session\x00" + self._auth.session_seed
+        return hmac.new(secret, body, hashlib.sha256).hexdigest()
 
 
 def refuse_other_origins(headers: RawHeaders) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import secrets
 from dataclasses import dataclass
 
 from gateway.config import AuthSettings
@@ -32,6 +33,7 @@ class Authenticator:
     def __init__(self, settings: AuthSettings, *, host: str, keys: KeyRing | None = None) -> None:
         self._host = host
         self._ring = keys or KeyRing()
+        self._seed = secrets.token_bytes(32)
         self.update(settings)
 
     def update(self, settings: AuthSettings) -> None:
@@ -43,6 +45,11 @@ class Authenticator:
     def open_admin(self) -> bool:
         """Whether the control plane asks for no key: none configured, and loopback only."""
         return self._admin is None and self._host in LOOPBACK_NAMES
+
+    @property
+    def session_seed(self) -> bytes:
+        """What browser sessions are signed with: whoever changes the admin key ends them."""
+        return self._admin or self._seed
 
     @property
     def keys_required(self) -> bool:

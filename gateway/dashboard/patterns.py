@@ -1,0 +1,183 @@
+"""The pattern library: searched, read, edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from gateway.api.filters import CURSOR, LIMIT, TENANT
+from gateway.api.library import (
+    add_pattern,
+    change_pattern,
+    find_pattern,
+    library,
+    read_pattern,
+    remove_pattern,
+)
+from gateway.api.params import Param
+from gateway.dashboard.pages import Page, Visit, redirect
+from gateway.errors import BadRequest, GatewayError
+from gateway.steering.etrace.codec import to_record
+from gateway.steering.etrace.pattern import Tier, content
+from gateway.stores.patterns import PatternFilter, StoredPattern
+
+TIERS = tuple(tier.value for tier in Tier)
+FAILURE_TYPES = ("loop", "budget", "edit_revert", "test_repeat", "diversity", "hedge")
+LIST_PARAMS = (
+    TENANT,
+    Param(name="tier", description="Of this tier.", choices=TIERS),
+    Param(name="failure_type", description="For this failure type."),
+    Param(name="text", description="Whose payload holds this text."),
+    LIMIT,
+    CURSOR,
+)
+ONE_PARAMS = (TENANT, Param(name="saved", description="Just saved.", kind="flag"))
+NEW_PARAMS = (TENANT, Param(name="tier", description="Of this tier.", choices=TIERS))
+_FIELD = "field."
+# What a new pattern of each tier is asked for.
+_SHAPES: Mapping[str, tuple[str, ...]] = {
+    "e1": ("task_context_embedding_text", "observation", "recommended_action"),
+    "e2": ("situation", "diagnosis", "intervention", "anti_pattern"),
+    "e3": ("instruction", "meta_reasoning_prompt"),
+}
+
+
+async def show_list(visit: Visit) -> Page:
+    """One page of patterns."""
+    values = visit.values
+    wanted = PatternFilter(
+        tenant=visit.tenant,
+        tier=Tier(values["tier"]) if values["tier"] else None,
+        failure_type=values["failure_type"],
+        text=values["text"],
+    )
+    try:
+        page = await library(visit.runtime).store.list_patterns(
+            wanted, limit=values["limit"], cursor=values["cursor"]
+        )
+    except ValueError as error:
+        raise BadRequest(str(error), param="cursor") from None
+    return Page(
+        template="patterns.html",
+        values={
+            "title": "Patterns",
+            "rows": [(stored, content(stored.pattern.fields)) for stored in page.patterns],
+            "count": await library(visit.runtime).store.count(),
+            "next": visit.query(cursor=page.next_cursor) if page.next_cursor else None,
+            "chosen": values,
+            "tiers": TIERS,
+            "failure_types": FAILURE_TYPES,
+        },
+    )
+
+
+async def show_one(visit: Visit) -> Page:
+    """One pattern, to be read and edited."""
+    stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
+    return _form(visit, stored, to_record(stored.pattern))
+
+
+async def change_one(visit: Visit) -> Page:
+    """Save or delete one pattern; what is wrong with it is said above the form."""
+    stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
+    owner = stored.pattern.tenant or visit.tenant
+    if visit.form.get("action") == "delete":
+        await remove_pattern(visit.runtime, visit.access, owner, _id(visit))
+        return redirect("/dashboard/patterns")
+    record = to_record(stored.pattern)
+    try:
+        record = read_form(visit.form, record["tier"])
+        await change_pattern(visit.runtime, visit.access, stored, record)
+    except GatewayError as error:
+        return _form(visit, stored, record, error)
+    return redirect(f"/dashboard/patterns/{quote(_id(visit))}{visit.query(saved='1')}")
+
+
+async def show_new(visit: Visit) -> Page:
+    """An empty form."""
+    tier = visit.values["tier"] or "e3"
+    fields = dict.fromkeys(_SHAPES[tier], "")
+    return _form(visit, None, {"tier": tier, "fields": fields})
+
+
+async def add_new(visit: Visit) -> Page:
+    """Keep a new pattern."""
+    tier = visit.form.get("tier", "")
+    record: dict[str, Any] = {"tier": tier if tier in TIERS else "e3", "fields": {}}
+    tenant = visit.form.get("tenant") or None
+    try:
+        record = read_form(visit.form, record["tier"])
+        pattern = read_pattern(record, visit.access, visit.access.tenant or tenant)
+        _, pattern_id = await add_pattern(visit.runtime, pattern)
+    except GatewayError as error:
+        return _form(visit, None, record, error)
+    owner = f"&tenant={quote(pattern.tenant)}" if pattern.tenant else ""
+    return redirect(f"/dashboard/patterns/{quote(pattern_id)}?saved=1{owner}")
+
+
+def read_form(form: Mapping[str, str], tier: str) -> dict[str, Any]:
+    """The pattern as the form has it: a text a field, and the rest of the payload as JSON.
+
+    Raises:
+        BadRequest: the rest is no JSON object, or the gate no number.
+    """
+    texts = {
+        name.removeprefix(_FIELD): value.replace("\r\n", "\n").strip()
+        for name, value in form.items()
+        if name.startswith(_FIELD) and value.strip()
+    }
+    try:
+        rest = orjson.loads(form.get("rest", "").strip() or "{}")
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"More fields: not JSON: {error}", param="rest") from None
+    if not isinstance(rest, dict):
+        raise BadRequest("More fields: must be a JSON object", param="rest")
+    record: dict[str, Any] = {"tier": tier, "fields": {**rest, **texts}}
+    for name in ("failure_type", "model_family", "pattern_id"):
+        if value := form.get(name, "").strip():
+            record[name] = value
+    if gate := form.get("gate_threshold", "").strip():
+        try:
+            record["gate_threshold"] = float(gate)
+        except ValueError:
+            raise BadRequest("Gate: not a number", param="gate_threshold") from None
+    return record
+
+
+def _form(
+    visit: Visit,
+    stored: StoredPattern | None,
+    record: Mapping[str, Any],
+    error: GatewayError | None = None,
+) -> Page:
+    fields = dict.fromkeys(_SHAPES[record["tier"]], "") if stored is None else {}
+    fields |= record["fields"]
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    rest = {name: value for name, value in fields.items() if not isinstance(value, str)}
+    pattern = None if stored is None else stored.pattern
+    own = visit.access.operator or (pattern is not None and pattern.tenant == visit.access.tenant)
+    editable = own or (pattern is None and record["tier"] == "e1")
+    return Page(
+        template="pattern.html",
+        status=error.status if error else 200,
+        values={
+            "title": pattern.pattern_id if pattern else "New pattern",
+            "stored": stored,
+            "record": record,
+            "texts": texts,
+            "rest": orjson.dumps(rest, option=orjson.OPT_INDENT_2).decode() if rest else "",
+            "error": error.message if error else None,
+            "saved": bool(visit.values.get("saved")) and error is None,
+            "editable": editable,
+            "tiers": TIERS,
+            "failure_types": FAILURE_TYPES,
+            "form_tenant": visit.form.get("tenant") or visit.values.get("tenant") or "",
+        },
+    )
+
+
+def _id(visit: Visit) -> str:
+    return str(visit.scope["path_params"]["pattern_id"])

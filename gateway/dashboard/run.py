@@ -1,0 +1,156 @@
+"""One run: its course drawn, and its transcript beside it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from markupsafe import Markup
+
+from gateway.api.params import Param
+from gateway.api.runs import RUN_ID, report_outcome
+from gateway.api.views import thresholds
+from gateway.dashboard import course as drawn
+from gateway.dashboard.course import Course
+from gateway.dashboard.pages import FRAGMENT, Page, Visit, redirect
+from gateway.dashboard.runs import row_of
+from gateway.dashboard.texts import step_text
+from gateway.errors import BadRequest, NotFound
+from gateway.steering.experiments import ARMS
+from gateway.stores.queries import OUTCOMES, RunTrace
+from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.totals import severity_of
+
+WINDOW_STEPS = 30
+"""Steps whose texts are on the page at first; more come as they are asked for."""
+
+_STEP = Param(name="step", description="Show the transcript around this step.", kind="integer")
+_AFTER = Param(name="after", description="Steps after this one.", kind="integer", low=-1)
+PARAMS = (_STEP, FRAGMENT)
+STEPS_PARAMS = (replace(_AFTER, default=-1),)
+TEXT_PARAMS: tuple[Param, ...] = ()
+
+
+async def show(visit: Visit) -> Page:
+    """The run's page, or its drawings only."""
+    trace = await _trace(visit, content=False)
+    course = Course.of(trace, thresholds(visit.runtime.settings))
+    values = _overview(visit, trace, course)
+    if visit.fragment:
+        return Page(template="run_course.html", values=values)
+    wanted = visit.values["step"]
+    after = -1 if wanted is None else max(-1, min(wanted, trace.run.totals.steps) - 3)
+    return Page(
+        template="run.html",
+        values={"title": f"Run {trace.run.id}", **values, **await _transcript(visit, after)},
+    )
+
+
+async def show_steps(visit: Visit) -> Page:
+    """A part of the transcript."""
+    return Page(template="run_steps.html", values=await _transcript(visit, visit.values["after"]))
+
+
+async def show_text(visit: Visit) -> Page:
+    """Everything that was said at one step, as plain text."""
+    step = _step_number(visit)
+    trace = await _trace(visit, after_step=step - 1, limit=1)
+    if not trace.steps:
+        raise NotFound(f"the run has no step {step}")
+    text = step_text(trace.steps[0], trace.injections)
+    return Page(body=text.encode("utf-8", "replace"), media="text/plain; charset=utf-8")
+
+
+async def say_outcome(visit: Visit) -> Page:
+    """Keep what the operator says the run came to."""
+    outcome = visit.form.get("outcome", "")
+    if outcome not in OUTCOMES:
+        raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
+    run_id = str(visit.scope["path_params"]["run_id"])
+    await report_outcome(visit.runtime, run_id, outcome, tenant=visit.tenant)
+    return redirect(f"/dashboard/runs/{quote(run_id)}")
+
+
+def _overview(visit: Visit, trace: RunTrace, course: Course) -> dict[str, Any]:
+    run = trace.run
+    settings = visit.runtime.settings
+    calls = [step.call for step in trace.steps if step.call is not None]
+    return {
+        "run": run,
+        "row": row_of(run, time.time()),
+        "course": course,
+        "drawn": drawn,
+        "monitors": drawn.MONITORS,
+        "data": step_data(course),
+        "budget": settings.steering.token_budget,
+        "tokens": run.totals.input_tokens + run.totals.output_tokens,
+        "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
+        "overhead_ms": run.totals.overhead_ms / len(calls) if calls else None,
+        "peak_severity": severity_of(run.totals.composite_peak),
+        "outcomes": OUTCOMES,
+        "arms": ARMS,
+    }
+
+
+async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
+    trace = await _trace(visit, after_step=after, limit=WINDOW_STEPS)
+    last = trace.steps[-1].step_index if trace.steps else after
+    return {
+        "run": trace.run,
+        "cards": [_card(trace, step) for step in trace.steps],
+        "fire": visit.runtime.settings.monitors.fire_threshold,
+        "earlier": after if after >= 0 else None,
+        "later": last if last < trace.run.totals.steps else None,
+        "window": WINDOW_STEPS,
+    }
+
+
+def _card(trace: RunTrace, step: StepRow) -> dict[str, Any]:
+    newest = step.step_index == trace.run.totals.steps
+    return {
+        "step": step,
+        "severity": "none" if step.composite is None else severity_of(step.composite),
+        "guidance": [row for row in trace.injections if row.step_index == step.step_index],
+        # What the model says at a step is the next step's thought; only the newest has no next.
+        "shows_reply": newest and step.content is not None,
+    }
+
+
+async def _trace(visit: Visit, **part: Any) -> RunTrace:
+    run_id = visit.scope["path_params"]["run_id"]
+    trace = await visit.runtime.runs.get_run(run_id, tenant=visit.tenant, **part)
+    if trace is None:
+        raise NotFound(f"there is no run {run_id[:80]!r}")
+    return trace
+
+
+def _step_number(visit: Visit) -> int:
+    text = visit.scope["path_params"]["step"]
+    return int(replace(RUN_ID, name="step", kind="integer").read(text))
+
+
+def step_data(course: Course) -> Markup:
+    """What the page's script reads of each step, as JSON that cannot end its element."""
+    rows = [_datum(step, course.guidance.get(step.step_index, ())) for step in course.steps]
+    text = orjson.dumps(rows).decode()
+    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))  # noqa: S704
+
+
+def _datum(step: StepRow, guidance: Any) -> dict[str, Any]:
+    rows: list[InjectionRow] = list(guidance)
+    call = step.call
+    return {
+        "step": step.step_index,
+        "state": step.state,
+        "difficulty": step.difficulty,
+        "composite": step.composite,
+        "scores": step.scores,
+        "fired": step.fired,
+        "guidance": [row.source for row in rows],
+        "model": None if call is None else call.model_asked,
+        "tokens": None if call is None else (call.input_tokens or 0) + (call.output_tokens or 0),
+        "cost": None if call is None else call.cost_usd,
+    }

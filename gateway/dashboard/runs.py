@@ -1,0 +1,130 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from gateway.api.filters import PAGING, RUN_FILTERS, run_filter
+from gateway.api.params import Param
+from gateway.dashboard.pages import FRAGMENT, Page, Visit
+from gateway.dashboard.small_charts import peak, stacked
+from gateway.errors import BadRequest
+from gateway.steering.experiments import ARMS
+from gateway.steering.fsm import FSMState
+from gateway.stores.queries import OUTCOMES, UNFINISHED, PageRequest, RunFilter
+from gateway.stores.totals import RunRecord
+
+STATES = tuple(state.value for state in FSMState)
+PERIODS: Mapping[str, float] = {
+    "hour": 3600,
+    "day": 86400,
+    "week": 7 * 86400,
+    "month": 30 * 86400,
+}
+PERIOD = Param(name="period", description="Begun within.", choices=tuple(PERIODS))
+PARAMS = (*RUN_FILTERS, *PAGING, PERIOD, FRAGMENT)
+_LIVE_S = 120.0  # a run whose newest call is older is waiting for nobody knows what
+_COLUMNS = (
+    ("started_at", "Started"),
+    ("steps", "Steps"),
+    ("peak", "Peak"),
+    ("tokens", "Tokens"),
+    ("cost", "Cost"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One run as a line of the list."""
+
+    run: RunRecord
+    live: bool
+    states: Markup
+    peak: Markup
+    fired: list[tuple[str, int]]
+    models: list[str]
+
+
+async def show(visit: Visit) -> Page:
+    """One page of runs by the filters of the query."""
+    runs, values = chosen(visit), visit.values
+    page = PageRequest(
+        limit=values["limit"],
+        sort=values["sort"],
+        descending=values["order"] == "desc",
+        cursor=values["cursor"],
+    )
+    try:
+        found = await visit.runtime.runs.list_runs(runs, page)
+    except ValueError as error:
+        raise BadRequest(str(error), param="cursor") from None
+    now = time.time()
+    shown: dict[str, Any] = {
+        "rows": [row_of(run, now) for run in found.runs],
+        "total": await visit.runtime.runs.count_runs(runs),
+        "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
+        "sorts": _sorts(visit),
+        "several_tenants": visit.tenant is None,
+        "first_page": values["cursor"] is None,
+    }
+    if visit.fragment:
+        return Page(template="runs_table.html", values=shown)
+    return Page(
+        template="runs.html", values={"title": "Runs", **shown, **await filter_values(visit)}
+    )
+
+
+def chosen(visit: Visit) -> RunFilter:
+    """The filter of the query; `period` counts back from now."""
+    values = dict(visit.values)
+    if period := values.get("period"):
+        values["since"] = time.time() - PERIODS[period]
+    return run_filter(values, visit.tenant)
+
+
+async def filter_values(visit: Visit) -> dict[str, Any]:
+    """What the filters offer, and what is chosen."""
+    facets = await visit.runtime.runs.facets(tenant=visit.tenant)
+    return {
+        "chosen": visit.values,
+        "options": {
+            "agent": facets.agents,
+            "model": facets.models,
+            "state": STATES,
+            "failure_type": facets.failure_types,
+            "experiment": facets.experiments,
+            "arm": ARMS,
+            "outcome": (*OUTCOMES, UNFINISHED),
+            "period": tuple(PERIODS),
+        },
+    }
+
+
+def row_of(run: RunRecord, now: float) -> Row:
+    """A run's line."""
+    totals = run.totals
+    return Row(
+        run=run,
+        live=run.ended_at is None and now - run.updated_at < _LIVE_S,
+        states=stacked(totals.states, STATES, "state"),
+        peak=peak(totals.composite_peak),
+        fired=sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
+        models=[name for name in totals.models if name != run.model_requested],
+    )
+
+
+def _sorts(visit: Visit) -> dict[str, dict[str, str]]:
+    """For each column that can be ordered by: its name, its link, and how it is ordered now."""
+    sort, order = visit.values["sort"], visit.values["order"]
+    found = {}
+    for key, label in _COLUMNS:
+        turned = "asc" if sort == key and order == "desc" else "desc"
+        now = {"desc": "descending", "asc": "ascending"}[order] if sort == key else "none"
+        link = visit.query(sort=key, order=turned, cursor=None)
+        found[key] = {"label": label, "link": link, "now": now}
+    return found

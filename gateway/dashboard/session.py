@@ -1,0 +1,62 @@
+"""Logging in with a key, and out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.api.access import COOKIE, SESSION_S, refuse_other_origins
+from gateway.api.params import Param
+from gateway.dashboard.pages import Page, Visit, redirect
+from gateway.endpoints.body import Scope
+from gateway.upstream.base import header
+
+PARAMS = (Param(name="next", description="Where to go afterwards."),)
+_HOME = "/dashboard"
+_PATIENCE_S = 0.5  # what a wrong key costs whoever tries many
+
+
+async def show_login(visit: Visit) -> Page:
+    """The form."""
+    return _form(visit, failed=False)
+
+
+async def log_in(visit: Visit) -> Page:
+    """Begin a session with the admin key, or with a gateway key to see one tenant's runs."""
+    refuse_other_origins(visit.scope["headers"])
+    session = visit.gate.log_in(visit.form.get("key", "").strip())
+    if session is None:
+        await asyncio.sleep(_PATIENCE_S)
+        return _form(visit, failed=True)
+    return redirect(_inside(visit.form.get("next", "")), _cookie(visit.scope, session, SESSION_S))
+
+
+async def log_out(visit: Visit) -> Page:
+    """End the session in this browser."""
+    refuse_other_origins(visit.scope["headers"])
+    return redirect("/dashboard/login", _cookie(visit.scope, "", 0))
+
+
+def _form(visit: Visit, *, failed: bool) -> Page:
+    values = {
+        "title": "Log in",
+        "failed": failed,
+        "next": _inside(visit.form.get("next") or visit.values["next"] or ""),
+        "access": None,
+    }
+    return Page(template="login.html", values=values, status=401 if failed else 200)
+
+
+def _inside(path: str) -> str:
+    """`path` when it leads to a page of the dashboard, else its first page."""
+    inside = path == _HOME or path.startswith(("/dashboard/", "/dashboard?"))
+    return path if inside and path.isascii() and path.isprintable() else _HOME
+
+
+def _cookie(scope: Scope, value: str, seconds: int) -> tuple[tuple[bytes, bytes], ...]:
+    secure = scope.get("scheme") == "https" or _behind_tls(scope)
+    text = f"{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict"
+    return ((b"set-cookie", (text + ("; Secure" if secure else "")).encode()),)
+
+
+def _behind_tls(scope: Scope) -> bool:
+    return header(scope["headers"], b"x-forwarded-proto").lower() == b"https"

@@ -1,0 +1,279 @@
+"use strict";
+(() => {
+  const one = (selector, root = document) => root.querySelector(selector);
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  // ---- theme
+  const themeButton = one("#theme");
+  if (themeButton) {
+    themeButton.hidden = false;
+    themeButton.addEventListener("click", () => {
+      const root = document.documentElement;
+      const dark = root.dataset.theme
+        ? root.dataset.theme === "dark"
+        : matchMedia("(prefers-color-scheme: dark)").matches;
+      root.dataset.theme = dark ? "light" : "dark";
+      try { localStorage.setItem("theme", root.dataset.theme); } catch { /* for this page only */ }
+    });
+  }
+
+  // ---- times: "5 min ago" goes on counting
+  const ago = (seconds) => {
+    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+      if (seconds >= size) return `${Math.round(seconds / size)} ${unit} ago`;
+    }
+    return seconds < 5 ? "now" : `${Math.round(seconds)} s ago`;
+  };
+  setInterval(() => {
+    for (const time of all("time[datetime]")) {
+      const text = ago((Date.now() - Date.parse(time.dateTime)) / 1000);
+      if (time.textContent !== text) time.textContent = text;
+    }
+  }, 5000);
+
+  // ---- forms
+  for (const form of all("form[data-auto]")) {
+    form.addEventListener("change", () => form.requestSubmit());
+    form.addEventListener("submit", () => {
+      for (const field of form.elements) if (!field.value && field.name) field.disabled = true;
+    });
+  }
+  // A page that comes back from the browser's memory has its fields still switched off.
+  addEventListener("pageshow", () => {
+    for (const field of all("form[data-auto] :disabled")) field.disabled = false;
+  });
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-confirm]");
+    if (button && !confirm(button.dataset.confirm)) event.preventDefault();
+  });
+
+  const fragment = async (address) => {
+    const answer = await fetch(address, { headers: { accept: "text/html" }, redirect: "error" });
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    return new DOMParser().parseFromString(await answer.text(), "text/html").body;
+  };
+
+  // ---- one run: its course and its transcript
+  const course = (() => {
+    const page = one("main.run-page");
+    if (!page) return null;
+    const transcript = one("#transcript");
+    const address = location.pathname;
+    let steps = [];
+    let chosen = -1;      // a slot, not a step's number
+    let following = true; // whether scrolling the transcript moves the cross-hair
+
+    const read = () => { steps = JSON.parse(one("#steps-data").textContent); };
+    const number = (value, digits = 2) => (value === null ? "–" : value.toFixed(digits));
+
+    const describe = (at) => {
+      const parts = [`Step ${at.step}`, at.state];
+      parts.push(`difficulty ${number(at.difficulty)}`, `composite ${number(at.composite)}`);
+      if (at.fired.length) parts.push(`fired ${at.fired.join(", ")}`);
+      if (at.guidance.length) parts.push(`guidance ${at.guidance.join(", ")}`);
+      if (at.model) parts.push(at.model);
+      if (at.tokens) parts.push(`${at.tokens.toLocaleString("en")} tokens`);
+      if (at.cost) parts.push(`$${at.cost.toPrecision(3)}`);
+      return parts.join(" · ");
+    };
+
+    const mark = (slot) => {
+      const at = steps[slot];
+      if (!at) return;
+      chosen = slot;
+      const rows = one(".rows"), lane = one(".lane.tall"), cross = one("#cross");
+      const left = lane.offsetLeft + (lane.clientWidth * (slot + 0.5)) / steps.length;
+      cross.style.left = `${left}px`;
+      cross.hidden = false;
+      one("#readout").textContent = describe(at);
+      const slider = one("#course");
+      slider.setAttribute("aria-valuenow", at.step);
+      slider.setAttribute("aria-valuetext", describe(at));
+      for (const card of all(".step.chosen")) card.classList.remove("chosen");
+      one(`#step-${at.step}`)?.classList.add("chosen");
+      return rows;
+    };
+
+    const adopt = (nodes, place) => {
+      for (const node of nodes) {
+        if (node.id && one(`#${node.id}`, transcript)) continue;
+        if (place) transcript.insertBefore(node, place); else transcript.append(node);
+      }
+    };
+
+    const show = async (slot, focus) => {
+      const at = steps[slot];
+      if (!at) return;
+      mark(slot);
+      let card = one(`#step-${at.step}`);
+      if (!card) {
+        const part = await fragment(`${address}/steps?after=${Math.max(-1, at.step - 3)}`);
+        transcript.replaceChildren(...part.children);
+        watch();
+        card = one(`#step-${at.step}`);
+      }
+      if (!card) return;
+      following = false;
+      card.scrollIntoView({ block: "start", behavior: "instant" });
+      mark(slot);
+      if (focus) card.focus({ preventScroll: true });
+      setTimeout(() => { following = true; }, 150);
+    };
+
+    const slotAt = (event) => {
+      const box = one(".lane.tall").getBoundingClientRect();
+      const share = (event.clientX - box.left) / box.width;
+      return share < 0 || share > 1 ? -1 : Math.min(steps.length - 1, Math.floor(share * steps.length));
+    };
+
+    const slotOf = (step) => steps.findIndex((at) => at.step === Number(step));
+
+    page.addEventListener("mousemove", (event) => {
+      if (!event.target.closest(".rows")) return;
+      const slot = slotAt(event);
+      if (slot >= 0 && slot !== chosen) mark(slot);
+    });
+    page.addEventListener("click", (event) => {
+      const more = event.target.closest("[data-more]");
+      const marker = event.target.closest(".marker");
+      const row = event.target.closest("table.steps a");
+      if (more) {
+        event.preventDefault();
+        extend(more);
+      } else if (marker) {
+        event.preventDefault();
+        show(slotOf(marker.dataset.step), true);
+      } else if (row) {
+        event.preventDefault();
+        show(slotOf(row.textContent), true);
+      } else if (event.target.closest(".rows")) {
+        const slot = slotAt(event);
+        if (slot >= 0) show(slot, false);
+      }
+    });
+
+    document.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target.closest("input, textarea, select")) return;
+      const last = steps.length - 1;
+      const next = {
+        ArrowLeft: Math.max(0, chosen - 1),
+        ArrowRight: Math.min(last, chosen + 1),
+        Home: 0,
+        End: last,
+        g: steps.findIndex((at, slot) => slot > chosen && at.guidance.length > 0),
+      }[event.key];
+      const course = one("#course");
+      const here = event.target === course || event.target.closest(".step") || event.target === document.body;
+      if (next === undefined || next < 0 || !here) return;
+      if ((event.key === "Home" || event.key === "End") && event.target !== course) return;
+      event.preventDefault();
+      show(next, event.target.closest(".step") !== null);
+    });
+
+    const extend = async (more) => {
+      const before = more.dataset.more === "before";
+      const part = await fragment(`${address}/steps?after=${more.dataset.after}`);
+      const holder = more.closest(".more");
+      const nodes = [...part.children].filter(
+        (node) => node.matches(".step") || one(`[data-more="${more.dataset.more}"]`, node),
+      );
+      const place = before ? holder.nextElementSibling : null;
+      const anchor = before ? place : null;
+      const top = anchor?.getBoundingClientRect().top;
+      holder.remove();
+      adopt(nodes, place);
+      if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - top);
+      watch();
+    };
+
+    // The cross-hair follows the card that is being read.
+    const seen = new IntersectionObserver((entries) => {
+      if (!following) return;
+      const top = entries.find((entry) => entry.isIntersecting);
+      if (top) mark(slotOf(top.target.dataset.step));
+    }, { rootMargin: "-96px 0px -70% 0px" });
+    const watch = () => { for (const card of all(".step", transcript)) seen.observe(card); };
+
+    const refresh = async () => {
+      const held = steps[chosen]?.step;
+      const open = all("#live-part details").map((part) => part.open);
+      const part = await fragment(`${address}?fragment=1`);
+      one("#live-part").replaceChildren(...part.children);
+      all("#live-part details").forEach((details, at) => { details.open = open[at] ?? false; });
+      read();
+      if (held !== undefined) mark(slotOf(held));
+      const cards = all(".step", transcript);
+      const atEnd = !one('[data-more="after"]', transcript);
+      if (!atEnd) return;
+      // The newest card is drawn again: what was its reply is the next one's thought.
+      const last = cards.length ? Number(cards[cards.length - 1].dataset.step) : 0;
+      const news = await fragment(`${address}/steps?after=${last - 1}`);
+      cards[cards.length - 1]?.remove();
+      adopt([...news.children].filter((node) => !one('[data-more="before"]', node)), null);
+      watch();
+    };
+
+    read();
+    watch();
+    const wanted = /^#step-(\d+)$/.exec(location.hash);
+    if (wanted) show(slotOf(wanted[1]), false);
+    addEventListener("resize", () => { if (chosen >= 0) mark(chosen); });
+    return { id: page.dataset.run, refresh };
+  })();
+
+  // ---- lists: the changing part is asked for again, at most so often
+  const list = async () => {
+    const place = one('#live-part[data-live="list"]');
+    const address = new URL(location.href);
+    address.searchParams.set("fragment", "1");
+    const before = new Map(all("[data-run]", place).map((row) => [row.dataset.run, row.dataset.key]));
+    const focused = document.activeElement?.closest?.("[data-run]")?.dataset.run;
+    const part = await fragment(address);
+    place.replaceChildren(...part.children);
+    for (const row of all("[data-run]", place)) {
+      if (before.get(row.dataset.run) !== row.dataset.key) row.classList.add("changed");
+      if (row.dataset.run === focused) one("a", row)?.focus();
+    }
+  };
+
+  const livePart = one("#live-part");
+  const light = one("#live");
+  if (!livePart || !light) return;
+  const PERIOD_MS = 1500;
+  let due = false;
+  let busy = false;
+  let last = 0;
+  const update = async () => {
+    if (!due || busy || document.hidden) return;
+    const wait = last + PERIOD_MS - performance.now();
+    if (wait > 0) { setTimeout(update, wait); return; }
+    due = false;
+    busy = true;
+    try { await (course ? course.refresh() : list()); } catch { tell("off", "live off"); }
+    last = performance.now();
+    busy = false;
+    if (due) update();
+  };
+  const tell = (state, text) => {
+    light.dataset.state = state;
+    one(".live-text", light).textContent = text;
+  };
+  const news = (event) => {
+    const told = event.data ? JSON.parse(event.data) : {};
+    if (course && told.run_id && told.run_id !== course.id) return;
+    due = true;
+    update();
+  };
+  const tenant = new URL(location.href).searchParams.get("tenant");
+  const events = new EventSource(`/api/events${tenant ? `?tenant=${encodeURIComponent(tenant)}` : ""}`);
+  let lost = false;
+  events.addEventListener("ready", () => {
+    tell("on", "live");
+    if (lost) { lost = false; due = true; update(); }
+  });
+  events.addEventListener("error", () => { lost = true; tell("off", "reconnecting"); });
+  for (const name of ["step", "outcome", "dropped"]) events.addEventListener(name, news);
+  document.addEventListener("visibilitychange", update);
+  addEventListener("pagehide", () => events.close());
+})();

@@ -1,0 +1,33 @@
+"""A step's texts, whole: for reading what the page only shows the beginning of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gateway.stores.records import InjectionRow, StepRow
+from gateway.visible import visible
+
+
+def step_text(step: StepRow, guidance: Sequence[InjectionRow]) -> str:
+    """Everything said at a step, under headings, harmless to look at."""
+    return visible("\n\n".join(f"=== {head}\n{text}" for head, text in _parts(step, guidance)))
+
+
+def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[str, str]]:
+    content = step.content
+    if content is not None:
+        if content.thought:
+            yield "thought", content.thought
+        if content.reasoning:
+            yield "reasoning", content.reasoning
+        for action in content.actions:
+            yield f"call of {action.name}", action.arguments
+            yield "error" if action.is_error else "result", action.observation
+    for row in guidance:
+        if row.step_index == step.step_index:
+            yield f"guidance ({row.source}, {row.placement or 'not placed'})", row.text
+    if content is not None:
+        if content.reply_text:
+            yield "reply", content.reply_text
+        for action in content.reply_actions:
+            yield f"next call of {action.name}", action.arguments

@@ -1,0 +1,207 @@
+"""A real Chromium, driven over its DevTools protocol; nothing but the binary is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_START_S = 60.0
+_WAIT_S = 30.0
+_POLL_S = 0.05
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)
+
+
+def chromium() -> str | None:
+    """Where Chromium is, None when there is none."""
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Tab:
+    """One page; collects what went wrong and what was asked of the network."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.problems: list[str] = []
+        self.requested: list[str] = []
+        self._socket = socket
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._loaded = asyncio.Event()
+        self._reader = asyncio.ensure_future(self._read())
+
+    async def start(self) -> None:
+        """Have the browser tell of everything."""
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            await self.send(f"{domain}.enable")
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._reader.cancel()
+        await self._socket.close()
+
+    async def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command and its result."""
+        self._number += 1
+        future = self._waiting[self._number] = asyncio.get_running_loop().create_future()
+        await self._socket.send_json({"id": self._number, "method": method, "params": params})
+        answer = await asyncio.wait_for(future, _WAIT_S)
+        assert "error" not in answer, answer
+        return dict(answer["result"])
+
+    async def open(self, url: str) -> None:
+        """Go to a page and wait until it is there."""
+        self._loaded.clear()
+        await self.send("Page.navigate", url=url)
+        await asyncio.wait_for(self._loaded.wait(), _WAIT_S)
+
+    async def js(self, expression: str) -> Any:
+        """The value of an expression in the page."""
+        result = await self.send(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    async def until(self, expression: str) -> Any:
+        """The value of an expression once it is true."""
+        async with asyncio.timeout(_WAIT_S):
+            # A page that is just being left answers nothing.
+            while True:
+                with contextlib.suppress(AssertionError):
+                    if value := await self.js(expression):
+                        return value
+                await asyncio.sleep(_POLL_S)
+
+    async def following(self, expression: str) -> None:
+        """Run an expression that leads to another page, and wait until that is there."""
+        self._loaded.clear()
+        await self.js(expression)
+        await asyncio.wait_for(self._loaded.wait(), _WAIT_S)
+
+    async def key(self, key: str) -> None:
+        """Press and release a key."""
+        text = {"text": key} if len(key) == 1 else {}
+        codes = {"ArrowRight": 39, "ArrowLeft": 37, "Enter": 13, "Tab": 9}
+        more = {"windowsVirtualKeyCode": codes[key]} if key in codes else {}
+        for kind in ("keyDown", "keyUp"):
+            await self.send(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                **more,
+                **(text if kind == "keyDown" else {}),
+            )
+
+    async def look(self, *, width: int, dark: bool = False, height: int = 900) -> None:
+        """Take on a size and a colour scheme."""
+        await self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.send("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def picture(self, path: Path, *, whole: bool = False) -> None:
+        """A screenshot of what is seen, or of the whole page."""
+        shot = await self.send(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
+        )
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def foreign(self, own: str) -> list[str]:
+        """What was asked of anybody but `own`."""
+        schemes = ("http", "https", "ws", "wss")
+        parts = [(url, urlsplit(url)) for url in self.requested]
+        wanted = urlsplit(own).netloc
+        return [url for url, part in parts if part.scheme in schemes and part.netloc != wanted]
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            if message.type is aiohttp.WSMsgType.TEXT:
+                self._take(json.loads(message.data))
+
+    def _take(self, news: dict[str, Any]) -> None:
+        if "id" in news:
+            future = self._waiting.pop(news["id"])
+            if not future.done():
+                future.set_result(news)
+            return
+        params = news.get("params", {})
+        match news["method"]:
+            case "Page.loadEventFired":
+                self._loaded.set()
+            case "Network.requestWillBeSent":
+                self.requested.append(params["request"]["url"])
+            case "Runtime.exceptionThrown":
+                self.problems.append(json.dumps(params["exceptionDetails"])[:500])
+            case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):
+                self.problems.append(json.dumps(params["args"])[:500])
+            case "Log.entryAdded" if params["entry"]["level"] in ("error", "warning"):
+                self.problems.append(json.dumps(params["entry"])[:500])
+
+
+@contextlib.asynccontextmanager
+async def browser(profile: Path) -> AsyncIterator[Tab]:
+    """A tab of a fresh browser that keeps everything in `profile` and talks to nobody."""
+    binary = chromium()
+    assert binary is not None
+    process = await asyncio.create_subprocess_exec(
+        binary,
+        *_FLAGS,
+        f"--user-data-dir={profile}",
+        "about:blank",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        port = await asyncio.wait_for(_port(process), _START_S)
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+                pages = [page for page in await answer.json() if page["type"] == "page"]
+            address = pages[0]["webSocketDebuggerUrl"]
+            async with session.ws_connect(address, max_msg_size=0) as socket:
+                tab = Tab(socket)
+                await tab.start()
+                try:
+                    yield tab
+                finally:
+                    await tab.close()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def _port(process: asyncio.subprocess.Process) -> str:
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if found := re.search(rb"DevTools listening on ws://[^:]+:(\d+)/", line):
+            return found[1].decode()
+    raise RuntimeError("the browser did not start")
