@@ -126,6 +126,8 @@ def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
         return dict(value)
     out = {}
     for k, v in value.items():
+        if isinstance(k, bool) and args[0] is str:
+            k = "on" if k else "off"  # as with values: YAML 1.1 reads the bare words as booleans
         key = convert(args[0], k, join(path, str(k)))
         out[key] = convert(args[1], v, join(path, str(k)))
     return out

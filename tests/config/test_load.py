@@ -1,0 +1,272 @@
+"""Settings: defaults, file, environment; every refusal names its key and what would be right."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.config import (
+    DEFAULT_FILE,
+    OPENAI_API_BASE,
+    Secret,
+    Settings,
+    load_settings,
+    read_file,
+    settings_from_dict,
+)
+from gateway.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_any_configuration_there_are_defaults() -> None:
+    """No file, no variable: the gateway runs on loopback in front of the OpenAI API."""
+    settings = load_settings(env={})
+    assert settings == Settings()
+    assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
+    assert settings.default_upstream.api_base == OPENAI_API_BASE
+
+
+def test_the_file_in_the_directory_is_read(tmp_path: Path) -> None:
+    """`config.yaml` of the current directory, unless another is named."""
+    (tmp_path / DEFAULT_FILE).write_text("server: {port: 9001}")
+    (tmp_path / "other.yaml").write_text("server: {port: 9002}")
+    assert load_settings(env={}).server.port == 9001
+    assert load_settings(env={"GATEWAY_CONFIG": "other.yaml"}).server.port == 9002
+    assert load_settings(tmp_path / "other.yaml", {}).server.port == 9002
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "server:\n", "model_list:\n"])
+def test_empty_files_and_sections_mean_defaults(tmp_path: Path, text: str) -> None:
+    """A section without values is as good as none."""
+    (tmp_path / DEFAULT_FILE).write_text(text)
+    if "model_list" in text:
+        with pytest.raises(ConfigError, match="model_list: expected a list"):
+            load_settings(env={})
+    else:
+        assert load_settings(env={}) == Settings()
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    """`GATEWAY_SECTION__KEY` sets one key and leaves its neighbours alone."""
+    (tmp_path / DEFAULT_FILE).write_text("server: {port: 9001, host: '::1'}")
+    env = {
+        "GATEWAY_SERVER__PORT": "9100",
+        "GATEWAY_TIMEOUTS__IDLE_S": "2.5",
+        "GATEWAY_ETRACES__ENABLED": "off",
+        "GATEWAY_STEERING__MODE": "shadow",
+        "GATEWAY_AUTH__GATEWAY_KEYS__TEAM": "gw-1",
+        "GATEWAY_OTHER": "not a setting",
+    }
+    settings = load_settings(env=env)
+    assert (settings.server.port, settings.server.host) == (9100, "::1")
+    assert settings.timeouts.idle_s == 2.5
+    assert settings.etraces.enabled is False
+    assert settings.steering.mode == "shadow"
+    assert settings.auth.gateway_keys == {"team": "gw-1"}
+
+
+def test_the_usual_base_url_is_the_upstream() -> None:
+    """`OPENAI_BASE_URL` names the provider, unless the config does."""
+    env = {"OPENAI_BASE_URL": "http://127.0.0.1:1234/v1"}
+    assert load_settings(env=env).default_upstream.api_base == "http://127.0.0.1:1234/v1"
+    own = {"default_upstream": {"api_base": "http://own/v1"}}
+    assert settings_from_dict(own, env).default_upstream.api_base == "http://own/v1"
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"sever": {}}, r"sever: unknown key; did you mean 'server'\?"),
+    ({"server": {"prot": 1}}, r"server\.prot: unknown key; did you mean 'port'\?"),
+    ({"server": {"zzzz": 1}}, r"server\.zzzz: unknown key; known: drain_s, host"),
+    ({"server": {"port": "many"}}, r"server\.port: expected a whole number, got str 'many'"),
+    ({"server": {"port": 1.5}}, r"server\.port: expected a whole number"),
+    ({"server": {"port": True}}, r"server\.port: expected a whole number, got bool"),
+    ({"server": {"port": 70000}}, r"server\.port: must be 0 to 65535"),
+    ({"server": {"port": None}}, r"server\.port: expected a whole number, got nothing"),
+    ({"server": {"max_body_mb": 0}}, r"server\.max_body_mb: must be above 0"),
+    ({"server": {"drain_s": -1}}, r"server\.drain_s: must be at least 0"),
+    ({"server": {"drain_s": float("nan")}}, r"server\.drain_s: expected a number"),
+    ({"server": [1]}, r"server: expected a mapping, got list"),
+    ({"logging": {"level": "inof"}}, r"logging\.level: 'inof' is not one of .*did you mean 'info'"),
+    ({"timeouts": {"idle_s": "long"}}, r"timeouts\.idle_s: expected a number"),
+    ({"default_upstream": {"api_base": "api.openai.com"}}, r"default_upstream\.api_base: .*URL"),
+    ({"default_upstream": {"api_base": "ftp://x/v1"}}, r"default_upstream\.api_base: .*URL"),
+    ({"default_upstream": {"api_base": "http://a b/v1"}}, r"default_upstream\.api_base: .*URL"),
+    ({"default_upstream": {"api_base": "http://a/\n"}}, r"default_upstream\.api_base: .*URL"),
+    ({"default_upstream": {"api_base": "http://[::1/v1"}}, r"default_upstream\.api_base: .*IPv6"),
+    ({"default_upstream": {"api_base": "http://a:99999/v1"}}, r"default_upstream\.api_base: .*ort"),
+    ({"model_list": {"a": 1}}, r"model_list: expected a list, got dict"),
+    ({"model_list": [{"model_name": "a"}]}, r"model_list\[0\]\.litellm_params: required"),
+    (
+        {"model_list": [{"litellm_params": {"model": "a"}}]},
+        r"model_list\[0\]\.model_name: required",
+    ),
+    (
+        {"model_list": [{"model_name": "a", "litellm_params": {}}]},
+        r"model_list\[0\]\.litellm_params\.model: required",
+    ),
+    (
+        {"model_list": [{"model_name": "a", "litellm_params": {"model": "x", "api_base": "no"}}]},
+        r"model_list\[0\]\.litellm_params\.api_base: 'no' is not",
+    ),
+    (
+        {"model_list": [{"model_name": "a", "litellm_params": {"model": "x"}, "lan": "auto"}]},
+        r"model_list\[0\]\.lan: unknown key; did you mean 'lane'\?",
+    ),
+    ({"router": {"allowed_fails": 0}}, r"router\.allowed_fails: must be at least 1"),
+    ({"router": {"fallbacks": [["a"]]}}, r"router\.fallbacks\[0\]: expected a mapping"),
+    ({"router": {"fallbacks": [{"a": "b"}]}}, r"router\.fallbacks\[0\]\.a: expected a list"),
+    ({"fsm": {"fast_threshold": 2}}, r"fsm\.fast_threshold: "),
+    ({"fsm": {"fast_threshold": 0.7}}, r"fsm\.fast_threshold: .*not below"),
+    ({"model_routing": {"FASTER": "x"}}, r"model_routing\.FASTER: not one of FAST"),
+    ({"experiment": {"arms": {"on": -1}}}, r"experiment\.arms\.on: must be 0 or more"),
+]
+
+
+@pytest.mark.parametrize(("raw", "says"), REFUSED, ids=[str(raw)[:60] for raw, _ in REFUSED])
+def test_what_is_wrong_is_refused_with_its_path(raw: dict[str, Any], says: str) -> None:
+    """The message begins with the key path, and helps."""
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        settings_from_dict(raw)
+
+
+def test_the_environment_is_as_strict() -> None:
+    """A misspelt variable is refused like a misspelt key."""
+    with pytest.raises(ConfigError, match=r"^server\.prot: unknown key; did you mean 'port'"):
+        settings_from_dict({}, {"GATEWAY_SERVER__PROT": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("server: {port: 1", r"config\.yaml, line 1, column \d+: "),
+        ("a: 1\n b: 2", r"config\.yaml, line 2, column 3: "),
+        ("- 1", r"config\.yaml: expected a mapping at the top, got list"),
+        ("a: *b", r"config\.yaml, line 1, column 4: found undefined alias"),
+        ("a: !!python/object:os.system {}", r"config\.yaml, line 1, column 4: could not determine"),
+    ],
+)
+def test_broken_yaml_names_file_and_place(text: str, says: str) -> None:
+    """Whoever edits the file is told where to look."""
+    Path(DEFAULT_FILE).write_text(text)
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        load_settings(env={})
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_a_file_that_cannot_be_read(name: str) -> None:
+    """A named file has to be there."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(name, {})
+    Path("latin.yaml").write_bytes(b"a: caf\xe9")
+    with pytest.raises(ConfigError, match=r"latin\.yaml: cannot be read"):
+        read_file("latin.yaml")
+
+
+def test_words_that_yaml_takes_for_booleans() -> None:
+    """`mode: on` without quotes means the word."""
+    Path(DEFAULT_FILE).write_text("steering: {mode: off}\nexperiment: {arms: {on: 1, off: 3}}")
+    settings = load_settings(env={})
+    assert settings.steering.mode == "off"
+    assert settings.experiment.arms == {"on": 1, "off": 3}
+
+
+def test_references_are_resolved_anywhere() -> None:
+    """All three forms, in nested values and within text."""
+    env = {"HOST": "api.example.com", "KEY": "sk-1", "EMPTY": ""}
+    params = {
+        "model": "openai/x",
+        "api_base": "https://${HOST}/v1",
+        "api_key": "os.environ/KEY",
+        "extra_headers": {"X-A": "${MISSING:-fallback}", "X-B": "${EMPTY}", "X-C": "$HOME ${}"},
+    }
+    raw = {"model_list": [{"model_name": "m", "litellm_params": params}]}
+    (deployment,) = settings_from_dict(raw, env).model_list
+    assert deployment.litellm_params["api_base"] == "https://api.example.com/v1"
+    assert deployment.litellm_params["api_key"] == "sk-1"
+    headers = deployment.litellm_params["extra_headers"]
+    assert headers == {"X-A": "fallback", "X-B": "", "X-C": "$HOME ${}"}
+
+
+@pytest.mark.parametrize("reference", ["os.environ/NOPE", "${NOPE}"])
+def test_a_missing_variable_is_named(reference: str) -> None:
+    """A reference to nothing is an error, with its path."""
+    with pytest.raises(ConfigError, match=r"^auth\.admin_key: environment variable 'NOPE' is not"):
+        settings_from_dict({"auth": {"admin_key": reference}})
+
+
+def test_secrets_do_not_show_themselves() -> None:
+    """No key is in the representation of the settings, wherever it stands."""
+    raw = {
+        "default_upstream": {"api_key": "hush-1"},
+        "auth": {"admin_key": "hush-2", "gateway_keys": {"t": "hush-3"}},
+        "embedding": {"api_key": "hush-4"},
+        "model_list": [
+            {
+                "model_name": "m",
+                "litellm_params": {
+                    "model": "bedrock/x",
+                    "api_key": "hush-5",
+                    "aws_secret_access_key": "hush-6",
+                    "vertex_credentials": "hush-7",
+                    "azure_ad_token": "hush-8",
+                },
+            }
+        ],
+    }
+    settings = settings_from_dict(raw)
+    assert "hush" not in repr(settings)
+    assert settings.default_upstream.api_key == "hush-1"
+    assert isinstance(settings.model_list[0].litellm_params["api_key"], Secret)
+
+
+def test_settings_cannot_be_changed() -> None:
+    """What requests in flight see stays as it was."""
+    with pytest.raises(AttributeError):
+        Settings().server.port = 1  # type: ignore[misc]
+
+
+def test_the_given_mapping_is_left_alone() -> None:
+    """Reading settings does not write into what they are read from."""
+    raw: dict[str, Any] = {
+        "auth": {},
+        "router": {},
+        "default_upstream": {},
+        "general_settings": {"master_key": "k"},
+        "router_settings": {"num_retries": 4},
+    }
+    before = repr(raw)
+    settings_from_dict(raw, {"OPENAI_BASE_URL": "http://x/v1", "GATEWAY_ROUTER__BACKOFF_S": "1"})
+    assert repr(raw) == before
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+SECTIONS = ["server", "timeouts", "default_upstream", "model_list", "router", "auth", "fsm"]
+SECTIONS += ["monitors", "experiment", "router_settings", "general_settings", "litellm_settings"]
+KEYS = ["port", "host", "api_base", "api_key", "fallbacks", "gateway_keys", "weights", "arms"]
+KEYS += ["model_name", "litellm_params", "master_key", "num_retries", "default_fallbacks"]
+
+
+@settings(max_examples=40)
+@given(
+    st.dictionaries(
+        st.sampled_from(SECTIONS),
+        anything | st.dictionaries(st.sampled_from(KEYS), anything) | st.lists(anything),
+    )
+)
+def test_whatever_is_in_a_file_it_loads_or_is_refused(raw: dict[str, Any]) -> None:
+    """No value leads to anything but settings or a ConfigError."""
+    with contextlib.suppress(ConfigError):
+        settings_from_dict(raw, {})
