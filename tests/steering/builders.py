@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.steering.difficulty import DifficultySettings
+from gateway.steering.monitors import MonitorSettings, Readings, evaluate
+from gateway.steering.policy import Policy
 from gateway.steering.steps import Action, Step
 
 Message = dict[str, Any]
@@ -41,3 +44,21 @@ def acts(name: str = "bash", *, thought: str = "", observation: str = "", **more
 def thinks(thought: str) -> Step:
     """A step without a call."""
     return Step(index=0, thought=thought)
+
+
+def reference(**values: Any) -> MonitorSettings:
+    """Monitor settings of suite `reference`."""
+    return MonitorSettings(suite="reference", **values)
+
+
+def evaluate_reference(steps: Any, settings: MonitorSettings | None = None) -> Readings:
+    """The readings of suite `reference`."""
+    return evaluate(steps, settings or reference())
+
+
+REFERENCE = Policy(
+    difficulty=DifficultySettings(scorer="heuristic"),
+    monitors=reference(),
+    run_boundary="final_answer",
+)
+"""The reference's own scorer, monitors and run boundary."""

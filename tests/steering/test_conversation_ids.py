@@ -315,7 +315,10 @@ def test_identify_never_raises(headers: dict[str, str], body: dict[str, Any]) ->
         ({"id_headers": ("x a",)}, "id_headers: 'x a' is no header name"),
         ({"id_headers": (1,)}, "id_headers: 1 is no header name"),
         ({"id_headers": ("Authorization",)}, "id_headers: 'Authorization' does not name"),
-        ({"run_boundary": "sometimes"}, "run_boundary: must be final_answer or never"),
+        (
+            {"run_boundary": "sometimes"},
+            "run_boundary: must be one of settled_answer, final_answer, never",
+        ),
         ({"fingerprint": "yes"}, "fingerprint: must be true or false"),
     ],
 )

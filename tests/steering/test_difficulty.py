@@ -135,7 +135,7 @@ def test_any_text_scores_within_the_range(thought: str) -> None:
 
 def test_the_heuristic_scorer_reads_the_thought_alone() -> None:
     """No observation, no action, no history: equal thoughts score alike."""
-    scorer = make_scorer(DifficultySettings())
+    scorer = make_scorer(DifficultySettings(scorer="heuristic"))
     assert isinstance(scorer, HeuristicScorer)
     with_error = acts("bash", thought="maybe", observation="Traceback: error")
     assert scorer.push(with_error) == scorer.push(thinks("maybe")) == heuristic_score("maybe")
@@ -145,6 +145,9 @@ def test_the_calibrated_scorer_is_loaded_on_demand(monkeypatch: pytest.MonkeyPat
     """`calibrated` comes from its own module, one instance per run."""
 
     class CalibratedScorer:
+        def __init__(self, calibration: Any) -> None:
+            assert calibration is None
+
         def push(self, step: Any) -> float:
             return 0.25
 

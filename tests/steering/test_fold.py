@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +18,10 @@ from gateway.steering.fsm import FSMSettings, FSMState
 from gateway.steering.monitors import evaluate
 from gateway.steering.policy import Policy
 from gateway.steering.steps import Step, extract
-from tests.steering.builders import acts, assistant, call, system, thinks, tool, user
+from tests.steering.builders import REFERENCE, acts, assistant, call, system, thinks, tool, user
 
-POLICY = Policy()
-ENDLESS = Policy(run_boundary="never")
+POLICY = REFERENCE
+ENDLESS = replace(REFERENCE, run_boundary="never")
 
 
 class Scripted:
@@ -112,7 +113,7 @@ class TestRunFold:
     def test_what_is_carried_goes_on_in_another_run_fold(self, scores: list[float]) -> None:
         """State, step count and the tail of the history that transitions can depend on."""
         scores += [0.7] * 12
-        policy = Policy(fsm=FSMSettings(fast_window=1, slow_window=3, skip_window=2))
+        policy = replace(REFERENCE, fsm=FSMSettings(fast_window=1, slow_window=3, skip_window=2))
         run = RunFold(policy, base=Carried(run=2))
         for _ in range(5):
             run.push(acts("ls"))
@@ -411,3 +412,29 @@ def test_every_step_is_scored_once_or_was_a_final_answer(messages: list[Any]) ->
     waiting = bool(unscored) and unscored[-1].index == len(steps) - 1
     assert all(not step.actions for step in unscored)
     assert len(unscored) in (len(fold.runs) - 1, len(fold.runs) - 1 + waiting)
+
+
+class TestSettledAnswer:
+    """The default boundary: a reply without a call ends the run unless it asks the user."""
+
+    def test_a_question_keeps_the_run_open(self) -> None:
+        """A dialogue that waits for an answer is one task."""
+        fold = ConversationFold(Policy())
+        fold.extend(
+            [user("help"), assistant("Which order is it?"), user("number 5"), assistant("x")]
+        )
+        assert len(fold.runs) == 1
+        assert fold.current.steps >= 1
+
+    def test_a_closing_reply_ends_the_run(self) -> None:
+        """What comes after a settled answer is the next run, with a fresh state."""
+        fold = ConversationFold(Policy())
+        fold.extend([user("help"), assistant("It is done."), user("now another thing")])
+        assert [run.state for run in fold.runs] == [FSMState.END, FSMState.INIT]
+
+    def test_a_reply_is_judged_before_the_user_answers(self) -> None:
+        """The end of a run can be told from the reply alone."""
+        fold = ConversationFold(Policy())
+        fold.extend([user("help")])
+        assert fold.peek_final(assistant("It is done."))
+        assert not fold.peek_final(assistant("Which order is it?"))

@@ -21,7 +21,7 @@ from gateway.steering.policy import Policy
     "other",
     [
         Policy(fsm=FSMSettings(slow_window=4)),
-        Policy(difficulty=DifficultySettings(scorer="calibrated")),
+        Policy(difficulty=DifficultySettings(scorer="heuristic")),
         Policy(monitors=MonitorSettings(weights={"streak": 0.3})),
         Policy(monitors=MonitorSettings(monitors=())),
         Policy(run_boundary="never"),
@@ -65,7 +65,9 @@ def test_the_digest_takes_values_of_any_plain_kind() -> None:
 
 def test_an_unknown_run_boundary_is_refused() -> None:
     """The message names the field and what is known."""
-    with pytest.raises(ValueError, match="run_boundary: 'idle' is none of final_answer, never"):
+    with pytest.raises(
+        ValueError, match="run_boundary: 'idle' is none of settled_answer, final_answer, never"
+    ):
         Policy(run_boundary="idle")  # type: ignore[arg-type]
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
-from gateway.steering.policy import Policy
 from gateway.steering.records import (
     ETrace,
     StepAssessment,
@@ -20,11 +19,11 @@ from gateway.steering.records import (
     trace_state,
 )
 from gateway.steering.steps import Action, Step
-from tests.steering.builders import acts, thinks
+from tests.steering.builders import REFERENCE, acts, thinks
 
 
 def outcomes(*steps: Step) -> list[StepOutcome]:
-    run = RunFold(Policy())
+    run = RunFold(REFERENCE)
     return [run.push(step) for step in steps]
 
 

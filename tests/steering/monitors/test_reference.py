@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.steering.monitors import MONITORS, MonitorSettings, evaluate, make_suite
+from gateway.steering.monitors import MONITORS, make_suite
 from gateway.steering.monitors.reference.edit_revert import EDIT_TOOLS, edited_path
 from gateway.steering.monitors.reference.hedge import PHRASES
 from gateway.steering.monitors.reference.test_repeat import failure_signature
 from gateway.steering.steps import Action, Step, steps_from_records
-from tests.steering.builders import acts, thinks
+from tests.steering.builders import acts, evaluate_reference, reference, thinks
 from tests.steering.monitors import direct
 
 TEMP = "/tmp/"  # noqa: S108 - the text of a failure, no file
 
 
 def score(name: str, *steps: Step | dict[str, Any]) -> float:
-    return evaluate(steps).scores[name]
+    return evaluate_reference(steps).scores[name]
 
 
 def calls(*names: str) -> list[Step]:
@@ -39,8 +39,8 @@ class TestStreak:
 
     def test_it_fires_at_three_equal_calls(self) -> None:
         """Score 0.6 and more: 3 or more consecutive identical actions."""
-        assert "streak" not in evaluate(calls("cat", "cat")).fired
-        assert "streak" in evaluate(calls("cat", "cat", "cat")).fired
+        assert "streak" not in evaluate_reference(calls("cat", "cat")).fired
+        assert "streak" in evaluate_reference(calls("cat", "cat", "cat")).fired
 
     def test_only_the_newest_run_counts(self) -> None:
         """Walking back from the end stops at another tool."""
@@ -72,8 +72,8 @@ class TestCallCount:
     def test_it_fires_at_the_twelfth_call_for_ever(self) -> None:
         """12 or more tool calls; thoughts do not count."""
         rotation = calls(*["read", "edit", "check"] * 4)
-        assert "call_count" not in evaluate([*rotation[:11], thinks("x")]).fired
-        assert "call_count" in evaluate([*rotation, thinks("x")]).fired
+        assert "call_count" not in evaluate_reference([*rotation[:11], thinks("x")]).fired
+        assert "call_count" in evaluate_reference([*rotation, thinks("x")]).fired
 
 
 class TestEditRevert:
@@ -104,7 +104,7 @@ class TestEditRevert:
     def test_one_failed_cycle_gives_half_and_does_not_fire(self) -> None:
         """C17: edit, error, edit of the same file: 0.5."""
         first = acts("edit", arguments="src/a.py one", observation="SyntaxError: error")
-        readings = evaluate([first, acts("edit", arguments="src/a.py two")])
+        readings = evaluate_reference([first, acts("edit", arguments="src/a.py two")])
         assert readings.scores["edit_revert"] == 0.5
         assert readings.fired == ()
 
@@ -279,8 +279,8 @@ class TestDiversity:
 
     def test_a_tail_shorter_than_the_window_scores_nothing(self) -> None:
         """Only possible when the minimum is set below the window."""
-        few = MonitorSettings(diversity_min_total=1)
-        assert evaluate(calls("a", "a"), few).scores["diversity"] == 0
+        few = reference(diversity_min_total=1)
+        assert evaluate_reference(calls("a", "a"), few).scores["diversity"] == 0
 
 
 class TestHedge:
@@ -323,7 +323,7 @@ class TestHedge:
 
     def test_a_short_run_scores_hedges_per_word(self) -> None:
         """Fewer than four thoughts: one hedge in five words is 0.8, and fires (C20)."""
-        readings = evaluate([thinks("maybe this is the file")])
+        readings = evaluate_reference([thinks("maybe this is the file")])
         assert readings.scores["hedge"] == 0.8
         assert readings.fired == ("hedge",)
 
@@ -394,7 +394,7 @@ _RECORDS = st.fixed_dictionaries(
 @given(st.lists(_RECORDS, max_size=26))
 def test_the_suite_equals_the_formulas(trace: list[dict[str, Any]]) -> None:
     """After each push the incremental scores are those of the whole-trace formulas."""
-    suite = make_suite(MonitorSettings())
+    suite = make_suite(reference())
     for count, step in enumerate(steps_from_records(trace), start=1):
         suite.push(step)
         expected = {name: direct.DIRECT[name](trace[:count]) for name in MONITORS}
@@ -404,7 +404,7 @@ def test_the_suite_equals_the_formulas(trace: list[dict[str, Any]]) -> None:
 @given(st.lists(_RECORDS, max_size=12))
 def test_scores_and_evidence_go_together(trace: list[dict[str, Any]]) -> None:
     """Scores lie in [0, 1]; exactly those above 0 come with a short reason."""
-    readings = evaluate(trace)
+    readings = evaluate_reference(trace)
     assert all(0.0 <= value <= 1.0 for value in readings.scores.values())
     assert set(readings.evidence) == {name for name, value in readings.scores.items() if value > 0}
     assert all(len(reason) < 160 for reason in readings.evidence.values())

@@ -18,17 +18,16 @@ from gateway.steering.monitors import (
     MonitorSettings,
     Readings,
     combine,
-    evaluate,
     make_suite,
 )
 from gateway.steering.monitors.reference import ReferenceSuite
-from tests.steering.builders import acts, thinks
+from tests.steering.builders import acts, evaluate_reference, reference, thinks
 
 SCORES = st.fixed_dictionaries({name: st.floats(0, 1) for name in MONITORS})
 
 
 def combined(scores: dict[str, float], settings: MonitorSettings | None = None) -> Readings:
-    settings = settings or MonitorSettings()
+    settings = settings or reference()
     full = {name: scores.get(name, 0.0) for name in MONITORS}
     weights, fire = settings.resolved_weights(), settings.fire_threshold
     return combine(full, {}, weights=weights, fire_threshold=fire)
@@ -44,12 +43,12 @@ def test_the_six_monitors_and_their_order() -> None:
         "diversity",
         "hedge",
     )
-    assert tuple(evaluate([]).scores) == MONITORS
+    assert tuple(evaluate_reference([]).scores) == MONITORS
 
 
 def test_the_composite_is_the_weighted_sum() -> None:
     """0.35 x streak + 0.15 x call_count + edit_revert + test_repeat, + 0.10 x diversity, hedge."""
-    weights = MonitorSettings().resolved_weights()
+    weights = reference().resolved_weights()
     assert weights == dict(zip(MONITORS, (0.35, 0.15, 0.15, 0.15, 0.10, 0.10), strict=True))
     assert combined(dict.fromkeys(MONITORS, 1.0)).composite == 1.0
     assert combined({"streak": 1.0, "hedge": 0.5}).composite == 0.4
@@ -65,17 +64,17 @@ def test_the_composite_is_the_weighted_sum() -> None:
 )
 def test_the_built_in_profiles(profile: str, weights: tuple[float, ...]) -> None:
     """C16: coding as the monitors page, pr_review and qa from the second generation."""
-    settings = MonitorSettings(profile=profile)
+    settings = reference(profile=profile)
     assert settings.resolved_weights() == dict(zip(MONITORS, weights, strict=True))
 
 
 def test_useful_numbers() -> None:
     """Two equal calls give at least 0.155, three 0.2325; eight shell calls 0.51; rotation 0.09."""
-    assert evaluate([acts("x"), acts("x")]).composite == 0.155
-    assert evaluate([acts("x")] * 3).composite == 0.2325
-    shell = evaluate([acts("bash", observation="plain")] * 8)
+    assert evaluate_reference([acts("x"), acts("x")]).composite == 0.155
+    assert evaluate_reference([acts("x")] * 3).composite == 0.2325
+    shell = evaluate_reference([acts("bash", observation="plain")] * 8)
     assert (shell.composite, shell.scores["streak"], shell.scores["diversity"]) == (0.51, 1, 1)
-    rotation = evaluate([acts(name) for name in ("read", "edit", "check")] * 4)
+    rotation = evaluate_reference([acts(name) for name in ("read", "edit", "check")] * 4)
     assert (rotation.composite, rotation.fired) == (0.09, ("call_count",))
 
 
@@ -108,14 +107,14 @@ def test_the_failure_type_is_the_label_of_the_worst_weighted_fired_monitor() -> 
 
 def test_a_fired_monitor_of_weight_zero_still_names_the_failure() -> None:
     """With nothing else fired its label is all there is to say."""
-    settings = MonitorSettings(profile="pr_review")
+    settings = reference(profile="pr_review")
     assert combined({"test_repeat": 1.0}, settings).failure_type == "test_repeat"
 
 
 @given(SCORES, st.sampled_from(sorted(PROFILES)))
 def test_readings_follow_from_the_scores(scores: dict[str, float], profile: str) -> None:
     """The composite stays in [0, 1] under every profile; a failure type means something fired."""
-    readings = combined(scores, MonitorSettings(profile=profile))
+    readings = combined(scores, reference(profile=profile))
     assert 0.0 <= readings.composite <= 1.0001
     assert (readings.failure_type is None) == (not readings.fired)
     assert readings.fired == tuple(name for name in MONITORS if scores[name] >= 0.6)
@@ -123,32 +122,30 @@ def test_readings_follow_from_the_scores(scores: dict[str, float], profile: str)
 
 def test_overrides_come_last_and_are_clamped() -> None:
     """Defaults <- profile <- overrides; negatives become 0, each weight at most 1."""
-    settings = MonitorSettings(profile="qa", weights={"streak": 7, "hedge": -1})
+    settings = reference(profile="qa", weights={"streak": 7, "hedge": -1})
     weights = settings.resolved_weights()
     assert (weights["streak"], weights["hedge"], weights["diversity"]) == (1.0, 0.0, 0.15)
 
 
 def test_an_own_profile_keeps_default_weights_it_does_not_name() -> None:
     """Custom profiles live beside the built-in ones."""
-    settings = MonitorSettings(profile="mine", profiles={"mine": {"streak": 0.5}})
+    settings = reference(profile="mine", profiles={"mine": {"streak": 0.5}})
     assert settings.resolved_weights() == {**PROFILES["coding"], "streak": 0.5}
 
 
 def test_only_listed_monitors_run() -> None:
     """C34: `monitors` is an allowlist; the others are neither scored nor weighed."""
-    settings = MonitorSettings(monitors=("hedge", "streak"))
-    readings = evaluate([acts("bash", thought="never mind")] * 9, settings)
+    settings = reference(monitors=("hedge", "streak"))
+    readings = evaluate_reference([acts("bash", thought="never mind")] * 9, settings)
     assert readings.scores == {"streak": 1.0, "hedge": 1.0}
     assert readings.composite == 0.45
-    assert evaluate([acts("bash")], MonitorSettings(monitors=())).scores == {}
+    assert evaluate_reference([acts("bash")], reference(monitors=())).scores == {}
 
 
 def test_the_parameters_of_the_monitors_can_be_set() -> None:
     """cap 5, budget 20, window 5 and minimum 8 are defaults."""
-    settings = MonitorSettings(
-        streak_cap=2, call_budget=4, diversity_window=2, diversity_min_total=2
-    )
-    scores = evaluate([acts("a"), acts("a")], settings).scores
+    settings = reference(streak_cap=2, call_budget=4, diversity_window=2, diversity_min_total=2)
+    scores = evaluate_reference([acts("a"), acts("a")], settings).scores
     assert (scores["streak"], scores["call_count"], scores["diversity"]) == (1.0, 0.5, 1.0)
 
 
@@ -173,14 +170,14 @@ def test_the_parameters_of_the_monitors_can_be_set() -> None:
 def test_bad_settings_are_refused_by_field(values: dict[str, Any], message: str) -> None:
     """Unknown names and values out of range never load, and the message says where."""
     with pytest.raises(ValueError, match=message):
-        MonitorSettings(**values)
+        MonitorSettings(**{"suite": "reference", **values})
 
 
 def test_evaluate_takes_plain_records_and_steps_alike() -> None:
     """Step records are accepted as mappings, mixed with steps (C14: one implementation)."""
     record = {"action": "bash", "action_input": None, "thought": "maybe", "observation": 5}
-    mixed = evaluate([record, acts("bash", thought="maybe")])
-    assert mixed == evaluate([acts("bash", thought="maybe")] * 2)
+    mixed = evaluate_reference([record, acts("bash", thought="maybe")])
+    assert mixed == evaluate_reference([acts("bash", thought="maybe")] * 2)
 
 
 def test_an_unreadable_input_counts_as_empty_text() -> None:
@@ -189,12 +186,17 @@ def test_an_unreadable_input_counts_as_empty_text() -> None:
         {"action": "edit", "action_input": {"path": "a.py", "new": str(i)}, "is_error": True}
         for i in range(3)
     ]
-    assert evaluate(edits).scores["edit_revert"] == 0.0
+    assert evaluate_reference(edits).scores["edit_revert"] == 0.0
 
 
-def test_the_reference_suite_is_the_default() -> None:
-    """`make_suite` gives a fresh instance each time."""
-    first, second = make_suite(MonitorSettings()), make_suite(MonitorSettings())
+def test_the_robust_suite_is_the_default() -> None:
+    """It raises six times fewer alarms on successful runs (docs/evidence.md)."""
+    assert MonitorSettings().suite == "robust"
+
+
+def test_a_suite_is_made_afresh_each_time() -> None:
+    """Two runs share nothing."""
+    first, second = make_suite(reference()), make_suite(reference())
     assert isinstance(first, ReferenceSuite)
     first.push(thinks("never mind"))
     assert second.readings().scores["hedge"] == 0
