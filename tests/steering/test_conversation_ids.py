@@ -317,7 +317,7 @@ def test_identify_never_raises(headers: dict[str, str], body: dict[str, Any]) ->
         ({"id_headers": ("Authorization",)}, "id_headers: 'Authorization' does not name"),
         (
             {"run_boundary": "sometimes"},
-            "run_boundary: must be one of settled_answer, final_answer, never",
+            "run_boundary: must be one of settled_answer, ",
         ),
         ({"fingerprint": "yes"}, "fingerprint: must be true or false"),
     ],

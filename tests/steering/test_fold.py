@@ -15,10 +15,19 @@ from gateway.steering import fold as fold_module
 from gateway.steering.difficulty import heuristic_score
 from gateway.steering.fold import Carried, ConversationFold, RunFold, StepOutcome
 from gateway.steering.fsm import FSMSettings, FSMState
-from gateway.steering.monitors import evaluate
 from gateway.steering.policy import Policy
 from gateway.steering.steps import Step, extract
-from tests.steering.builders import REFERENCE, acts, assistant, call, system, thinks, tool, user
+from tests.steering.builders import (
+    REFERENCE,
+    acts,
+    assistant,
+    call,
+    evaluate_reference,
+    system,
+    thinks,
+    tool,
+    user,
+)
 
 POLICY = REFERENCE
 ENDLESS = replace(REFERENCE, run_boundary="never")
@@ -74,7 +83,9 @@ class TestRunFold:
         """The monitors see every step up to now."""
         run, steps = RunFold(POLICY), [acts("ls")] * 4
         outcomes = [run.push(step) for step in steps]
-        assert [o.readings for o in outcomes] == [evaluate(steps[:n]) for n in range(1, 5)]
+        assert [o.readings for o in outcomes] == [
+            evaluate_reference(steps[:n]) for n in range(1, 5)
+        ]
         assert list(run.outcomes) == outcomes
 
     @pytest.mark.parametrize(
@@ -108,7 +119,7 @@ class TestRunFold:
         run.restart_windows()
         outcome = run.push(acts("ls"))
         assert (outcome.index, outcome.state) == (5, FSMState.SLOW)
-        assert outcome.readings == evaluate([acts("ls")])
+        assert outcome.readings == evaluate_reference([acts("ls")])
 
     def test_what_is_carried_goes_on_in_another_run_fold(self, scores: list[float]) -> None:
         """State, step count and the tail of the history that transitions can depend on."""
@@ -149,7 +160,7 @@ class TestRuns:
         assert (first.state, first.steps, first.start) == (FSMState.END, 2, 0)
         assert (second.state, second.index, second.start) == (FSMState.NORMAL, 1, 7)
         assert fold.current is second
-        assert second.outcomes[0].readings == evaluate([second.outcomes[0].step])
+        assert second.outcomes[0].readings == evaluate_reference([second.outcomes[0].step])
         assert second.history == [second.outcomes[0].difficulty]
 
     def test_without_a_boundary_everything_is_one_run(self) -> None:
@@ -305,7 +316,7 @@ class TestCompaction:
         assert after.extend(summary) == []
         (outcome,) = after.extend([*summary, assistant("on", call("ls", id="n")), tool("x", "n")])
         assert (outcome.run, outcome.index, outcome.state) == (0, 5, FSMState.SLOW)
-        assert outcome.readings == evaluate([outcome.step])
+        assert outcome.readings == evaluate_reference([outcome.step])
         assert after.current.start == 4
 
     def test_a_final_answer_before_the_offset_ends_nothing(self) -> None:
