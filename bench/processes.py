@@ -100,7 +100,9 @@ def free_port() -> int:
 def clean_env() -> dict[str, str]:
     """This environment without what would configure a gateway or a provider behind our back."""
     prefixes = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "PORTKEY_", "AZURE_")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+    # Nor without what makes Python compile every module again at each start.
+    left_out = {"PYTHONDONTWRITEBYTECODE"}
+    env = {k: v for k, v in os.environ.items() if k not in left_out and not k.startswith(prefixes)}
     return {k: v for k, v in env.items() if not k.lower().endswith("_proxy")}
 
 
