@@ -59,6 +59,8 @@ def run_agent(
         messages.append(message.model_dump(exclude_none=True))
         action, failed = "", False
         for call in message.tool_calls or ():
+            if call.type != "function":
+                continue
             arguments = json.loads(call.function.arguments)
             result = workspace.call(call.function.name, arguments)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})

@@ -20,10 +20,7 @@ _EXPLORE: tuple[Move, ...] = (
     ("Reading the notes.", "read_file", {"path": "README.md"}),
 )
 
-_DOUBT = (
-    "Maybe the error is in the rounding. The test failed again, wait, perhaps the problem is "
-    "round() in pricing.line_total, I think; it could be broken."
-)
+_DOUBT = "The test failed again. Maybe the error is still in the rounding of pricing.line_total."
 _ROUND, _PLAIN = "round(price * count * (1 + VAT))", "int(price * count * (1 + VAT) + 0.5)"
 
 _RECOVER: tuple[Move, ...] = (
@@ -34,11 +31,14 @@ _RECOVER: tuple[Move, ...] = (
         {"path": "rates.py", "old": "VAT = 0.16", "new": "VAT = 0.19"},
     ),
     ("Running the tests on the new rate.", "run_tests", {}),
+    ("Checking that the change is what I meant.", "read_file", {"path": "rates.py"}),
+    ("Checking that pricing is as it was.", "read_file", {"path": "pricing.py"}),
+    ("Looking for files left behind.", "list_files", {}),
 )
 _DONE = "The tax rate was out of date. It is set to 19 percent in rates.py, and the tests pass."
 
 # Texts of the gateway that arrive while the model circles, before it listens.
-_NOTES_NEEDED = 4
+_NOTES_NEEDED = 2
 
 
 class ScriptedModel:

@@ -27,7 +27,7 @@ from gateway.upstream.prices import default_list
 
 REQUESTED = "gpt-4o"
 ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
-MAX_CALLS = 24
+MAX_CALLS = 30
 
 STATE_STYLES = {
     "INIT": "dim",
