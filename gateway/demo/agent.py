@@ -49,10 +49,11 @@ def run_agent(
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": TASK},
     ]
+    tools: Any = tool_definitions()
     turns: list[Turn] = []
     for _ in range(max_calls):
         raw = client.chat.completions.with_raw_response.create(
-            model=model, messages=messages, tools=tool_definitions()
+            model=model, messages=messages, tools=tools
         )
         completion = raw.parse()
         message = completion.choices[0].message

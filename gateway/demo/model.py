@@ -53,7 +53,7 @@ class ScriptedModel:
     def __call__(self, request: ReceivedRequest) -> Reply:
         """The next reply; the transcript is read only for what the gateway put into it."""
         text, name, arguments = self._next(request)
-        calls = [ToolCall(name, json.dumps(arguments))] if name else []
+        calls = (ToolCall(name, json.dumps(arguments)),) if name else ()
         sent = len(request.body) // 4  # the usual rule of thumb: four characters a token
         usage = Usage(prompt_tokens=sent, completion_tokens=40 + len(text) // 4)
         return Reply(text, tool_calls=calls, usage=usage, model=request.model)
