@@ -216,6 +216,15 @@ async def test_failure_types_and_families_narrow_a_search(store: PatternStore) -
     assert set(await found(store, model="qwen")) == {"any", "loop", "hedge"}
 
 
+async def test_a_store_for_other_models_finds_nothing(store: PatternStore) -> None:
+    """When every pattern is for another family, none is given, of any tier."""
+    await add(store, pattern("a", model_family="sonnet"), vector(1))
+    await add(store, pattern("rule", Tier.E3, model_family="sonnet"))
+    assert await found(store, model="gpt-4o") == []
+    assert await store.universal(model="gpt-4o") == []
+    assert len(await store.universal(model="claude-sonnet-4")) == 1
+
+
 async def test_universal_rules_are_listed_not_searched(store: PatternStore) -> None:
     """They need no vector, come in order of their ids, and suit the model."""
     for name in ("b", "a", "c"):

@@ -133,10 +133,11 @@ def where(patterns: PatternFilter, before: int | None) -> tuple[str, tuple[Any, 
     return condition, tuple(value for _, value in used)
 
 
-def suitable_families(connection: apsw.Connection, model: str) -> list[str]:
-    """The model families among the patterns that suit `model`; never empty."""
-    families = [name for (name,) in connection.execute(_FAMILIES)]
-    return [name for name in families if family_matches(name, model)] or [""]
+def suitable_families(connection: apsw.Connection, model: str) -> list[str] | None:
+    """The model families among the patterns that suit `model`; None when all do."""
+    families: list[str] = [name for (name,) in connection.execute(_FAMILIES)]
+    suitable = [name for name in families if family_matches(name, model)]
+    return None if suitable == families else suitable
 
 
 def to_pattern(row: tuple[Any, ...]) -> Pattern:

@@ -150,11 +150,12 @@ class SQLitePatternStore:
     async def universal(self, *, model: str = "", limit: int = 32) -> list[Match]:
         def work(connection: apsw.Connection) -> list[Match]:
             families = rows.suitable_families(connection, model)
+            allowed = ", ".join("?" * len(families or ()))
+            only = "" if families is None else f"AND model_family IN ({allowed}) "
             found = connection.execute(
-                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE tier = 'e3' "
-                f"AND model_family IN ({', '.join('?' * len(families))}) "
+                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE tier = 'e3' {only}"
                 "ORDER BY pattern_id LIMIT ?",
-                (*families, limit),
+                (*(families or ()), limit),
             )
             return [Match(pattern=rows.to_pattern(row), similarity=1.0) for row in found]
 

@@ -1,0 +1,240 @@
+"""`python -m bench.prompt_cache RUNS`: what guidance costs of the provider's prompt cache.
+
+Replays recorded runs call by call, with the monitors, the state machine, the starter patterns and
+the built-in embedder, once for each way of placing guidance. The cache model is exact to the block:
+of each request the longest prefix that any earlier request of the conversation had is cached, in
+whole blocks of 128 tokens (tokens of `cl100k_base`).
+
+Arms: `none` sends the client's messages; `reference` rebuilds a block at the end of the system
+message on each call; `system`, `tail` and `auto` are the gateway's placements on a target that
+takes late system messages; `auto, front` is `auto` on one that does not. `+ kept` keeps what was
+injected when the user's next request starts a new run of the conversation, instead of dropping it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bench import recorded
+from gateway.embedding import EmbeddingSettings, open_embedder
+from gateway.library import PatternLibrary
+from gateway.steering.etrace.decide import decide
+from gateway.steering.etrace.edits import apply
+from gateway.steering.etrace.gate import Moment, note, plan
+from gateway.steering.etrace.pattern import Match, Query, Tier
+from gateway.steering.etrace.placement import place
+from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
+from gateway.steering.etrace.state import GuidanceState
+from gateway.steering.etrace.target import Target
+from gateway.steering.fsm import FSMState
+from gateway.steering.policy import Policy
+from gateway.stores.patterns_memory import MemoryPatternStore
+
+BLOCK_TOKENS = 128
+"""Source: OpenAI's guide to prompt caching; the issue that asked for this bench."""
+
+LATE, FRONT = Target(late_system=True), Target()
+MODEL = "gpt-4o"
+ETRACES = EtraceSettings()
+
+Count = Callable[[str], tuple[int, ...]]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way of placing guidance; `injection` None sends what the client sent."""
+
+    injection: InjectionSettings | None = None
+    target: Target = LATE
+    kept: bool = False
+
+
+ARMS: Mapping[str, Arm] = {
+    "none": Arm(),
+    "reference": Arm(injection=InjectionSettings(placement="system", lifetime="call")),
+    "system": Arm(injection=InjectionSettings(placement="system")),
+    "tail": Arm(injection=InjectionSettings(placement="tail")),
+    "auto": Arm(injection=InjectionSettings()),
+    "auto, front": Arm(injection=InjectionSettings(), target=FRONT),
+    "tail + kept": Arm(injection=InjectionSettings(placement="tail"), kept=True),
+    "auto + kept": Arm(injection=InjectionSettings(), kept=True),
+}
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over calls."""
+
+    calls: int = 0
+    tokens: int = 0
+    cached: int = 0
+    injected: int = 0
+    steered: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Sum up."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def share(self) -> float:
+        """Cached share of the input tokens, in [0, 1]."""
+        return self.cached / self.tokens if self.tokens else 0.0
+
+
+@dataclass(slots=True)
+class PrefixCache:
+    """The requests one conversation has sent, as tokens per message."""
+
+    encode: Count
+    sent: list[list[tuple[int, ...]]] = field(default_factory=list)
+
+    def send(self, messages: Sequence[Message]) -> tuple[int, int]:
+        """Tokens of the request, and how many of them were cached."""
+        encoded = [self.encode(json.dumps(message, ensure_ascii=False)) for message in messages]
+        common = max((_common(encoded, earlier) for earlier in self.sent), default=0)
+        self.sent.append(encoded)
+        return sum(map(len, encoded)), common // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def _common(one: Sequence[tuple[int, ...]], other: Sequence[tuple[int, ...]]) -> int:
+    length = 0
+    for left, right in zip(one, other, strict=False):
+        if left is right or left == right:
+            length += len(left)
+            continue
+        for a, b in zip(left, right, strict=False):
+            if a != b:
+                return length
+            length += 1
+        return length
+    return length
+
+
+def tokenizer() -> Count:
+    """Encode texts, each once; the vocabulary is the one that LiteLLM ships."""
+    spec = find_spec("litellm")
+    if spec is None or spec.origin is None:
+        raise SystemExit("litellm is not installed")
+    folder = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers"
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(folder))
+    import tiktoken
+
+    encoding = tiktoken.get_encoding("cl100k_base")
+    known: dict[str, tuple[int, ...]] = {}
+
+    def encode(text: str) -> tuple[int, ...]:
+        if text not in known:
+            known[text] = tuple(encoding.encode_ordinary(text))
+        return known[text]
+
+    return encode
+
+
+Answers = Callable[[Query], Sequence[Match]]
+
+
+def steer(
+    state: GuidanceState, call: recorded.Call, arm: Arm, gates: Gates, answers: Answers
+) -> tuple[list[Any], GuidanceState, int]:
+    """The messages that leave, the bookkeeping, and how many texts are new."""
+    if arm.injection is None:
+        return list(call.messages), state, 0
+    for outcome in call.new:
+        if outcome.run == call.request:
+            state = note(state, outcome.index, outcome.readings)
+    latest = call.latest
+    moment = Moment(
+        step=latest.index if latest else None,
+        state=latest.state if latest else FSMState.INIT,
+        readings=latest.readings if latest else None,
+        recent=[outcome.step for outcome in call.recent],
+        model=MODEL,
+    )
+    planned = plan(state, moment, ETRACES, arm.injection, gates)
+    found: dict[Tier, Sequence[Match]] = {query.tier: answers(query) for query in planned.queries}
+    decided = decide(state, planned, found, arm.injection)
+    placed = place(call.messages, decided, target=arm.target, settings=arm.injection)
+    return apply(call.messages, placed.edits), placed.state, len(decided.items)
+
+
+def replay(
+    calls: Sequence[recorded.Call], arm: Arm, gates: Gates, answers: Answers, encode: Count
+) -> Tally:
+    """One conversation under one arm."""
+    tally, cache, state, request = Tally(), PrefixCache(encode), GuidanceState(), 0
+    for call in calls:
+        if call.request != request:
+            request = call.request
+            kept = state.injections if arm.kept else ()
+            state = replace(state.next_run(), injections=kept, e3_done=arm.kept and state.e3_done)
+        messages, state, injected = steer(state, call, arm, gates, answers)
+        tokens, cached = cache.send(messages)
+        tally.add(Tally(1, tokens, cached, injected, messages != list(call.messages)))
+    return tally
+
+
+def measure(runs: Sequence[recorded.Run]) -> dict[str, dict[str, Tally]]:
+    """Tallies by source and arm."""
+    loop = asyncio.new_event_loop()
+    encode = tokenizer()
+
+    async def library() -> PatternLibrary:
+        embedder = await open_embedder(EmbeddingSettings())
+        return await PatternLibrary.open(MemoryPatternStore(), embedder, ETRACES)
+
+    patterns = loop.run_until_complete(library())
+
+    def answers(query: Query) -> Sequence[Match]:
+        return loop.run_until_complete(patterns.look_up(query, ""))
+
+    tallies: dict[str, dict[str, Tally]] = defaultdict(lambda: defaultdict(Tally))
+    for run in runs:
+        calls = list(recorded.calls(run, Policy()))
+        for name, arm in ARMS.items():
+            tally = replay(calls, arm, patterns.gates, answers, encode)
+            tallies[run["source"]][name].add(tally)
+            tallies["all"][name].add(tally)
+    loop.close()
+    return tallies
+
+
+def report(tallies: Mapping[str, Mapping[str, Tally]]) -> None:
+    """Print cached shares per source and arm, and what was injected over all."""
+    print("| source | calls | " + " | ".join(ARMS) + " |")
+    print("| --- " * (len(ARMS) + 2) + "|")
+    for source in sorted(tallies, key=lambda name: (name == "all", name)):
+        row = tallies[source]
+        cells = " | ".join(f"{100 * row[name].share:.1f} %" for name in ARMS)
+        print(f"| {source} | {row['none'].calls} | {cells} |")
+    print()
+    for name, tally in tallies["all"].items():
+        added = tally.tokens / tallies["all"]["none"].tokens - 1
+        print(
+            f"{name}: {tally.injected} texts injected, {tally.steered} of {tally.calls} requests "
+            f"changed, {100 * added:+.1f} % input tokens"
+        )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", type=Path, help="recorded runs, JSONL, may be gzipped")
+    parser.add_argument("--limit", type=int, help="only every n-th run, for a quick look")
+    arguments = parser.parse_args()
+    runs = recorded.read(arguments.runs)
+    report(measure(runs[:: arguments.limit or 1]))
+
+
+if __name__ == "__main__":
+    main()
