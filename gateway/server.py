@@ -43,7 +43,9 @@ def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | 
     app = build_app(settings)
     server = GatewayServer(uvicorn_config(app, settings), app)
     server.reload_from(load, config_path)
-    server.run(sockets=[_bind(settings.server.host, settings.server.port)])
+    sock = _bind(settings.server.host, settings.server.port)
+    with contextlib.suppress(SystemExit):  # uvicorn's way of saying that the start failed
+        server.run(sockets=[sock])
     return server.started
 
 
@@ -88,10 +90,11 @@ class GatewayServer(uvicorn.Server):
         self._app = app
         self._load: Callable[[], Settings] | None = None
         self._watched: Path | None = None
+        self._loaded: tuple[int, int] | None = None
 
     def reload_from(self, load: Callable[[], Settings], path: Path | None) -> None:
         """Where new settings come from."""
-        self._load, self._watched = load, path
+        self._load, self._watched, self._loaded = load, path, _stamp(path)
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """First signal: drain. uvicorn stops accepting and waits for what is running."""
@@ -139,7 +142,7 @@ class GatewayServer(uvicorn.Server):
     def _reload(self) -> None:
         if self._load is None:
             return
-        load = self._load
+        load, self._loaded = self._load, _stamp(self._watched)
 
         def checked() -> Settings:
             settings = load()
@@ -149,14 +152,12 @@ class GatewayServer(uvicorn.Server):
         self._app.runtime.replace(checked)
 
     async def _watch_file(self) -> None:
-        path = self._watched
-        loaded = before = _stamp(path)
+        before = self._loaded
         while True:
             await asyncio.sleep(_WATCH_PERIOD_S)
-            now = _stamp(path)
+            now = _stamp(self._watched)
             # A file that is still being written would be read half, and half a file may be valid.
-            if now == before and now != loaded:
-                loaded = now
+            if now == before and now != self._loaded:
                 self._reload()
             before = now
 

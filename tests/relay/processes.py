@@ -1,0 +1,110 @@
+"""The gateway as its users start it: a process, its signals, and every line it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+START_S = 60.0
+
+
+class GatewayProcess:
+    """`gateway serve` on a free port, between `with` and its end; log lines are collected.
+
+    config: text of the config file; env: further variables.
+    """
+
+    def __init__(
+        self, directory: Path, config: str = "", *, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.config = directory / "gateway.yaml"
+        self.config.write_text(config)
+        self._env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
+        self._env.setdefault("GATEWAY_STEERING__MODE", "off")
+        self._env.setdefault("GATEWAY_ETRACES__ENABLED", "false")
+        self._directory = directory
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+
+    def __enter__(self) -> GatewayProcess:
+        command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--config"]
+        self.process = subprocess.Popen(
+            [*command, str(self.config)],
+            cwd=self._directory,
+            env=self._env,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.url = str(self.wait_for("listening")["url"]).removesuffix("/v1")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.end()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    @property
+    def base_url(self) -> str:
+        """Where clients point."""
+        return f"{self.url}/v1"
+
+    def end(self, timeout_s: float = 30) -> int:
+        """Wait for the process; its exit status."""
+        status = self.process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return status
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one event; a line that is no JSON object is an error."""
+        found = [json.loads(line) for line in self.lines]
+        return [line for line in found if line["event"] == name]
+
+    def wait_for(self, name: str, count: int = 1) -> dict[str, Any]:
+        """The `count`th log line of an event. Raises: AssertionError when it does not come."""
+        with self._news:
+            self._news.wait_for(
+                lambda: len(self.events(name)) >= count or self.process.poll() is not None, START_S
+            )
+        found = self.events(name)
+        assert len(found) >= count, f"no {name!r} in {self.lines}"
+        return found[count - 1]
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._news:
+                self.lines.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+
+def run(*arguments: str, directory: Path, env: Mapping[str, str] | None = None) -> Any:
+    """One command of the gateway, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments],
+        cwd=directory,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )

@@ -1,0 +1,207 @@
+"""The gateway as a process: start, reload, drain, and what it prints meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.cli import main
+from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
+from tests.relay.gateways import HELLO, STREAMED, Heard, hear
+from tests.relay.processes import GatewayProcess, run
+
+
+def before(upstream: ScriptedUpstream, **more: Any) -> str:
+    """A config, as JSON, which YAML contains."""
+    return json.dumps({"default_upstream": {"api_base": upstream.base_url}, **more})
+
+
+def test_serving_with_only_the_environment(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Start, one request, SIGTERM: each step is one line, and no content is in any of them."""
+    env = {"OPENAI_BASE_URL": upstream.base_url, "OPENAI_API_KEY": "sk-not-to-be-used"}
+    with GatewayProcess(tmp_path, env=env) as gateway:
+        headers = {"authorization": "Bearer sk-client-1234567890", "x-request-id": "mine"}
+        with httpx.Client(base_url=gateway.base_url, headers=headers) as client:
+            assert hear(client, json=HELLO).status == 200
+            assert client.get(f"{gateway.url}/healthz").json()["status"] == "ok"
+        assert upstream.last.header("authorization") == "Bearer sk-client-1234567890"
+    events = [json.loads(line)["event"] for line in gateway.lines]
+    assert events == ["listening", "request", "shutting down", "stopped"]
+    assert gateway.process.returncode in (0, -signal.SIGTERM)
+    (line,) = gateway.events("request")
+    assert (line["status"], line["model"], line["lane"]) == (200, "m", "native")
+    assert (line["request_id"], line["attempts"]) == ("mine", ["default:200"])
+    assert "one two three" not in "".join(gateway.lines)
+    assert "sk-" not in "".join(gateway.lines)
+
+
+def test_running_requests_end_before_the_process(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """After SIGTERM a stream goes on to its end, while nobody new is let in."""
+    upstream.script(Reply("word " * 40, chunk_delay_s=0.03))
+    with GatewayProcess(tmp_path, before(upstream)) as gateway:
+        with httpx.Client(base_url=gateway.base_url, timeout=30) as client:
+            heard: list[Heard] = []
+            reader = threading.Thread(target=lambda: heard.append(hear(client, json=STREAMED)))
+            reader.start()
+            upstream.wait_for_requests()
+            gateway.process.send_signal(signal.SIGTERM)
+            gateway.wait_for("shutting down")
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{gateway.url}/healthz")
+            reader.join()
+        assert heard[0].events[-1] == "[DONE]"
+        assert heard[0].broken is None
+        gateway.end()
+    assert gateway.events("stopped")
+    assert [e["level"] for e in gateway.events("request")] == ["info"]
+
+
+def test_what_does_not_end_in_time_is_ended(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """After `server.drain_s` whoever waits is told with 503, and a stream is visibly cut."""
+    upstream.script(
+        Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=60), Fault(FaultKind.STALL, reply=Reply("a b c d"))
+    )
+    with GatewayProcess(tmp_path, before(upstream, server={"drain_s": 0.3})) as gateway:
+        heard: dict[str, Heard] = {}
+
+        def ask(name: str, body: Any) -> None:
+            with httpx.Client(base_url=gateway.base_url, timeout=30) as client:
+                heard[name] = hear(client, json=body)
+
+        askers = []
+        for count, (name, body) in enumerate([("whole", HELLO), ("stream", STREAMED)], start=1):
+            askers.append(threading.Thread(target=ask, args=(name, body)))
+            askers[-1].start()
+            upstream.wait_for_requests(count)
+        time.sleep(0.2)
+        gateway.process.send_signal(signal.SIGTERM)
+        for asker in askers:
+            asker.join()
+        gateway.end()
+    assert (heard["whole"].status, heard["whole"].error["code"]) == (503, "shutting_down")
+    assert heard["stream"].broken is not None
+    assert "[DONE]" not in heard["stream"].events
+    for request in upstream.requests:
+        request.wait_disconnected()
+    assert {line["error"] for line in gateway.events("request")} == {"shutdown"}
+    assert gateway.events("stopped")
+    assert not [line for line in gateway.lines if "Traceback" in line]
+
+
+@pytest.mark.parametrize("trigger", ["file", "SIGHUP"])
+def test_a_new_config_without_a_restart(
+    upstream: ScriptedUpstream, tmp_path: Path, trigger: str
+) -> None:
+    """New requests go by the new config, running ones end on the old; a broken one is refused."""
+    slow = Reply("word " * 60, chunk_delay_s=0.05)
+    with ScriptedUpstream() as other, GatewayProcess(tmp_path, before(upstream)) as gateway:
+
+        def change(config: str, name: str, count: int = 1) -> None:
+            gateway.config.write_text(config)
+            if trigger == "SIGHUP":
+                gateway.process.send_signal(signal.SIGHUP)
+            gateway.wait_for(name, count)
+
+        with httpx.Client(base_url=gateway.base_url, timeout=30) as client:
+            assert hear(client, json=HELLO).status == 200
+            upstream.script(slow)
+            with client.stream("POST", "/chat/completions", json=STREAMED) as running:
+                chunks = running.iter_raw()
+                next(chunks)
+                change(before(other, auth={"gateway_keys": {"t": "gw-1"}}), "config reloaded")
+                assert hear(client, json=HELLO).status == 401
+                assert hear(client, json=HELLO, headers={"x-gateway-key": "gw-1"}).status == 200
+                assert len(other.requests) == 1
+                assert b"".join(chunks).endswith(b"data: [DONE]\n\n")
+            change("server: {prot: 1}", "config not reloaded, the old one stays")
+            assert hear(client, json=HELLO, headers={"x-gateway-key": "gw-1"}).status == 200
+            assert len(other.requests) == 2
+            change(before(other), "config reloaded", 2)
+            assert hear(client, json=HELLO).status == 200
+            metrics = client.get(f"{gateway.url}/metrics").text
+        assert 'gateway_config_reloads_total{result="done"} 2.0' in metrics
+        assert 'result="refused"' in metrics
+        (refusal,) = gateway.events("config not reloaded, the old one stays")
+        assert refusal["reason"] == "server.prot: unknown key; did you mean 'port'?"
+    upstream.wait_for_connections(0)
+
+
+def test_it_does_not_start_before_itself(tmp_path: Path) -> None:
+    """`OPENAI_BASE_URL` inherited from the agents' environment: one line, status 2."""
+    env = {"OPENAI_BASE_URL": "http://localhost:8199/v1"}
+    ended = run("serve", "--port", "8199", directory=tmp_path, env=env)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(
+        "gateway: default_upstream.api_base: http://localhost:8199/v1 is"
+    )
+    assert "OPENAI_BASE_URL" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_start_that_fails_says_why_and_ends(tmp_path: Path) -> None:
+    """A store that cannot be opened, an address that is taken: no traceback, not status 0."""
+    (tmp_path / "taken").mkdir()
+    ended = run("serve", "--port", "0", directory=tmp_path, env={"GATEWAY_STORAGE__PATH": "taken"})
+    assert ended.returncode == 1
+    assert "taken" in ended.stderr
+    assert "listening" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+    with ScriptedUpstream() as holder:
+        ended = run("serve", "--port", str(holder.port), directory=tmp_path)
+        assert ended.returncode == 2
+        assert f"server: cannot listen on 127.0.0.1:{holder.port}: Address already" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "says"),
+    [
+        ("server: {port: 9000}", 0, "gateway.yaml: ok"),
+        ("server: {prot: 1}", 2, "server.prot: unknown key; did you mean 'port'?"),
+        ("server: {", 2, "gateway.yaml, line 1"),
+        (
+            "model_list: [{model_name: a, lane: native, litellm_params: {model: anthropic/x}}]",
+            2,
+            "model_list: 'a' takes the native lane and has no api_base",
+        ),
+        ("default_upstream: {api_base: 'http://127.0.0.1:8080/v1'}", 2, "is this gateway itself"),
+        ("router_settings: {routing_strategy: x}", 0, "router_settings.routing_strategy"),
+    ],
+)
+def test_check_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, status: int, says: str
+) -> None:
+    """It says what `serve` would say, without serving, for people and for machines."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(config)
+    assert main(["check-config", "--config", str(file)]) == status
+    told = capsys.readouterr()
+    assert says in told.out
+    assert not told.err
+    assert main(["check-config", "--json", "--config", str(file)]) == status
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is (status == 0)
+    assert says in f"{report['problem']} {report['ignored']} gateway.yaml: ok"
+
+
+def test_what_is_not_understood_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong usage and a missing file end with status 2 and one line that helps."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["check-config", "--config", "nothing.yaml"]) == 2
+    assert "nothing.yaml: cannot be read" in capsys.readouterr().out
+    assert main(["check-config"]) == 0
+    assert capsys.readouterr().out == "defaults: ok\n"
+    with pytest.raises(SystemExit) as ended:
+        main(["sevre"])
+    assert ended.value.code == 2
+    assert "serve" in capsys.readouterr().err
