@@ -26,6 +26,7 @@ from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.services import Runtime, Services
 from gateway.steering.experiments import ARMS, assign
+from gateway.steering.fold import StepOutcome
 from gateway.stores.base import StoreError, VersionConflict
 from gateway.stores.patterns import Event, PatternStore
 from gateway.tasks import spawn
@@ -273,24 +274,26 @@ class Pipeline:
             cost_usd=cost,
             cost_unsteered_usd=unsteered,
         )
-        record = call_record(steered, exchange, completion, facts, heads, time.time())
         conversation = steered.conversation
+        outcomes, stands = list(conversation.unrecorded.values()), conversation.stands()
+        record = call_record(steered, exchange, completion, facts, heads, time.time())
         try:
-            conversation.version = await self._runtime.store.commit(record)
+            version = await self._runtime.store.commit(record)
         except VersionConflict as conflict:
             # Another gateway has moved it on: its rows stay, ours are added, the newer state wins.
             conversation.version = conflict.actual
             record = call_record(steered, exchange, completion, facts, heads, time.time())
-            conversation.version = await self._runtime.store.commit(record)
-        self._count(steered)
+            version = await self._runtime.store.commit(record)
+        conversation.recorded(version, stands)
+        self._count(steered, outcomes)
         self._tell_patterns(prepared.asked, steered)
         events = self._runtime.events
         if events.active and (event := call_event(record)) is not None:
             events.publish(event)
 
-    def _count(self, steered: Steered) -> None:
+    def _count(self, steered: Steered, outcomes: Sequence[StepOutcome]) -> None:
         metrics = self._runtime.metrics
-        for outcome in steered.outcomes:
+        for outcome in outcomes:
             metrics.steps.labels(outcome.state.value).inc()
             for name in outcome.readings.fired:
                 metrics.monitor_fires.labels(name).inc()

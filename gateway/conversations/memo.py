@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ from gateway.conversations.answered import from_json as answers_from_json
 from gateway.conversations.answered import to_json as to_json_answers
 from gateway.steering.conversation import Awaits, Branch
 from gateway.steering.etrace.state import GuidanceState, from_json, to_json
-from gateway.steering.fold import Carried, ConversationFold
+from gateway.steering.fold import Carried, ConversationFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Held
@@ -23,6 +24,7 @@ from gateway.wire.heads import ChainState
 from gateway.wire.prefix import Prefix
 
 STATE_VERSION = 1
+_MAX_UNRECORDED = 512  # the newest steps kept for a store that is away
 _KEPT_OUTCOMES = 8  # the newest steps whose texts a look-up may need (e2 reads five)
 
 
@@ -49,6 +51,12 @@ class Conversation:
     base_offset: int = 0
     last: Carried | None = None
     """Where the newest run stood when it was last recorded."""
+
+    ended_run: int | None = None
+    """The run whose final answer was the latest reply."""
+
+    unrecorded: dict[tuple[int, int], StepOutcome] = field(default_factory=dict)
+    """Scored steps that the store does not have yet, by run and index, in their order."""
 
     decided: tuple[bytes, str, str] | None = None
     """(served head, requested model, model asked) of the latest call, for retries."""
@@ -84,6 +92,29 @@ class Conversation:
                 policy, base=self.base, offset=self.base_offset, keep=_KEPT_OUTCOMES
             )
         return self.fold
+
+    def learn(self, outcomes: Iterable[StepOutcome]) -> None:
+        """Take in newly scored steps; those the store has (all of them are read anew after a
+        restart) are passed over."""
+        last = (self.last.run, self.last.steps) if self.last else (-1, 0)
+        for outcome in outcomes:
+            if (outcome.run, outcome.index) > last:
+                self.unrecorded[outcome.run, outcome.index] = outcome
+        for key in list(self.unrecorded)[:-_MAX_UNRECORDED]:
+            del self.unrecorded[key]
+
+    def stands(self) -> Carried | None:
+        """Where the newest run stands, the latest reply included when it was a final answer."""
+        carried = self.last if self.fold is None else self.fold.current.carry()
+        if carried is not None and carried.run == self.ended_run:
+            return replace(carried, state=FSMState.END)
+        return carried
+
+    def recorded(self, version: int, stands: Carried | None) -> None:
+        """The store has version `version`, every step up to `stands` included."""
+        self.version = version
+        self.last = stands
+        self.unrecorded.clear()
 
     def forget_transcript(self) -> None:
         """Drop every memo of the transcript: the next request is read from its start."""
@@ -126,8 +157,8 @@ class Conversation:
             state["held"] = [self.held.model, self.held.state.value, self.held.since_step]
         if self.base:
             state["base"] = [carried_json(self.base), self.base_offset]
-        if self.last:
-            state["last"] = carried_json(self.last)
+        if stands := self.stands():
+            state["last"] = carried_json(stands)
         if self.decided:
             head, requested, asked = self.decided
             state["decided"] = [head.hex(), requested, asked]
@@ -182,6 +213,7 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
         found.base, found.base_offset = carried_from(base[0]), int(base[1])
     if last := state.get("last"):
         found.last = carried_from(last)
+        found.ended_run = found.last.run if found.last.state is FSMState.END else None
     found.answered = answers_from_json(state.get("answered", ()))
     if decided := state.get("decided"):
         found.decided = (bytes.fromhex(decided[0]), decided[1], decided[2])

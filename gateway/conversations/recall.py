@@ -27,6 +27,7 @@ from gateway.steering.conversation import (
 )
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.fold import Carried
+from gateway.steering.fsm import FSMState
 from gateway.wire.prefix import prefix_of
 
 _GOES_ON = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
@@ -287,15 +288,16 @@ def _compact(conversation: Conversation, incoming: Incoming) -> None:
     """The client wrote its history anew: state, scores and caps stay, repeat windows restart."""
     heads = incoming.heads
     offset = heads.state.count
+    stands = conversation.stands()
     reply = conversation.branch.reply_digest
     if reply is not None and reply in heads.messages:
         # The reply to the latest call is in the new history, and has not been scored yet.
         last = len(heads.messages) - 1 - heads.messages[::-1].index(reply)
         offset = heads.start + last
-    if conversation.fold is not None:
-        conversation.base = conversation.fold.current.carry()
-    elif conversation.last is not None:
-        conversation.base = conversation.last
+        if stands is not None and stands.state is FSMState.END:
+            # It was a final answer, and ends its run there once more.
+            stands = replace(stands, state=FSMState.NORMAL)
+    conversation.base = stands or conversation.base
     conversation.base_offset = offset
     conversation.fold = None
     # The store keeps heads by the history they begin with, and this history has a new beginning.

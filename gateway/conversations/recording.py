@@ -83,8 +83,10 @@ def settle(
             conversation.branch = conversation.branch.answered(
                 served, _newest(echoed.messages), final=final or not _calls(message)
             )
-            if final and fold is not None and incoming.heads.full == served:
+            if final:
                 steered.state_after = FSMState.END
+            if steered.run == conversation.run:
+                conversation.ended_run = steered.run if final else None
     if fold is not None and (name := completion.get(ANSWER_ID)):
         answer = answered(
             name, incoming.heads.state, _echo(completion), fold.current.carry(), keep=keep
@@ -118,21 +120,29 @@ def call_record(
 ) -> CallRecord:
     """Everything that is committed for one call."""
     conversation = steered.conversation
-    fold = conversation.fold
     call = _call_row(steered, exchange, completion, facts)
-    content = _reply_content(completion)
-    steps = _step_rows(steered, call, content, now)
-    run_ids = sorted({row.run_id for row in steps})
-    if fold is not None:
-        conversation.last = fold.current.carry()
+    reply = replace(_reply_content(completion), messages=tuple(steered.prompts))
+    steps = _step_rows(steered, call, reply, now)
     record = conversation.record(steered.recalled.incoming.heads.state.count, now)
     return CallRecord(
         conversation=record,
         heads=tuple(heads),
-        runs=tuple(_run_update(steered, run_id, exchange, facts, now) for run_id in run_ids),
+        runs=tuple(
+            _run_update(steered, run, exchange, facts, now) for run in _runs_to_tell(steered)
+        ),
         steps=tuple(steps),
         injections=tuple(_injection_rows(steered)),
     )
+
+
+def _runs_to_tell(steered: Steered) -> list[int]:
+    """The runs that have new rows, and the one that turned out to be over when the next began."""
+    conversation = steered.conversation
+    runs = {run for run, _ in conversation.unrecorded} | {steered.run}
+    last = conversation.last
+    if last is not None and last.run < conversation.run and last.state is not FSMState.END:
+        runs.add(last.run)
+    return sorted(runs)
 
 
 def _head(base: dict[str, Any], digest: bytes, position: int, kind: str, step: int) -> HeadRecord:
@@ -209,19 +219,22 @@ def _reply_content(completion: Mapping[str, Any] | None) -> StepContent:
 
 
 def _step_rows(steered: Steered, call: CallRow, reply: StepContent, now: float) -> list[StepRow]:
+    """Every step that the store lacks, and the one the call was made at, with the call."""
     conversation = steered.conversation
-    rows = [_scored_row(conversation.run_id(o.run), o, now) for o in steered.outcomes]
-    run_id = conversation.run_id(conversation.run)
-    if rows and rows[-1].run_id == run_id and rows[-1].step_index == steered.step:
-        newest = rows.pop()
-    elif steered.latest is not None and steered.step:
+    rows = {
+        key: _scored_row(conversation.run_id(key[0]), outcome, now)
+        for key, outcome in conversation.unrecorded.items()
+    }
+    here, run_id = (steered.run, steered.step), conversation.run_id(steered.run)
+    newest = rows.pop(here, None)
+    if newest is None and steered.latest is not None:
         # A retry, or a call after one that failed: the step is known, the call is new.
         newest = _scored_row(run_id, steered.latest, now)
-    else:
+    if newest is None:
         newest = StepRow(run_id=run_id, step_index=steered.step, at=now, state=steered.state.value)
-    content = newest.content or StepContent()
-    content = replace(content, reply_text=reply.reply_text, reply_actions=reply.reply_actions)
-    return [*rows, replace(newest, call=call, content=content)]
+    own = newest.content or StepContent()
+    content = replace(reply, thought=own.thought, reasoning=own.reasoning, actions=own.actions)
+    return [*rows.values(), replace(newest, call=call, content=content)]
 
 
 def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
@@ -243,24 +256,25 @@ def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
 
 
 def _run_update(
-    steered: Steered, run_id: str, exchange: Exchange, facts: CallFacts, now: float
+    steered: Steered, run: int, exchange: Exchange, facts: CallFacts, now: float
 ) -> RunUpdate:
-    conversation = steered.conversation
-    number = int(run_id.rpartition(".")[2])
-    current = number == conversation.run
-    ended = not current or steered.state_after is FSMState.END
-    state = steered.state_after if current else FSMState.END
+    conversation, own = steered.conversation, run == steered.run
+    state = FSMState.END if run < conversation.run else steered.state_after
+    stands = conversation.stands()
+    if run > steered.run and stands is not None:
+        # Another request has begun the next run meanwhile.
+        state = stands.state
     return RunUpdate(
-        id=run_id,
-        sequence=number,
+        id=conversation.run_id(run),
+        sequence=run,
         started_at=conversation.run_started_at or now,
         updated_at=now,
-        ended_at=now if ended else None,
+        ended_at=now if state is FSMState.END else None,
         state=state.value,
-        outcome=facts.outcome if current else None,
-        outcome_source="header" if facts.outcome and current else "",
+        outcome=facts.outcome if own else None,
+        outcome_source="header" if facts.outcome and own else "",
         agent=facts.agent,
-        task_preview=steered.task[:_PREVIEW_CHARACTERS],
+        task_preview=steered.tasks.get(run, "")[:_PREVIEW_CHARACTERS],
         profile=facts.profile,
         mode=steered.mode,
         experiment=facts.experiment,
@@ -276,7 +290,7 @@ def _injection_rows(steered: Steered) -> list[InjectionRow]:
     placed, decided = steered.placed, steered.decided
     if placed is None or decided is None or not (placed.added or decided.items):
         return []
-    run_id = steered.conversation.run_id(steered.conversation.run)
+    run_id = steered.conversation.run_id(steered.run)
     blocks = placed.added
     return [
         _injection_row(steered, run_id, ordinal, item, _block_of(item, blocks))

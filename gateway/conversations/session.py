@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, overload
 
 from gateway.conversations.memo import Conversation
+from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
 from gateway.conversations.recall import Recalled
 from gateway.dialects import SteeredRequest
 from gateway.steering.acting import ActSettings, worth_it
@@ -21,11 +22,11 @@ from gateway.steering.etrace.placement import Placed, place
 from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.etrace.target import Target
-from gateway.steering.fold import ConversationFold, StepOutcome
+from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Route, Routes, RoutingSettings, Serves, choose
-from gateway.wire.messages import content_text
+from gateway.stores.records import PromptMessage
 
 Found = Mapping[Tier, Sequence[Match]]
 
@@ -60,9 +61,7 @@ class Steered:
     recalled: Recalled
     mode: str
     conversation: Conversation
-    outcomes: list[StepOutcome]
-    """Newly scored steps, not recorded before."""
-
+    run: int
     state: FSMState
     step: int
     """Scored steps of the run so far; 0 on its first call."""
@@ -72,8 +71,11 @@ class Steered:
     state_after: FSMState
     """As `state`, or END when the answer was final."""
 
-    task: str = ""
-    """The user's words that began the run."""
+    tasks: dict[int, str] = field(default_factory=dict)
+    """The user's words that began a run, for each run that the store does not have yet."""
+
+    prompts: list[PromptMessage] = field(default_factory=list)
+    """Messages new to this call that belong to no step; a run's opening on its first call."""
 
     edits: tuple[Edit, ...] = ()
     placed: Placed | None = None
@@ -138,6 +140,7 @@ class Steering:
         fold = conversation.ready_fold(self.rules.policy)
         transcript = request.transcript
         outcomes = fold.extend(transcript)
+        conversation.learn(outcomes)
         run = fold.current
         if run.index != conversation.run:
             conversation.run = run.index
@@ -156,13 +159,14 @@ class Steering:
             recalled=recalled,
             mode=mode,
             conversation=conversation,
-            outcomes=_unrecorded(conversation, outcomes),
+            run=run.index,
             state=run.state,
             step=run.steps,
             latest=latest,
             model=request.model,
             state_after=run.state,
-            task=_task(transcript, run.start) if _is_new(conversation, run.index) else "",
+            tasks={r.index: task_of(transcript, r.start) for r in _new_runs(conversation, fold)},
+            prompts=_prompts(conversation, request, run),
             timings_ms={"observe": (time.perf_counter() - begun) * 1000},
         )
 
@@ -293,14 +297,6 @@ class MessageView(Sequence[Mapping[str, Any]]):
         return found if isinstance(found, dict) else {}
 
 
-def _unrecorded(conversation: Conversation, outcomes: list[StepOutcome]) -> list[StepOutcome]:
-    """The outcomes that are not in the store yet: after a restart all are folded anew."""
-    last = conversation.last
-    if last is None:
-        return outcomes
-    return [o for o in outcomes if (o.run, o.index) > (last.run, last.steps)]
-
-
 def _without_kept(decided: Decided) -> Decided:
     """Without the earlier blocks between messages: the server has kept them with the history."""
     kept = tuple(
@@ -311,16 +307,23 @@ def _without_kept(decided: Decided) -> Decided:
     return replace(decided, state=replace(decided.state, injections=kept))
 
 
-def _is_new(conversation: Conversation, run: int) -> bool:
-    return conversation.last is None or conversation.last.run != run
+def _new_runs(conversation: Conversation, fold: ConversationFold) -> list[RunFold]:
+    last = conversation.last
+    return [run for run in fold.runs if last is None or run.index > last.run]
 
 
-def _task(messages: Sequence[object], start: int) -> str:
-    """The first user message at or after `start`."""
-    for message in messages[start:]:
-        if isinstance(message, Mapping) and message.get("role") == "user":
-            return content_text(message.get("content"))
-    return ""
+def _prompts(
+    conversation: Conversation, request: SteeredRequest, run: RunFold
+) -> list[PromptMessage]:
+    transcript, last = request.transcript, conversation.last
+    latest = run.outcomes[-1].step if run.outcomes else None
+    if not run.steps:
+        return opening_prompts(request.body, transcript, run.start)
+    later = later_prompts(transcript, latest)
+    if last is not None and last.run >= run.index:
+        return later
+    # The run began before the gateway saw it.
+    return opening_prompts(request.body, transcript, run.start) + later
 
 
 def _total_steps(fold: ConversationFold) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import orjson
 
+from gateway.steering.acting import ACTIONS
 from gateway.stores.queries import RunTrace
 from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.opening import open_gateway_file
@@ -20,12 +21,18 @@ from gateway.wire.completion import assemble
 
 Message = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
-# A limit on latency must not turn a busy test machine into a wrong reading; nor is guidance wanted
-# where only identity, steps and states are looked at.
-PLAIN = {
-    "steering": {"deadline_ms": 10_000},
+# By the reference's formulas, which say at which step what happens, and acting on every sign.
+# The deadline is a limit on latency: a busy test machine must not turn it into a wrong reading.
+GUIDING: dict[str, Any] = {
+    "steering": {"deadline_ms": 10_000, "act_above": dict.fromkeys(ACTIONS, 0.0)},
+    "difficulty": {"scorer": "heuristic"},
+    "monitors": {"suite": "reference"},
+}
+# The same without guidance, where identity, steps, states and routes are looked at.
+PLAIN: dict[str, Any] = {
+    **GUIDING,
     "etraces": {"enabled": False},
-    "injection": {"monitor_guidance": False},
+    "injection": {"monitor_guidance": False, "skip_directive": False},
 }
 
 
@@ -83,7 +90,7 @@ class Answer:
 
 
 class Agent:
-    """One conversation; `messages` is its history."""
+    """One conversation: `messages` is its history, `sent` the body of its latest request."""
 
     def __init__(
         self,
@@ -99,14 +106,16 @@ class Agent:
         self.messages = list(opening() if messages is None else messages)
         self.headers = dict(headers or {})
         self.body = {"model": "scripted", "tools": TOOLS, **body}
+        self.sent = b""
 
     async def send(self, messages: Sequence[Any] | None = None, **changes: Any) -> Answer:
         """One request, with the history as it is, or other messages; nothing is kept of it."""
         headers = {**self.headers, **changes.pop("headers", {})}
         body = {"messages": self.messages if messages is None else messages, **self.body, **changes}
         body = {key: value for key, value in body.items() if value is not None}
+        self.sent = orjson.dumps(body)
         answer = await self._client.post(
-            f"{self.url}/chat/completions", content=orjson.dumps(body), headers=headers
+            f"{self.url}/chat/completions", content=self.sent, headers=headers
         )
         return Answer(
             status=answer.status_code,

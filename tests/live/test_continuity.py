@@ -12,7 +12,7 @@ import httpx
 
 from gateway.demo.model import guidance_frames
 from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream
-from tests.live.client import PLAIN, Agent, opening, trace, worker
+from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
 
 Start = Callable[..., AppServer]
 
@@ -69,7 +69,11 @@ async def test_what_one_gateway_told_the_other_tells_again(
 ) -> None:
     """Guidance that was given once stays in the requests, whichever gateway sends them."""
     upstream.default = worker(9)
-    settings = {**PLAIN, "injection": {}, "storage": {"path": str(tmp_path / "shared.db")}}
+    settings = {
+        **GUIDING,
+        "etraces": {"enabled": False},
+        "storage": {"path": str(tmp_path / "shared.db")},
+    }
     gateways = [gateway_server(settings) for _ in range(2)]
     agent = Agent(http, "")
     for turn in range(9):

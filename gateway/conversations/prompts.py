@@ -1,0 +1,86 @@
+"""What a request brings that no agent wrote and no step holds: system and user messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gateway.steering.step import Step
+from gateway.stores.records import PromptMessage
+from gateway.wire.messages import RESULT_ROLES, SYSTEM_ROLES, content_text
+
+_ROLES = (*SYSTEM_ROLES, "user")
+
+
+def task_of(transcript: Sequence[Any], start: int) -> str:
+    """The first user message at or after `start`; empty when there is none."""
+    for message in transcript[start:]:
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            return content_text(message.get("content"))
+    return ""
+
+
+def opening_prompts(
+    body: Mapping[str, Any], transcript: Sequence[Any], start: int
+) -> list[PromptMessage]:
+    """What a run begins with: the system prompt, then the messages before its first reply.
+
+    `start` is the index of the run's first message.
+    """
+    beside = [content_text(body.get(key)) for key in ("system", "instructions")]
+    lead = transcript[:start] if start else ()
+    opening = [PromptMessage(role="system", text=text) for text in beside if text]
+    opening += _read(_until(lead, lambda message: _role(message) not in SYSTEM_ROLES))
+    opening += _read(_until(transcript[start:], _is_reply))
+    return opening
+
+
+def later_prompts(transcript: Sequence[Any], latest: Step | None) -> list[PromptMessage]:
+    """What has come since the last reply.
+
+    A user message that answers the calls an agent wrote into its text belongs to that step,
+    `latest`, and is left out.
+    """
+    since: list[Any] = []
+    for position in range(len(transcript) - 1, -1, -1):
+        if _is_reply(transcript[position]):
+            break
+        since.insert(0, transcript[position])
+    found = list(_read(since))
+    if latest is None or any(map(_is_result, since)):
+        return found
+    results = [action.observation.strip() for action in latest.actions if action.observation]
+    return [item for item in found if not any(result in item.text for result in results)]
+
+
+def _read(messages: Iterable[Any]) -> Iterator[PromptMessage]:
+    for message in messages:
+        role = _role(message)
+        text = content_text(message.get("content")) if role in _ROLES else ""
+        if text:
+            yield PromptMessage(role=role, text=text)
+
+
+def _until(messages: Iterable[Any], ends: Any) -> Iterator[Any]:
+    for message in messages:
+        if ends(message):
+            return
+        yield message
+
+
+def _role(message: Any) -> str:
+    role = message.get("role") if isinstance(message, Mapping) else None
+    return role if isinstance(role, str) else ""
+
+
+def _is_reply(message: Any) -> bool:
+    return _role(message) == "assistant" or _kind(message).endswith("_call")
+
+
+def _is_result(message: Any) -> bool:
+    return _role(message) in RESULT_ROLES or _kind(message).endswith("_call_output")
+
+
+def _kind(message: Any) -> str:
+    kind = message.get("type") if isinstance(message, Mapping) else None
+    return kind if isinstance(kind, str) else ""

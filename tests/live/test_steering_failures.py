@@ -1,0 +1,255 @@
+"""Steering that fails costs no request: it goes out as it came, once, and a counter tells."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import httpx
+import pytest
+
+from gateway.steering.fsm import next_state
+from gateway.stores.base import StoreBusy, StoreCorrupt
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
+
+Start = Callable[..., AppServer]
+DEADLINE_S = 1.0
+
+
+class Broken(Exception):
+    """What the broken part raises."""
+
+
+def broken(*_args: Any, **_kwargs: Any) -> Any:
+    raise Broken("out of order")
+
+
+class BrokenPart:
+    """A scorer, or a suite of monitors, that cannot read its steps."""
+
+    push = readings = broken
+
+
+def slow_transition(*args: Any) -> Any:
+    time.sleep(DEADLINE_S * 1.3)  # work that does not give way to the loop
+    return next_state(*args)
+
+
+async def slow_look_up(*_args: Any, **_kwargs: Any) -> None:
+    await asyncio.sleep(60)
+
+
+# Where it breaks, what stands there instead, and the kind of failure that is counted.
+STAGES = {
+    "identity": ("gateway.conversations.recall.identify", broken, "Broken"),
+    "digests": ("gateway.conversations.recall.read_request", broken, "Broken"),
+    "match": ("gateway.conversations.recall.match", broken, "Broken"),
+    "scorer": ("gateway.steering.fold.make_scorer", lambda _: BrokenPart(), "Broken"),
+    "monitors": ("gateway.steering.fold.make_suite", lambda _: BrokenPart(), "Broken"),
+    "state machine": ("gateway.steering.fold.next_state", broken, "Broken"),
+    "routing": ("gateway.conversations.session.choose", broken, "Broken"),
+    "plan": ("gateway.conversations.session.plan", broken, "Broken"),
+    "decision": ("gateway.conversations.session.decide", broken, "Broken"),
+    "work too long": ("gateway.steering.fold.next_state", slow_transition, "deadline"),
+    "wait too long": ("gateway.conversations.session.Steering._guide", slow_look_up, "deadline"),
+}
+
+
+async def counted(http: httpx.AsyncClient, server: AppServer, name: str, kind: str) -> float:
+    """The value of a counter with one label; 0.0 when it has not counted yet."""
+    text = (await http.get(f"{server.url}/metrics")).text
+    found = re.search(rf'^{name}{{kind="{kind}"}} ([0-9.e+]+)$', text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_failure_before_the_call(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+) -> None:
+    """The client's own bytes go out once, the answer comes back, and the next call is steered."""
+    where, instead, kind = STAGES[stage]
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    limits = {"deadline_ms": DEADLINE_S * 1000, "max_conversations_in_memory": 1}
+    server = gateway_server({**PLAIN, "steering": limits, "storage": {"path": str(path)}})
+    agent = Agent(http, server.base_url)
+    before = (await agent.run(2))[-1]
+    # Another conversation drives it out of memory, and with it the parts that work.
+    await Agent(http, server.base_url, opening("Something else.")).turn()
+    calls = len(upstream.requests)
+    with monkeypatch.context() as patch:
+        patch.setattr(where, instead)
+        failed = await agent.turn()
+    assert failed.status == 200
+    assert len(upstream.requests) == calls + 1
+    assert upstream.last.body == agent.sent
+    assert failed.gateway("state") is None
+    assert await counted(http, server, "gateway_steering_failures_total", kind) == 1
+    after = await agent.turn()
+    assert after.conversation == before.conversation
+    assert after.gateway("step") == "3"
+    assert await counted(http, server, "gateway_steering_failures_total", kind) == 1
+    recorded = await trace(path, before.conversation)
+    assert [step.step_index for step in recorded.steps] == [0, 1, 2, 3]
+
+
+async def test_a_look_up_that_fails_costs_the_guidance_only(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scores, states and routing go on when the pattern store does not answer."""
+    upstream.default = worker(9)
+    server = gateway_server(GUIDING)
+
+    async def busy(*_args: Any) -> Any:
+        raise StoreBusy("locked")
+
+    monkeypatch.setattr(type(server.app.runtime.library.store), "search", busy)
+    answers = await Agent(http, server.base_url).run(2)
+    assert [answer.gateway("step") for answer in answers] == ["0", "1"]
+    assert "e2:" not in (answers[1].gateway("guidance") or "")
+    text = (await http.get(f"{server.url}/metrics")).text
+    assert re.search(r'gateway_pattern_lookup_failures_total{tier="e2"} 1.0', text)
+
+
+async def test_a_store_that_cannot_be_read(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the store an unknown history is nobody's, rather than somebody else's."""
+    upstream.default = worker(9)
+    server = gateway_server(PLAIN)
+    agent = Agent(http, server.base_url, [*opening(), {"role": "assistant", "content": "Hm."}])
+
+    async def unreadable(*_args: Any) -> Any:
+        raise StoreCorrupt("the file is damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(server.app.runtime.store), "find_heads", unreadable)
+        failed = await agent.send()
+    assert (failed.status, failed.identity) == (200, "")
+    assert len(upstream.requests) == 1
+    assert upstream.last.body == agent.sent
+    assert await counted(http, server, "gateway_steering_failures_total", "StoreCorrupt") == 1
+    assert (await agent.send()).identity == "new"
+
+
+async def test_a_damaged_state_is_made_again_from_the_transcript(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A conversation whose row cannot be read goes on with the steps its history tells."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    settings = {**PLAIN, "storage": {"path": str(path)}}
+    first = gateway_server(settings)
+    agent = Agent(http, first.base_url, headers={"x-session-id": "s-1"})
+    before = (await agent.run(3))[-1]
+    await asyncio.to_thread(first.stop)
+    with apsw.Connection(str(path)) as connection:
+        connection.execute("UPDATE conversations SET state = ?", (b'{"v": 1, "guidance": [',))
+    agent.url = gateway_server(settings).base_url
+    after = await agent.run(2)
+    assert [answer.status for answer in after] == [200, 200]
+    assert {answer.conversation for answer in after} == {before.conversation}
+    assert [answer.gateway("step") for answer in after] == ["3", "4"]
+    recorded = await trace(path, before.conversation)
+    assert [step.step_index for step in recorded.steps] == [0, 1, 2, 3, 4]
+
+
+class Faults:
+    """Faults of the disk under a running gateway, done to the connection that writes."""
+
+    def __init__(self, server: AppServer, path: Path) -> None:
+        self._server = server
+        self._path = path
+        self._other: apsw.Connection | None = None
+
+    def begin(self, kind: str) -> None:
+        """Let every write fail from now on."""
+        match kind:
+            case "full":
+                self._pragma("max_page_count", 1)
+            case "read_only":
+                self._pragma("query_only", True)
+            case "busy":
+                self._other = apsw.Connection(str(self._path))
+                self._other.execute("BEGIN IMMEDIATE")
+
+    def end(self) -> None:
+        """All is well again."""
+        if self._other is not None:
+            self._other.execute("ROLLBACK")
+            self._other.close()
+        self._pragma("query_only", False)
+        self._pragma("max_page_count", 10**6)
+
+    def _pragma(self, name: str, value: Any) -> None:
+        writer = self._server.app.runtime.store._database._writer._connection
+        writer.pragma(name, value)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", ["full", "read_only", "busy"])
+async def test_a_store_that_cannot_be_written(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    kind: str,
+    streamed: bool,
+) -> None:
+    """The answers come, steered; what could not be recorded is caught up when the store is back."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    storage = {"path": str(path), "busy_timeout_ms": 50}
+    server = gateway_server({**PLAIN, "storage": storage})
+    faults = Faults(server, path)
+    agent = Agent(http, server.base_url, stream=streamed)
+    before = (await agent.run(2, "x" * 50_000))[-1]
+    faults.begin(kind)
+    failed = await agent.run(3, "x" * 50_000)
+    assert [answer.status for answer in failed] == [200] * 3
+    assert [answer.gateway("step") for answer in failed] == ["2", "3", "4"]
+    assert len(upstream.requests) == 5
+    assert await counted(http, server, "gateway_store_failures_total", kind) == 3
+    faults.end()
+    after = await agent.turn()
+    assert after.conversation == before.conversation
+    assert after.gateway("step") == "5"
+    assert await counted(http, server, "gateway_store_failures_total", kind) == 3
+    recorded = await trace(path, before.conversation)
+    assert [step.step_index for step in recorded.steps] == [0, 1, 2, 3, 4, 5]
+    assert [step.call is not None for step in recorded.steps] == [True] * 2 + [False] * 3 + [True]
+
+
+async def test_a_database_taken_away_costs_no_request(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """With its file renamed the gateway answers as before, and is not ready for more."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    server = gateway_server({**PLAIN, "storage": {"path": str(path)}})
+    agent = Agent(http, server.base_url)
+    await agent.run(2)
+    path.rename(tmp_path / "elsewhere.db")
+    answers = await agent.run(2)
+    assert [answer.gateway("step") for answer in answers] == ["2", "3"]
+    assert len(upstream.requests) == 4
+    ready = await http.get(f"{server.url}/readyz")
+    assert ready.status_code == 503
+    assert "deleted or replaced" in ready.text
