@@ -1,4 +1,4 @@
-"""Token usage as providers report it on OpenAI's wire -> one value."""
+"""Token usage as providers report it -> one value."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class TokenUsage:
 
 
 def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
-    """The counts in a `usage` object of chat completions or responses; never raises."""
+    """The counts in a `usage` object of any dialect; never raises."""
     if not usage:
         return TokenUsage()
     input_details = _mapping(usage, "prompt_tokens_details", "input_tokens_details")
     output_details = _mapping(usage, "completion_tokens_details", "output_tokens_details")
     return TokenUsage(
-        input=_count(usage, "prompt_tokens", "input_tokens"),
+        input=_input(usage),
         output=_count(usage, "completion_tokens", "output_tokens"),
         cached=_count({**usage, **input_details}, "cached_tokens", "cache_read_input_tokens"),
         cache_write=_count(
@@ -33,6 +33,15 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
         ),
         reasoning=_count(output_details, "reasoning_tokens"),
     )
+
+
+def _input(usage: Mapping[str, Any]) -> int | None:
+    whole = _count(usage, "prompt_tokens", "input_tokens")
+    if whole is None or "prompt_tokens" in usage:
+        return whole
+    # Anthropic counts what came from the cache, or went into it, beside the rest.
+    beside = ("cache_read_input_tokens", "cache_creation_input_tokens")
+    return whole + sum(_count(usage, name) or 0 for name in beside)
 
 
 def _mapping(usage: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
