@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +40,17 @@ def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
 def _decoded(stream: bytes, loads: Loads) -> Iterator[Any]:
     decoder = SSEDecoder()
     for event in [*decoder.feed(stream), *decoder.flush()]:
-        try:
-            yield loads(event.data) if event.data else None
-        except ValueError:
-            continue
+        if event.data:
+            yield _payload(event.data, loads)
+
+
+def _payload(data: bytes, loads: Loads) -> Any:
+    """The value in `data`; bytes that are not UTF-8 are replaced, what is no JSON is None."""
+    try:
+        return loads(data)
+    except ValueError:
+        pass
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
