@@ -30,6 +30,13 @@ from gateway.stores.records import PromptMessage
 
 Found = Mapping[Tier, Sequence[Match]]
 
+# What leaving the usual model in a state is called where the bars of acting are set.
+_ROUTES_AWAY: Mapping[FSMState, str] = {
+    FSMState.FAST: "route_fast",
+    FSMState.SLOW: "route_slow",
+    FSMState.SKIP: "route_slow",
+}
+
 
 class Lookup(Protocol):
     """Answers a plan's queries; a tier whose look-up failed is missing from the answer."""
@@ -187,16 +194,16 @@ class Steering:
 
     def _choose(self, steered: Steered, request: SteeredRequest) -> Route:
         serves: Serves = lambda model: self.rules.serves(model, request)  # noqa: E731
-        state = steered.state
-        action = "route_fast" if state is FSMState.FAST else "route_slow"
-        if state is not FSMState.INIT and not self._worth(action, steered):
+        state, routes = steered.state, self.rules.routes
+        action = _ROUTES_AWAY.get(state) if routes.models(request.model) else None
+        if action is not None and not self._worth(action, steered):
             steered.reasons.append(f"routing: {action} below its bar")
             state = FSMState.NORMAL
         return choose(
             state,
             request.model,
             steered.step,
-            routes=self.rules.routes,
+            routes=routes,
             settings=self.rules.routing,
             held=steered.conversation.held,
             serves=serves,

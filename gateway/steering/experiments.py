@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,8 +27,8 @@ class ExperimentSettings:
         for arm, share in self.arms.items():
             if arm not in ARMS:
                 raise ValueError(f"arms.{arm}: not one of {', '.join(ARMS)}")
-            if share < 0:
-                raise ValueError(f"arms.{arm}: must be 0 or more, got {share:g}")
+            if not 0 <= share < math.inf:
+                raise ValueError(f"arms.{arm}: must be 0 or more, and finite, got {share:g}")
         if not sum(self.arms.values()) > 0:
             raise ValueError("arms: the shares must add up to more than 0")
 
