@@ -1,0 +1,185 @@
+"""Which model a live request is sent to, and what the client is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from gateway.testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+    ToolCall,
+)
+from tests.live.client import PLAIN, Agent, opening, trace
+
+Start = Callable[..., AppServer]
+# By the reference's formula: 0.047 and 0.58 for the first two texts, 0.61 and more for the third.
+EASY = "Reading."
+HARD = "maybe the error in app.main fails because of a bug, wait, perhaps a broken problem, hmm"
+FAST_AFTER, SLOW_AFTER = 6, 5
+
+
+def thinking(*thoughts: str) -> Callable[[ReceivedRequest], Reply]:
+    """A model that has one thought a turn, the last one for ever."""
+
+    def reply(request: ReceivedRequest) -> Reply:
+        turn = sum(m.get("role") == "assistant" for m in request.messages)
+        call = ToolCall("bash", {"command": f"step {turn}"}, id=f"call_{turn}")
+        return Reply(thoughts[min(turn, len(thoughts) - 1)], tool_calls=(call,))
+
+    return reply
+
+
+def models(upstream: ScriptedUpstream) -> list[str]:
+    return [request.model for request in upstream.requests]
+
+
+async def test_the_state_decides_the_model(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """Six easy steps take the small model, five hard ones the strong one, as mapped."""
+    upstream.default = thinking(*[EASY] * 7, *[HARD] * 8)
+    server = gateway_server({**PLAIN, "model_routing": {"FAST": "small", "SLOW": "strong"}})
+    answers = await Agent(http, server.base_url, model="usual").run(15)
+    states = [answer.gateway("state") for answer in answers]
+    assert states == ["INIT", *["NORMAL"] * 5, *["FAST"] * 2, *["NORMAL"] * 4, *["SLOW"] * 3]
+    expected = {"FAST": "small", "SLOW": "strong"}
+    assert models(upstream) == [expected.get(state or "", "usual") for state in states]
+    assert [answer.gateway("model") for answer in answers] == models(upstream)
+
+
+async def test_the_provider_names_the_model_it_served(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """The answer's `model` stays the provider's word; the header tells what was asked for."""
+    upstream.default = Reply("Hello.", model="usual-2026-01-01")
+    server = gateway_server({**PLAIN, "model_routing_by_model": {"usual": {"SLOW": "strong"}}})
+    answer = await Agent(http, server.base_url, model="usual").send()
+    assert answer.gateway("model") == "usual"
+    assert b'"model":"usual-2026-01-01"' in answer.content
+
+
+async def test_the_map_of_the_requested_model_wins(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """`model_routing_by_model` stands before `model_routing` for the names it has."""
+    upstream.default = thinking(EASY)
+    routing = {
+        "model_routing": {"FAST": "small"},
+        "model_routing_by_model": {"big": {"FAST": "medium"}},
+    }
+    server = gateway_server({**PLAIN, **routing})
+    for requested, fast in (("big", "medium"), ("other", "small")):
+        answers = await Agent(http, server.base_url, opening(requested), model=requested).run(8)
+        assert answers[-1].gateway("model") == fast
+        assert answers[0].gateway("model") == requested
+
+
+async def test_a_model_that_cannot_serve_is_passed_over(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """SKIP's model knows no tools, SLOW's is used, and the run log tells why."""
+    upstream.default = thinking(HARD)
+    path = tmp_path / "runs.db"
+    deployments = [
+        {
+            "model_name": name,
+            "litellm_params": {"model": f"openai/{name}", "api_base": upstream.base_url},
+            "model_info": info,
+        }
+        for name, info in (
+            ("no-tools", {"supports_function_calling": False}),
+            ("short", {"supports_function_calling": True, "max_input_tokens": 20}),
+            ("strong", {"supports_function_calling": True}),
+        )
+    ]
+    settings = {
+        **PLAIN,
+        "fsm": {"skip_window": 6, "skip_threshold": 0.6},
+        "model_list": deployments,
+        "storage": {"path": str(path)},
+        "model_routing": {"SLOW": "strong", "SKIP": "no-tools"},
+        "model_routing_by_model": {"modest": {"SLOW": "short"}},
+    }
+    server = gateway_server(settings)
+    answers = await Agent(http, server.base_url, model="usual").run(8)
+    assert [a.gateway("state") for a in answers[-2:]] == ["SKIP"] * 2
+    assert [a.gateway("model") for a in answers[-3:]] == ["strong"] * 3
+    steps = (await trace(path, answers[0].conversation)).steps
+    assert steps[-1].call is not None
+    assert steps[-1].call.reasons == ("routing: no-tools not used: no tools",)
+    answers = await Agent(http, server.base_url, opening("Be modest."), model="modest").run(6)
+    assert answers[-1].gateway("model") == "modest"
+    steps = (await trace(path, answers[0].conversation)).steps
+    assert steps[-1].call is not None
+    assert steps[-1].call.reasons == ("routing: short not used: context of 20 tokens",)
+
+
+async def test_a_model_is_held(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """With `min_dwell_steps` the strong model stays a while, also over a restart."""
+    upstream.default = thinking(*[HARD] * 5, EASY)
+    settings = {
+        **PLAIN,
+        "model_routing": {"SLOW": "strong"},
+        "routing": {"min_dwell_steps": 3},
+        "storage": {"path": str(tmp_path / "runs.db")},
+    }
+    first = gateway_server(settings)
+    agent = Agent(http, first.base_url, model="usual")
+    before = await agent.run(7)
+    await asyncio.to_thread(first.stop)
+    agent.url = gateway_server(settings).base_url
+    answers = [*before, *await agent.run(2)]
+    assert [answer.gateway("state") for answer in answers[4:]] == [
+        "NORMAL",
+        "SLOW",
+        *["NORMAL"] * 3,
+    ]
+    assert models(upstream)[4:] == ["usual", "strong", "strong", "strong", "usual"]
+
+
+async def test_a_retry_gets_the_same_model(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """What is sent again goes where it went, after a failure, a restart and a change of routes."""
+    upstream.default = thinking(HARD)
+    settings = {**PLAIN, "storage": {"path": str(tmp_path / "runs.db")}}
+    first = gateway_server({**settings, "model_routing": {"SLOW": "strong"}})
+    agent = Agent(http, first.base_url, model="usual")
+    await agent.run(5)
+    upstream.script(*[Fault(FaultKind.BAD_REQUEST)])
+    failed = await agent.send()
+    again = await agent.send()
+    await asyncio.to_thread(first.stop)
+    agent.url = gateway_server({**settings, "model_routing": {"SLOW": "stronger"}}).base_url
+    later = await agent.send()
+    assert [failed.status, again.status, later.status] == [400, 200, 200]
+    assert [again.identity, later.identity] == ["retry"] * 2
+    assert {answer.place for answer in (failed, again, later)} == {failed.place}
+    assert models(upstream)[-3:] == ["strong"] * 3
+
+
+async def test_the_bars_of_acting_keep_a_route_from_being_taken(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A route whose sign is right too rarely is left out, and the reason says so."""
+    upstream.default = thinking(HARD)
+    path = tmp_path / "runs.db"
+    bars = {**PLAIN["steering"], "act_above": {"route_slow": 1.0}}
+    routes = {"model_routing": {"SLOW": "strong"}, "storage": {"path": str(path)}}
+    server = gateway_server({**PLAIN, **routes, "steering": bars})
+    answers = await Agent(http, server.base_url, model="usual").run(6)
+    assert answers[-1].gateway("state") == "SLOW"
+    assert answers[-1].gateway("model") == "usual"
+    steps = (await trace(path, answers[0].conversation)).steps
+    reasons = [step.call.reasons for step in steps if step.call is not None]
+    assert reasons == [()] * 5 + [("routing: route_slow below its bar",)]
