@@ -1,0 +1,59 @@
+"""The gateway that clients talk to: steering off and on, with nothing else changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import openai
+import pytest
+
+from gateway.testing import AppServer, ScriptedUpstream
+from gateway.testing.text import echo
+from tests.relay.gateways import a_gateway
+
+
+@pytest.fixture(scope="package")
+def provider() -> Iterator[ScriptedUpstream]:
+    """The provider behind the gateways."""
+    with ScriptedUpstream() as server:
+        yield server
+
+
+@pytest.fixture(scope="package", params=["off", "on"])
+def gateway(
+    request: pytest.FixtureRequest,
+    provider: ScriptedUpstream,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[AppServer]:
+    """A gateway before the provider, with steering off and on."""
+    settings = {"steering": {"mode": request.param}, "router": {"num_retries": 0}}
+    with a_gateway(provider.base_url, tmp_path_factory.mktemp("clients"), settings) as server:
+        yield server
+
+
+@pytest.fixture
+def upstream(provider: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
+    """The provider with nothing scripted and nothing recorded yet."""
+    provider.reset()
+    provider.default = echo
+    yield provider
+    assert not provider.errors
+    assert not provider.pending
+
+
+@pytest.fixture
+def client(gateway: AppServer, upstream: ScriptedUpstream) -> Iterator[openai.OpenAI]:
+    """The official client with only `base_url` changed."""
+    with openai.OpenAI(base_url=gateway.base_url, api_key="sk-mine", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+async def async_client(
+    gateway: AppServer, upstream: ScriptedUpstream
+) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The same, asynchronous."""
+    async with openai.AsyncOpenAI(
+        base_url=gateway.base_url, api_key="sk-mine", max_retries=0
+    ) as made:
+        yield made
