@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ from gateway.services import Runtime, Services
 from gateway.steering.experiments import ARMS, assign
 from gateway.steering.fold import StepOutcome
 from gateway.stores.base import StoreError, VersionConflict
-from gateway.stores.patterns import Event, PatternStore
+from gateway.stores.patterns import Event
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
@@ -298,31 +299,25 @@ class Pipeline:
             for name in outcome.readings.fired:
                 metrics.monitor_fires.labels(name).inc()
         if steered.applies and steered.decided is not None:
-            for item in steered.decided.items:
-                metrics.injections.labels(item.tier.value if item.tier else "monitor").inc()
+            items = steered.decided.items
+            for source, number in Counter(
+                i.tier.value if i.tier else "monitor" for i in items
+            ).items():
+                metrics.injections.labels(source).inc(number)
 
     def _tell_patterns(self, asked: _Asked, steered: Steered) -> None:
         """Count what became of patterns: injected now, or helped or hurt by the run's outcome."""
-        library = self._runtime.library
-        if library is None or not steered.applies:
+        tally = self._runtime.tally
+        if tally is None or not steered.applies:
             return
         tenant = steered.conversation.tenant
         if steered.decided is not None:
             new = [i.match.pattern.pattern_id for i in steered.decided.items if i.match]
-            if new:
-                spawn(self._tell(library.store, tenant, new, Event.INJECTED))
+            tally.note(tenant, new, Event.INJECTED)
         given = steered.conversation.guidance.pattern_ids
         if asked.outcome and given:
             event = Event.HELPED if asked.outcome == "success" else Event.HURT
-            spawn(self._tell(library.store, tenant, given, event))
-
-    async def _tell(
-        self, store: PatternStore, tenant: str, pattern_ids: Sequence[str], event: Event
-    ) -> None:
-        try:
-            await store.record(tenant, pattern_ids, event)
-        except StoreError as exc:
-            self._log.warning("pattern statistics not kept", reason=str(exc))
+            tally.note(tenant, given, event)
 
 
 def identity_headers(recalled: Recalled) -> RawHeaders:

@@ -18,7 +18,7 @@ from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.events import EventHub
 from gateway.keys import KeyRing
-from gateway.library import PatternLibrary
+from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.steering.etrace.pattern import Tier
@@ -128,6 +128,8 @@ class Runtime:
         self.library: PatternLibrary | None = None
         """The patterns; None when E-traces are switched off."""
 
+        self.tally: PatternTally | None = None
+
     @property
     def services(self) -> Services:
         """The services of the config in force."""
@@ -186,6 +188,8 @@ class Runtime:
         self.library = await PatternLibrary.open(
             patterns, embedder, self.settings.etraces, failed=self._lookup_failed
         )
+        self.tally = PatternTally(patterns, self._tally_failed)
+        self._chores.append(spawn(self.tally.follow(), name="pattern statistics"))
         if await patterns.without_vector(1):
             self.log.warning(
                 "some patterns have no vector of the embedder and are not found: "
@@ -211,6 +215,9 @@ class Runtime:
             except StoreError as exc:
                 self.log.error("retention failed", reason=str(exc))
             await asyncio.sleep(storage.retention_interval_s)
+
+    def _tally_failed(self, error: StoreError) -> None:
+        self.log.warning("pattern statistics not kept", reason=str(error))
 
     def _lookup_failed(self, tier: Tier, error: Exception) -> None:
         self.metrics.lookup_failures.labels(tier.value).inc()
@@ -256,9 +263,7 @@ class Runtime:
             raise RuntimeError("the gateway has not been started")
         library = self.library
         if library is not None:
-            library = PatternLibrary(
-                library.store, library.embedder, settings.etraces, self._lookup_failed
-            )
+            library = library.with_settings(settings.etraces)
         return Services(settings, self.metrics, self._index, library, self.instance)
 
     async def aclose(self) -> None:
@@ -267,6 +272,8 @@ class Runtime:
             chore.cancel()
         if self._services is not None:
             await self._services.aclose()
+        if self.tally is not None:
+            await self.tally.flush()
         if self.library is not None:
             await self.library.embedder.close()
         if self._stores is not None:

@@ -12,6 +12,7 @@ from gateway.conversations.session import Steered
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.exchange import Exchange
 from gateway.steering.etrace.decide import Item
+from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.state import Injection
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
@@ -292,10 +293,24 @@ def _injection_rows(steered: Steered) -> list[InjectionRow]:
         return []
     run_id = steered.conversation.run_id(steered.run)
     blocks = placed.added
-    return [
+    rules = [item for item in decided.items if item.tier is Tier.E3]
+    others = [item for item in decided.items if item.tier is not Tier.E3]
+    rows = [
         _injection_row(steered, run_id, ordinal, item, _block_of(item, blocks))
-        for ordinal, item in enumerate(decided.items)
+        for ordinal, item in enumerate(others, start=1)
     ]
+    return [*_rules_row(steered, run_id, rules, blocks), *rows]
+
+
+def _rules_row(
+    steered: Steered, run_id: str, rules: Sequence[Item], blocks: Sequence[Injection]
+) -> list[InjectionRow]:
+    """The universal rules of a run in one row: they come and stay together."""
+    if not rules:
+        return []
+    first = _injection_row(steered, run_id, 0, rules[0], _block_of(rules[0], blocks))
+    ids = ",".join(item.match.pattern.pattern_id for item in rules if item.match)
+    return [replace(first, pattern_id=ids, text="\n\n".join(item.text for item in rules))]
 
 
 def _block_of(item: Item, blocks: Sequence[Injection]) -> Injection | None:

@@ -3,5 +3,6 @@
 from gateway.library.catalogue import ImportReport, PatternLibrary
 from gateway.library.gates import gates_for
 from gateway.library.starter import starter_patterns
+from gateway.library.tally import PatternTally
 
-__all__ = ["ImportReport", "PatternLibrary", "gates_for", "starter_patterns"]
+__all__ = ["ImportReport", "PatternLibrary", "PatternTally", "gates_for", "starter_patterns"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -26,6 +27,10 @@ Failed = Callable[[Tier, Exception], None]
 """Told which tier's look-up failed, and why."""
 
 _BATCH = 256
+
+UNIVERSAL_TTL_S = 5.0
+"""How long universal rules are kept: a change made by another process is seen after this."""
+_MODELS_KEPT = 256
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class PatternLibrary:
         self.embedder = embedder
         self._settings = settings
         self._failed = failed
+        self._universal: dict[tuple[str, int], tuple[float, list[Match]]] = {}
 
     @classmethod
     async def open(
@@ -76,6 +82,12 @@ class PatternLibrary:
             await library.add(starter_patterns())
         return library
 
+    def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
+        """The same library under other settings; what is remembered is shared."""
+        other = PatternLibrary(self.store, self.embedder, settings, self._failed)
+        other._universal = self._universal
+        return other
+
     @property
     def gates(self) -> Gates:
         """Similarity that an injection needs, for this embedder and these settings."""
@@ -95,7 +107,7 @@ class PatternLibrary:
     async def look_up(self, query: Query, tenant: str) -> list[Match]:
         """One answer. Raises: StoreError, EmbeddingError."""
         if query.tier is Tier.E3:
-            return await self.store.universal(model=query.model, limit=query.fetch)
+            return await self._rules(query.model, query.fetch)
         (vector,) = await self.embedder.embed([query.text])
         return await self.store.search(
             Search(
@@ -109,6 +121,17 @@ class PatternLibrary:
             )
         )
 
+    async def _rules(self, model: str, limit: int) -> list[Match]:
+        """The universal rules; every run begins with them, so they are kept for a moment."""
+        now = time.monotonic()
+        known = self._universal.get((model, limit))
+        if known is None or now - known[0] > UNIVERSAL_TTL_S:
+            if len(self._universal) >= _MODELS_KEPT:
+                self._universal.clear()
+            known = (now, await self.store.universal(model=model, limit=limit))
+            self._universal[model, limit] = known
+        return known[1]
+
     async def _attempt(self, query: Query, tenant: str) -> list[Match] | None:
         try:
             return await self.look_up(query, tenant)
@@ -119,11 +142,13 @@ class PatternLibrary:
 
     async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
         """Embed and store patterns, all or none; as PatternStore.add."""
+        self._universal.clear()
         vectors = await self._vectors(patterns)
         return await self.store.add(list(zip(patterns, vectors, strict=True)))
 
     async def edit(self, pattern: Pattern) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
+        self._universal.clear()
         (vector,) = await self._vectors([pattern])
         await self.store.edit(pattern, vector)
 

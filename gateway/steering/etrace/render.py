@@ -6,6 +6,7 @@ characters; every text is bounded. The same input always gives the same bytes.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -67,6 +68,21 @@ def sanitise(text: str, limit: int) -> str:
     return _cut(clean.strip(), limit)
 
 
+class _Same:
+    """A pattern as a key: equal to itself only, which costs no look at its fields."""
+
+    __slots__ = ("pattern",)
+
+    def __init__(self, pattern: Pattern) -> None:
+        self.pattern = pattern
+
+    def __hash__(self) -> int:
+        return id(self.pattern)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.pattern is other.pattern
+
+
 def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
     """A pattern as labelled lines for models of `family`; each field at most `limit` characters.
 
@@ -74,6 +90,13 @@ def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
     answer better to one; e2 and e1 get situation, cause, way out and dead end, as far as present.
     Source: reference section 6.4 for the three Claude families.
     """
+    return _pattern_text(_Same(pattern), family, limit)
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern_text(same: _Same, family: ModelFamily, limit: int) -> str:
+    """Kept, because every run begins with the same universal rules."""
+    pattern = same.pattern
     texts = content(pattern.fields)
     if pattern.tier is Tier.E3:
         pairs = _universal(texts, family)
