@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from starlette.routing import Route, Router
 
-from gateway.api import api_routes
+from gateway.api.routes import api_routes
 from gateway.config import Settings
-from gateway.dashboard import dashboard_routes
+from gateway.dashboard.routes import dashboard_routes
 from gateway.dialects import CHAT, MESSAGES, RESPONSES
 from gateway.embedding import EmbeddingError
 from gateway.endpoints.auth import Authenticator

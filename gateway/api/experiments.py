@@ -13,6 +13,7 @@ from gateway.api.schema import schema_of
 from gateway.errors import BadRequest, NotFound
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.experiment import STRATA
+from gateway.reporting.shares import read_shares
 from gateway.services import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter
@@ -69,13 +70,12 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
 
 async def get_report(call: Call) -> Reply:
     """One experiment's report."""
-    shares = None if call.values["shares"] is None else read_shares(call.values["shares"])
     found = await experiment_report(
         call.runtime,
         call.values["experiment_id"],
         tenant=call.tenant,
         stratum=call.values["stratum"],
-        shares=shares,
+        shares=shares_of(call.values["shares"]),
     )
     return Reply(payload=found)
 
@@ -102,24 +102,12 @@ async def experiment_report(
     return await asyncio.to_thread(report, experiment, runs, shares=shares, stratum=stratum)
 
 
-def read_shares(text: str) -> dict[str, float]:
-    """Shares written as `arm:share,arm:share`. Raises: BadRequest for anything else."""
-    shares: dict[str, float] = {}
-    for part in text.split(","):
-        arm, _, share = part.strip().partition(":")
-        try:
-            number = float(share)
-        except ValueError:
-            number = -1.0
-        if arm not in ARMS or arm in shares or not 0 <= number <= 1e6:
-            raise BadRequest(
-                f"shares: {part[:40]!r} is not an arm and its share, such as on:0.5",
-                param="shares",
-            )
-        shares[arm] = number
-    if not sum(shares.values()) > 0:
-        raise BadRequest("shares: must add up to more than 0", param="shares")
-    return shares
+def shares_of(text: str | None) -> dict[str, float] | None:
+    """Shares as a parameter gives them. Raises: BadRequest."""
+    try:
+        return read_shares(text) if text else None
+    except ValueError as error:
+        raise BadRequest(str(error), param="shares") from None
 
 
 OPERATIONS = (

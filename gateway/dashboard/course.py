@@ -8,7 +8,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from gateway.dashboard import figures
+from gateway import figures
 from gateway.dashboard.svg import curve, drawing, element, joined, share, stretched
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import InjectionRow, StepRow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,11 +20,12 @@ _MOST_LISTED = 12
 
 async def show(visit: Visit) -> Page:
     """The figures of the runs chosen."""
-    summary = await visit.runtime.runs.health_summary(chosen(visit))
-    values = {"title": "Health", **figures_of(summary)}
+    read = visit.runtime.runs.health_summary(chosen(visit))
     if visit.fragment:
-        return Page(template="health_body.html", values=values)
-    return Page(template="health.html", values={**values, **await filter_values(visit)})
+        return Page(template="health_body.html", values=figures_of(await read))
+    summary, filters = await asyncio.gather(read, filter_values(visit))
+    values = {"title": "Health", **figures_of(summary), **filters}
+    return Page(template="health.html", values=values)
 
 
 def figures_of(summary: HealthSummary) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from gateway.dashboard import figures
+from gateway import figures
 from gateway.dashboard.files import version
 from gateway.visible import one_line, visible
 

@@ -110,10 +110,13 @@ async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
 
 def _card(trace: RunTrace, step: StepRow) -> dict[str, Any]:
     newest = step.step_index == trace.run.totals.steps
+    rows = [row for row in trace.injections if row.step_index == step.step_index]
+    rules = [row for row in rows if row.source == "e3"]
     return {
         "step": step,
         "severity": "none" if step.composite is None else severity_of(step.composite),
-        "guidance": [row for row in trace.injections if row.step_index == step.step_index],
+        "rules": rules,
+        "guidance": [row for row in rows if row not in rules],
         # What the model says at a step is the next step's thought; only the newest has no next.
         "shows_reply": newest and step.content is not None,
     }

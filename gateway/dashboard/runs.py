@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,14 +60,14 @@ async def show(visit: Visit) -> Page:
         descending=values["order"] == "desc",
         cursor=values["cursor"],
     )
+    store, now = visit.runtime.runs, time.time()
     try:
-        found = await visit.runtime.runs.list_runs(runs, page)
+        found, total = await asyncio.gather(store.list_runs(runs, page), store.count_runs(runs))
     except ValueError as error:
         raise BadRequest(str(error), param="cursor") from None
-    now = time.time()
     shown: dict[str, Any] = {
         "rows": [row_of(run, now) for run in found.runs],
-        "total": await visit.runtime.runs.count_runs(runs),
+        "total": total,
         "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
         "sorts": _sorts(visit),
         "several_tenants": visit.tenant is None,
@@ -110,7 +111,7 @@ def row_of(run: RunRecord, now: float) -> Row:
     totals = run.totals
     return Row(
         run=run,
-        live=run.ended_at is None and now - run.updated_at < _LIVE_S,
+        live=run.ended_at is None and run.outcome is None and now - run.updated_at < _LIVE_S,
         states=stacked(totals.states, STATES, "state"),
         peak=peak(totals.composite_peak),
         fired=sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
 from gateway.dashboard.svg import curve, drawing, element, share, stretched
+from gateway.reporting.effects import Effect
 from gateway.reporting.experiment import Day
 from gateway.stores.queries import RecentRun
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, severity_of
@@ -90,32 +90,24 @@ def sparkline(runs: Sequence[RecentRun]) -> Markup:
     return drawing(height, *lines, *bars, mean, class_="plot spark")
 
 
-def interval(
-    low: float, estimate: float, high: float, *, bounds: tuple[float, float], none: float
-) -> Markup:
-    """An estimate with its interval on a scale; `none` is where there is no effect."""
-    width = bounds[1] - bounds[0]
+def interval(effect: Effect) -> Markup:
+    """An estimate with its interval on its scale, and a line where there is no effect."""
+    start, width = effect.bounds[0], effect.bounds[1] - effect.bounds[0]
 
     def x(value: float) -> str:
-        return share(min(max(value, bounds[0]), bounds[1]) - bounds[0], width)
+        return share(min(max(value - start, 0.0), width), width)
 
-    sure = not low <= none <= high
-    middle = _INTERVAL_PX / 2
+    middle, none = _INTERVAL_PX / 2, x(effect.none)
+    low, high = x(effect.low), x(effect.high)
     return drawing(
         _INTERVAL_PX,
-        element("line", x1=x(none), x2=x(none), y1=0, y2=_INTERVAL_PX, class_="no-effect"),
-        element("line", x1=x(low), x2=x(high), y1=middle, y2=middle, class_="whisker"),
-        element("line", x1=x(low), x2=x(low), y1=middle - 4, y2=middle + 4, class_="whisker"),
-        element("line", x1=x(high), x2=x(high), y1=middle - 4, y2=middle + 4, class_="whisker"),
-        element("circle", cx=x(estimate), cy=middle, r=4.5, class_="estimate"),
-        class_="interval sure" if sure else "interval unsure",
+        element("line", x1=none, x2=none, y1=0, y2=_INTERVAL_PX, class_="no-effect"),
+        element("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"),
+        element("line", x1=low, x2=low, y1=middle - 4, y2=middle + 4, class_="whisker"),
+        element("line", x1=high, x2=high, y1=middle - 4, y2=middle + 4, class_="whisker"),
+        element("circle", cx=x(effect.estimate), cy=middle, r=4.5, class_="estimate"),
+        class_="interval sure" if effect.sure else "interval unsure",
     )
-
-
-def reach(values: Sequence[float], none: float, least: float) -> tuple[float, float]:
-    """A scale around `none` that shows every value, `least` to either side at the least."""
-    far = max([least, *(abs(value - none) for value in values if math.isfinite(value))])
-    return none - 1.08 * far, none + 1.08 * far
 
 
 def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
@@ -137,8 +129,12 @@ def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
             if point is not None
         )
     grid = [
-        element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid")
-        for y in (4, height / 2, height - 4)
+        part
+        for label, y in (("100 %", 4), ("50 %", height / 2), ("0", height - 4))
+        for part in (
+            element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"),
+            element("text", label, x=0, y=y + (11 if y < height / 2 else -3)),
+        )
     ]
     return drawing(
         height, *grid, stretched(height, *lines, box=(slots, height)), class_="plot daily"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gateway.reporting.rates import Z
 
 Floats = NDArray[np.float64]
 
@@ -15,9 +18,11 @@ WINSOR_SHARE = 0.05
 """Share of the runs at either end that count as the last one inside: a few runaway runs decide a
 plain mean of costs."""
 
-RESAMPLES = 2000
-_MOST_CELLS = 1_000_000  # numbers held at once while resampling: 8 MB an array
-_FEWEST_RUNS = 5  # below, the runs drawn again and again are too few to tell their spread
+RESAMPLES = 500
+"""Enough to know a standard error to about 3 %."""
+
+_MOST_CELLS = 500_000  # numbers held at once while resampling: 4 MB an array
+_FEWEST_UNITS = 5  # below, the units drawn again and again are too few to tell their spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,33 +68,48 @@ def amount_of(spent: Spent) -> Amount | None:
 
 
 def ratio_of(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
-    """Treated over baseline, with percentile bootstrap intervals; None without runs in both.
+    """Treated over baseline, with bootstrap intervals; None without runs in both.
 
     Units are drawn, not runs, because the runs of one unit are not independent. The limits of
-    winsorising are found anew in each draw and arm, so that an effect of x % shows as x %.
-    `seed` makes the report of the same runs the same report.
+    winsorising are found anew in each draw and arm, so that an effect of x % shows as x %. The
+    interval is the estimate's logarithm and its standard error over the draws, with Student's
+    quantile. `seed` makes the report of the same runs the same report.
     """
     if not treated.runs or not baseline.runs:
         return None
     first, second = amount_of(treated), amount_of(baseline)
     assert first is not None
     assert second is not None
-    generator = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
-    if min(first.runs, second.runs) < _FEWEST_RUNS:
+    units = min(len({unit for unit, _ in spent.runs}) for spent in (treated, baseline))
+    if units < _FEWEST_UNITS:
         return AmountRatio(mean=None, median=None)
+    generator = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
     above, below = _resampled(treated, generator), _resampled(baseline, generator)
+    reach = _student(2 * (units - 1))
     return AmountRatio(
-        mean=_ratio(first.mean, second.mean, above[0], below[0]),
-        median=_ratio(first.median, second.median, above[1], below[1]),
+        mean=_ratio(first.mean, second.mean, above[0], below[0], reach),
+        median=_ratio(first.median, second.median, above[1], below[1], reach),
     )
 
 
-def _ratio(first: float, second: float, above: Floats, below: Floats) -> Ratio | None:
-    drawn = above[below > 0] / below[below > 0]
-    if second <= 0 or len(drawn) < len(below):
+def _ratio(first: float, second: float, above: Floats, below: Floats, reach: float) -> Ratio | None:
+    if min(first, second, above.min(), below.min()) <= 0:
         return None
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return Ratio(estimate=first / second, low=float(low), high=float(high))
+    error = float(np.std(np.log(above / below), ddof=1))
+    estimate = first / second
+    factor = math.exp(reach * error)
+    return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
+
+
+def _student(degrees: int) -> float:
+    """Student's 97.5 % quantile, by the first terms of its expansion; within 0.01 from 8 degrees.
+
+    Source: Abramowitz and Stegun, 26.7.5.
+    """
+    z, n = Z, float(degrees)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / n + second / n**2
 
 
 def _resampled(spent: Spent, generator: np.random.Generator) -> tuple[Floats, Floats]:
@@ -100,10 +120,16 @@ def _resampled(spent: Spent, generator: np.random.Generator) -> tuple[Floats, Fl
     parts = []
     for start in range(0, RESAMPLES, rows):
         draws = min(rows, RESAMPLES - start)
-        drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws)
-        parts.append(_typical(values, drawn[:, units].astype(np.float64)))
+        parts.append(_typical(values, _drawn(count, draws, generator)[:, units]))
     means, medians = zip(*parts, strict=True)
     return np.concatenate(means), np.concatenate(medians)
+
+
+def _drawn(count: int, draws: int, generator: np.random.Generator) -> Floats:
+    """How often each of `count` units comes up when as many are drawn; a row a draw."""
+    picked = generator.integers(0, count, (draws, count)) + count * np.arange(draws)[:, None]
+    times = np.bincount(picked.ravel(), minlength=draws * count)
+    return times.reshape(draws, count).astype(np.float64)
 
 
 def _arrays(spent: Spent) -> tuple[Floats, NDArray[np.intp]]:

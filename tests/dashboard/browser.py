@@ -130,10 +130,8 @@ class Tab:
 
     async def picture(self, path: Path, *, whole: bool = False) -> None:
         """A screenshot of what is seen, or of the whole page."""
-        shot = await self.send(
-            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
-        )
-        path.write_bytes(base64.b64decode(shot["data"]))
+        shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(shot["data"]))
 
     def foreign(self, own: str) -> list[str]:
         """What was asked of anybody but `own`."""

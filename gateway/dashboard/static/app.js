@@ -32,6 +32,9 @@
   }, 5000);
 
   // ---- forms
+  for (const fold of all("details.fold")) {
+    if (fold.dataset.active === "0" && matchMedia("(max-width: 760px)").matches) fold.open = false;
+  }
   for (const form of all("form[data-auto]")) {
     form.addEventListener("change", () => form.requestSubmit());
     form.addEventListener("submit", () => {
@@ -66,11 +69,15 @@
     const read = () => { steps = JSON.parse(one("#steps-data").textContent); };
     const number = (value, digits = 2) => (value === null ? "–" : value.toFixed(digits));
 
+    const tally = (names) => [...new Set(names)].map((name) => {
+      const times = names.filter((other) => other === name).length;
+      return times > 1 ? `${name} ×${times}` : name;
+    }).join(", ");
     const describe = (at) => {
       const parts = [`Step ${at.step}`, at.state];
       parts.push(`difficulty ${number(at.difficulty)}`, `composite ${number(at.composite)}`);
       if (at.fired.length) parts.push(`fired ${at.fired.join(", ")}`);
-      if (at.guidance.length) parts.push(`guidance ${at.guidance.join(", ")}`);
+      if (at.guidance.length) parts.push(`guidance ${tally(at.guidance)}`);
       if (at.model) parts.push(at.model);
       if (at.tokens) parts.push(`${at.tokens.toLocaleString("en")} tokens`);
       if (at.cost) parts.push(`$${at.cost.toPrecision(3)}`);
@@ -240,6 +247,7 @@
   const livePart = one("#live-part");
   const light = one("#live");
   if (!livePart || !light) return;
+  light.hidden = false;
   const PERIOD_MS = 1500;
   let due = false;
   let busy = false;

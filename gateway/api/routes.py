@@ -1,0 +1,36 @@
+"""Every operation of the control plane, and the routes to them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from starlette.routing import Route
+
+from gateway.api import conversations, events, experiments, health_summary, patterns, runs
+from gateway.api.access import Gate
+from gateway.api.document import document_operation
+from gateway.api.operations import Operation, Resource
+from gateway.endpoints.auth import Authenticator
+from gateway.services import Runtime
+
+_MODULES = (conversations, runs, patterns, experiments, health_summary, events)
+
+
+def operations() -> tuple[Operation, ...]:
+    """Every operation there is, those of one path together."""
+    listed = tuple(operation for module in _MODULES for operation in module.OPERATIONS)
+    return (*listed, document_operation(listed))
+
+
+def api_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
+    """The routes of the control plane, each path with all its methods."""
+    gate = Gate(auth)
+    return [
+        Route(_pattern(path), Resource(runtime, gate, tuple(group)))
+        for path, group in groupby(operations(), key=lambda operation: operation.path)
+    ]
+
+
+def _pattern(path: str) -> str:
+    # A pattern's id may hold a slash.
+    return path.replace("{pattern_id}", "{pattern_id:path}")

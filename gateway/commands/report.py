@@ -1,0 +1,181 @@
+"""`gateway report`: what an experiment shows, with pictures; without one, how all runs went."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway import figures
+from gateway.backends import Stores
+from gateway.commands.plots import STATE_COLOURS, interval
+from gateway.commands.store import add_verb, say
+from gateway.config import Settings
+from gateway.errors import ConfigError
+from gateway.reporting import ExperimentReport, report
+from gateway.reporting.amounts import Amount
+from gateway.reporting.effects import effects_of
+from gateway.reporting.experiment import STRATA, Comparison
+from gateway.reporting.rates import Difference
+from gateway.reporting.shares import read_shares
+from gateway.stores.base import RunStore
+from gateway.stores.queries import HealthSummary, RunFilter
+from gateway.visible import one_line
+
+_BAR_CELLS = 40
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    parser = add_verb(commands, "report", "what an experiment, or all runs, came to", _report)
+    parser.add_argument("experiment", nargs="?", help="its id; without one: all runs together")
+    parser.add_argument("--tenant", help="of one tenant")
+    parser.add_argument("--stratum", choices=list(STRATA), default="profile")
+    parser.add_argument("--shares", help="shares the arms were to get, such as on:0.5,off:0.5")
+    parser.add_argument("--output", type=Path, help="also write the report as JSON to this file")
+
+
+async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    store = stores.runs
+    found: ExperimentReport | HealthSummary
+    if args.experiment is None:
+        found = await store.health_summary(RunFilter(tenant=args.tenant))
+    else:
+        found = await _experiment(store, settings, args)
+    text = orjson.dumps(found).decode()
+    if args.output is not None:
+        args.output.write_text(text, encoding="utf-8")
+    if args.json:
+        say(text)
+    elif isinstance(found, ExperimentReport):
+        _print_report(Console(highlight=False), found)
+    else:
+        _print_summary(Console(highlight=False), found)
+
+
+async def _experiment(
+    store: RunStore, settings: Settings, args: argparse.Namespace
+) -> ExperimentReport:
+    runs = await store.experiment_runs(args.experiment, tenant=args.tenant)
+    if not runs:
+        known = ", ".join((await store.facets(tenant=args.tenant)).experiments) or "none"
+        raise ConfigError(f"no run of experiment {args.experiment!r}; experiments: {known}")
+    shares = read_shares(args.shares) if args.shares else None
+    if shares is None and settings.experiment.id == args.experiment:
+        shares = dict(settings.experiment.arms)
+    return report(args.experiment, runs, shares=shares, stratum=args.stratum)
+
+
+def _print_report(console: Console, found: ExperimentReport) -> None:
+    console.print(Text(f"{one_line(found.experiment, 80)}: {found.runs} runs", style="bold"))
+    console.print(_arms(found))
+    for comparison in found.comparisons:
+        console.print(Text(f"\n{comparison.arm} against {comparison.baseline}", style="bold"))
+        console.print(_forest(comparison))
+    if len(found.strata) > 1:
+        console.print(Text(f"\nwithin strata, by {found.stratum}", style="bold"))
+        console.print(_strata(found))
+    if found.sample_ratio is not None:
+        ratio = found.sample_ratio
+        seen = ", ".join(f"{arm} {units}" for arm, units in ratio.observed.items())
+        verdict = "BROKEN" if ratio.suspicious else "as drawn"
+        console.print(Text(f"\nsample ratio: {verdict} ({seen}; p = {ratio.p_value:.3g})"))
+    console.print(Text("\nbefore you conclude", style="bold"))
+    for caveat in found.caveats:
+        console.print(Text(f"- {caveat.message}", style="yellow"))
+
+
+def _arms(found: ExperimentReport) -> Table:
+    table = _table("arm", "runs", "success", "95 %", "not judged", "cost", "tokens", "steps")
+    for arm in found.arms:
+        rate = arm.success
+        table.add_row(
+            arm.arm,
+            f"{arm.runs:,}",
+            figures.percent(rate.rate if rate else None, 1),
+            f"{figures.percent(rate.low)} to {figures.percent(rate.high)}" if rate else "",
+            str(arm.unfinished),
+            figures.money(_mean(arm.cost_usd)),
+            figures.count(_mean(arm.tokens)),
+            figures.count(_mean(arm.steps)),
+        )
+    return table
+
+
+def _mean(amount: Amount | None) -> float | None:
+    return None if amount is None else amount.mean
+
+
+def _forest(comparison: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for effect in effects_of(comparison):
+        drawn = interval(
+            effect.low, effect.estimate, effect.high, bounds=effect.bounds, none=effect.none
+        )
+        show = figures.points if effect.kind == "points" else figures.change
+        limits = f"{show(effect.low)} to {show(effect.high)}"
+        table.add_row(effect.name, drawn, show(effect.estimate), Text(limits, style="dim"))
+    return table
+
+
+def _strata(found: ExperimentReport) -> Table:
+    table = _table(found.stratum, "arm", "runs", "success", "difference")
+    for stratum in found.strata:
+        for arm in stratum.arms:
+            rate, change = arm.success, stratum.differences.get(arm.arm)
+            table.add_row(
+                Text(one_line(stratum.name, 40)),
+                arm.arm,
+                f"{arm.runs:,}",
+                figures.percent(rate.rate if rate else None, 1),
+                _difference(change) if change else "",
+            )
+    return table
+
+
+def _difference(change: Difference) -> str:
+    limits = f"({figures.points(change.low)} to {figures.points(change.high)})"
+    return f"{figures.points(change.estimate)} {limits}"
+
+
+def _print_summary(console: Console, found: HealthSummary) -> None:
+    console.print(Text(f"{found.total_runs:,} runs, {found.total_steps:,} steps", style="bold"))
+    for line in _summary_lines(found):
+        console.print(Text(line))
+    for title, counts in (
+        ("time in state", found.states),
+        ("fires per monitor", found.fires),
+        ("calls per model", found.models),
+    ):
+        if not counts:
+            continue
+        console.print(Text(f"\n{title}", style="bold"))
+        most = max(counts.values())
+        for name, count in sorted(counts.items(), key=lambda item: -item[1]):
+            bar = "█" * max(1, round(_BAR_CELLS * count / most))
+            drawn = Text(f"{one_line(name, 24):24} ")
+            drawn.append(f"{bar:{_BAR_CELLS}}", style=STATE_COLOURS.get(name, "blue"))
+            console.print(drawn.append(f" {count:,}"))
+
+
+def _summary_lines(found: HealthSummary) -> Iterator[str]:
+    judged = found.success_runs + found.failure_runs
+    rate = found.success_runs / judged if judged else None
+    clean = figures.percent(found.clean_run_rate, 1)
+    yield f"clean runs {clean}, mean composite {found.mean_composite}"
+    yield f"success {figures.percent(rate, 1)} of {judged:,} judged"
+    yield f"cost {figures.money(found.cost_usd)}, saved by routing {figures.money(found.saved_usd)}"
+    yield f"input from cache {figures.percent(found.cached_share)}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for at, name in enumerate(columns):
+        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=True)
+    return table

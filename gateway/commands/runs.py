@@ -1,0 +1,207 @@
+"""`gateway runs`: the run log in a terminal, also beside a running gateway."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway import figures
+from gateway.api.views import run_view, step_views, thresholds
+from gateway.backends import Stores
+from gateway.commands.plots import STATE_COLOURS, curve, strip
+from gateway.commands.store import add_verb, say
+from gateway.config import Settings
+from gateway.dashboard.texts import step_text
+from gateway.errors import ConfigError
+from gateway.steering.fsm import FSMState
+from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
+from gateway.stores.records import StepRow
+from gateway.stores.totals import RunRecord
+from gateway.visible import one_line
+
+_TAIL_S = 1.0
+_TAIL_RUNS = 50  # runs looked at for news each time; more than can change within a second or two
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its verbs."""
+    runs = commands.add_parser("runs", help="list, show, judge and follow runs")
+    verbs = runs.add_subparsers(required=True, metavar="VERB")
+    listing = add_verb(verbs, "list", "runs, newest first", _list)
+    _add_filters(listing)
+    listing.add_argument("--limit", type=int, default=20)
+    listing.add_argument("--sort", choices=list(SORT_KEYS), default="started_at")
+    show = add_verb(verbs, "show", "one run's course", _show)
+    show.add_argument("run_id")
+    show.add_argument("--step", type=int, help="all that was said at this step")
+    outcome = add_verb(verbs, "outcome", "say what a run came to", _outcome)
+    outcome.add_argument("run_id")
+    outcome.add_argument("outcome", choices=OUTCOMES)
+    tail = add_verb(verbs, "tail", "steps as they are recorded; ends with Ctrl-C", _tail)
+    tail.add_argument("--tenant", help="of one tenant")
+    tail.add_argument("--once", action="store_true", help="what is there now, then end")
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    for name in ("tenant", "agent", "model", "failure-type", "experiment", "arm", "task"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--state", choices=[state.value for state in FSMState])
+    parser.add_argument("--outcome", choices=[*OUTCOMES, UNFINISHED])
+
+
+async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    names = ("tenant", "agent", "model", "failure_type", "experiment", "arm", "task")
+    chosen = {name: getattr(args, name) for name in (*names, "state", "outcome")}
+    page = PageRequest(limit=args.limit, sort=args.sort)
+    found = await stores.runs.list_runs(RunFilter(**chosen), page)
+    if args.json:
+        for run in found.runs:
+            say(orjson.dumps(run_view(run, settings)).decode())
+        return
+    Console().print(_table(found.runs))
+
+
+async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    store = stores.runs
+    part = {} if args.step is None else {"after_step": args.step - 1, "limit": 1}
+    trace = await store.get_run(args.run_id, tenant=None, **part)
+    if trace is None or (args.step is not None and not trace.steps):
+        raise ConfigError(f"there is no run {args.run_id!r}, or no such step")
+    if args.json:
+        view = {"run": run_view(trace.run, settings), "steps": step_views(trace)}
+        say(orjson.dumps(view).decode())
+    elif args.step is not None:
+        say(step_text(trace.steps[0], trace.injections))
+    else:
+        _print_course(trace, settings)
+
+
+async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    store = stores.runs
+    if not await store.set_outcome(args.run_id, args.outcome, source="cli", tenant=None):
+        raise ConfigError(f"there is no run {args.run_id!r}")
+    kept = {"run_id": args.run_id, "outcome": args.outcome}
+    say(json.dumps(kept) if args.json else f"{args.run_id}: {args.outcome}")
+
+
+async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    store = stores.runs
+    seen: dict[str, int] = {}
+    since = 0.0 if args.once else time.time()
+    page = PageRequest(limit=_TAIL_RUNS, sort="updated_at")
+    while True:
+        found = await store.list_runs(RunFilter(tenant=args.tenant), page)
+        for run in reversed([run for run in found.runs if run.updated_at >= since]):
+            after = seen.get(run.id, -1)
+            trace = await store.get_run(run.id, tenant=None, content=False, after_step=after)
+            for step in trace.steps if trace else ():
+                if step.at >= since:
+                    say(_tail_line(run, step, args.json))
+                seen[run.id] = step.step_index
+        if args.once:
+            return
+        await asyncio.sleep(_TAIL_S)
+
+
+def _table(runs: tuple[RunRecord, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, least in (("run", 28), ("started", 10), ("task", 8), ("model", 8), ("state", 6)):
+        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=least)
+    for name, least in (("steps", 5), ("peak", 4), ("guid.", 5), ("tokens", 6), ("cost", 8)):
+        table.add_column(name, justify="right", no_wrap=True, min_width=least)
+    table.add_column("outcome", no_wrap=True, min_width=7)
+    for run in runs:
+        totals = run.totals
+        table.add_row(
+            run.id,
+            figures.ago(run.started_at),
+            Text(one_line(run.task_preview, 48)),
+            Text(one_line(run.model_requested, 24)),
+            Text(run.state, style=STATE_COLOURS.get(run.state, "")),
+            str(totals.steps),
+            figures.score(totals.composite_peak),
+            str(totals.injections or ""),
+            figures.count(totals.input_tokens + totals.output_tokens),
+            figures.money(totals.cost_usd),
+            run.outcome or "",
+        )
+    return table
+
+
+def _print_course(trace: RunTrace, settings: Settings) -> None:
+    console = Console(highlight=False)
+    run, steps = trace.run, trace.steps
+    width = max(20, console.width - 16)
+    console.print(Text(one_line(run.task_preview, 200) or run.id, style="bold"))
+    for line in _facts(run):
+        console.print(Text(line, style="dim"))
+    colours = [STATE_COLOURS.get(step.state, "white") for step in steps]
+    console.print(Text("\ndifficulty, coloured by state", style="bold"))
+    for row in curve([step.difficulty for step in steps], colours, width=width):
+        console.print(row)
+    legend = Text("     ")
+    for name in dict.fromkeys(step.state for step in steps):
+        legend.append(f"█ {name}  ", style=STATE_COLOURS.get(name, "white"))
+    console.print(legend)
+    console.print(Text("\nmonitors", style="bold"))
+    fire = thresholds(settings)["fire"]
+    for name in dict.fromkeys(name for step in steps for name in step.scores):
+        readings = [step.scores.get(name) for step in steps]
+        console.print(Text(f"{name:12} ").append_text(strip(readings, fire, width=width)))
+    for guidance in _guidance_lines(trace):
+        console.print(guidance)
+
+
+def _facts(run: RunRecord) -> Iterator[str]:
+    totals = run.totals
+    yield f"{run.id}  tenant {run.tenant}  agent {one_line(run.agent, 40)}  mode {run.mode}"
+    yield (
+        f"{totals.steps} steps, {totals.calls} calls, "
+        f"{figures.count(totals.input_tokens + totals.output_tokens)} tokens, "
+        f"{figures.money(totals.cost_usd)} (saved {figures.money(totals.saved_usd)}), "
+        f"peak composite {figures.score(totals.composite_peak)}, "
+        f"outcome {run.outcome or 'not said'}"
+    )
+
+
+def _guidance_lines(trace: RunTrace) -> Iterator[Text]:
+    shown = [row for row in trace.injections if row.source != "e3"]
+    if shown:
+        yield Text("\nguidance", style="bold")
+    for row in shown:
+        where = row.placement if row.applied else "shadow"
+        head = f"step {row.step_index:<4} {row.source:8} {where:8} "
+        yield Text(head, style="magenta").append(one_line(row.text, 120), style="not magenta")
+
+
+def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
+    call = step.call
+    if as_json:
+        line = {
+            "run_id": run.id,
+            "tenant": run.tenant,
+            "step": step.step_index,
+            "at": step.at,
+            "state": step.state,
+            "difficulty": step.difficulty,
+            "composite": step.composite,
+            "fired": step.fired,
+            "model_asked": None if call is None else call.model_asked,
+            "cost_usd": None if call is None else call.cost_usd,
+        }
+        return orjson.dumps(line).decode()
+    asked = "" if call is None else one_line(call.model_asked, 24)
+    return (
+        f"{figures.clock(step.at)[11:]}  {run.id}  step {step.step_index:<4} {step.state:6} "
+        f"d {figures.score(step.difficulty)} c {figures.score(step.composite)}  {asked:24} "
+        f"{', '.join(step.fired)}"
+    ).rstrip()
