@@ -32,15 +32,12 @@ _BODIES = {
     "large": bodies.large(),
     "stream": bodies.small(stream=True),
 }
-_CASES = (
-    "small@1 tools@1 large@1 stream@1 small@32 tools@32 large@32 stream@32 "
-    "small@256 tools@256 stream@256"
-)
+_CASES = "small@1 tools@1 large@1 stream@1 small@32 tools@32 stream@32 small@256 stream@256"
 _QUICK_CASES = "small@1 tools@1 stream@1 small@32"
 # A start this quick is repeated, so that one busy moment of the machine does not tell.
 _QUICK_START_S, _STARTS = 3.0, 3
 # An arm that needs longer than this for one slice has shown what there is to see.
-_SLOW_SLICE_S = 4.0
+_SLOW_SLICE_S = 2.0
 _WARM_S, _WARM_REQUESTS = 0.6, 150
 # So many agents are at work at a time; the next request of each extends its last one.
 _AT_WORK = 50
@@ -211,7 +208,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.cases is None:
         options.cases = (_QUICK_CASES if quick else _CASES).split()
     options.rounds = options.rounds or (2 if quick else 3)
-    options.seconds = options.seconds or (0.4 if quick else 0.6)
+    options.seconds = options.seconds or (0.4 if quick else 0.5)
     if options.streams is None:
         options.streams = 0 if quick else 500
     for name in options.cases:

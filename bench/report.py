@@ -18,6 +18,13 @@ from bench.streams import CHUNK_DELAY_MS, CHUNKS, Held
 
 Row = list[str]
 
+_TITLES = {
+    "small": "small",
+    "tools": "61 messages, tools",
+    "large": "400 kB",
+    "stream": "100-chunk stream",
+}
+
 
 @dataclass(slots=True, kw_only=True)
 class Report:
@@ -165,15 +172,15 @@ def _held_rows(held: Sequence[Held]) -> list[Row]:
 
 
 def _overview_rows(report: Report, cases: Sequence[str]) -> list[Row]:
-    names = [c.partition("@")[0] for c in cases]
-    head = ["", *(f"CPU ms, {n}" for n in names), *(f"added p50 ms, {n}" for n in names)]
-    rows = [[*head, "memory MB", "ready s"]]
+    titles = [_TITLES.get(c.partition("@")[0], c) for c in cases]
+    head = ["CPU ms a request", *titles, "added p50 ms, in this order", "memory MB", "ready s"]
+    rows = [head]
     whats = {a.name: a.what for a in ARMS}
     for process in report.processes:
-        row = [whats[process.arm]]
-        row += [_cpu_cell(report, process.arm, case) for case in cases]
-        row += [_added_cell(report, process.arm, case) for case in cases]
-        rows.append([*row, f"{process.rss_loaded_mb:.0f}", f"{process.ready_s:.1f}"])
+        cpu = [_cpu_cell(report, process.arm, case) for case in cases]
+        added = " / ".join(_added_cell(report, process.arm, case) for case in cases)
+        own = [f"{process.rss_loaded_mb:.0f}", f"{process.ready_s:.1f}"]
+        rows.append([whats[process.arm], *cpu, added, *own])
     return rows
 
 
