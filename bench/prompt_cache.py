@@ -218,11 +218,13 @@ def report(tallies: Mapping[str, Mapping[str, Tally]]) -> None:
         cells = " | ".join(f"{100 * row[name].share:.1f} %" for name in ARMS)
         print(f"| {source} | {row['none'].calls} | {cells} |")
     print()
+    base = tallies["all"]["none"]
     for name, tally in tallies["all"].items():
-        added = tally.tokens / tallies["all"]["none"].tokens - 1
+        added = tally.tokens / base.tokens - 1
+        paid = (tally.tokens - tally.cached) / (base.tokens - base.cached) - 1
         print(
             f"{name}: {tally.injected} texts injected, {tally.steered} of {tally.calls} requests "
-            f"changed, {100 * added:+.1f} % input tokens"
+            f"changed, {100 * added:+.1f} % input tokens, {100 * paid:+.1f} % uncached ones"
         )
 
 

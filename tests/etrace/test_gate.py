@@ -116,7 +116,7 @@ def test_e2_is_injected_once_for_each_failure_type() -> None:
             return []
         return [match(e2(f"{query.failure_type} {n}")) for n in range(3)]
 
-    run = Run(lookup=answer)
+    run = Run(lookup=answer, etraces=EtraceSettings(e2_when="always"))
     seen = [readings(), readings(), readings("streak"), readings("streak"), readings("hedge")]
     calls = [run.step(seen=each) for each in seen]
     assert [given_tiers(call).count("e2") for call in calls] == [2, 0, 2, 0, 2]
@@ -259,7 +259,7 @@ def test_a_further_pattern_has_to_be_about_as_near() -> None:
     found = [match(e2("best"), 0.8), match(e2("near"), 0.79), match(e2("far"), 0.7)]
     query = Query(tier=Tier.E2, text="x", top_k=3, gate=0.5, margin=0.05)
     assert len(passing(query, found)) == 2
-    planned = Run().step().plan.queries[-1]
+    planned = Run().step(seen=readings("streak")).plan.queries[-1]
     assert planned.margin == EtraceSettings().e2_margin
 
 
@@ -270,7 +270,7 @@ def test_without_a_failure_type_the_stricter_gate_holds() -> None:
         gate.plan(
             GuidanceState(),
             gate.Moment(step=1, state=FSMState.NORMAL, readings=seen, recent=[a_step(1)]),
-            EtraceSettings(),
+            EtraceSettings(e2_when="always"),
             InjectionSettings(),
             gates,
         ).queries[-1]

@@ -90,10 +90,10 @@ def test_what_cannot_be_stored_is_refused_by_name(change: dict[str, Any], messag
 
 def test_the_same_content_has_the_same_id() -> None:
     """White space, Unicode form, key order and thresholds do not count; scope and words do."""
-    one = Pattern(tier=Tier.E2, fields={"unlock": "caf\u00e9  now", "situation": "s"})
+    one = Pattern(tier=Tier.E2, fields={"unlock": "na\u00efve  now", "situation": "s"})
     same = Pattern(
         tier=Tier.E2,
-        fields={"situation": "s ", "unlock": "cafe\u0301\nnow"},
+        fields={"situation": "s ", "unlock": "nai\u0308ve\nnow"},
         gate_threshold=0.4,
         source_trace_id="r1",
     )
@@ -103,7 +103,7 @@ def test_the_same_content_has_the_same_id() -> None:
         Pattern(tier=Tier.E1, fields=one.fields, tenant="a"),
         Pattern(tier=Tier.E2, fields=one.fields, failure_type="loop"),
         Pattern(tier=Tier.E2, fields=one.fields, model_family="gpt"),
-        Pattern(tier=Tier.E2, fields={"unlock": "cafe now", "situation": "s"}),
+        Pattern(tier=Tier.E2, fields={"unlock": "naive now", "situation": "s"}),
     ]
     assert len({content_id(pattern) for pattern in (one, *others)}) == 6
 

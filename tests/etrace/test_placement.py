@@ -244,6 +244,19 @@ def test_the_directive_is_a_block_of_its_own_for_one_call() -> None:
     assert texts[1] in [message["content"] for message in after.sent]
 
 
+def test_on_claude_a_late_system_message_stands_alone() -> None:
+    """Behind a user message or a result; directive and block share it; else all is in front."""
+    target = Target(late_system=True, breakpoints=True)
+    made = edits([SYSTEM, USER], NOTE, target=target, directive=True)
+    both = f"{frame([SKIP_DIRECTIVE])}\n\n{frame(['NOTE'])}"
+    assert made == [InsertMessage(position=2, role="system", text=both)]
+    behind = edits([SYSTEM, USER, {"role": "system", "content": "x"}], NOTE, target=target)
+    assert isinstance(behind[0], SystemAppend)
+    late = Injection(step=0, place="message", offset=1, text="PAST")
+    followed = edits([SYSTEM, USER, USER], past=(late,), target=target, step=1)
+    assert isinstance(followed[0], SystemAppend)
+
+
 def test_the_directive_comes_once_a_call_also_in_front() -> None:
     """In the system message it follows the earlier blocks and precedes the new one."""
     made = edits([SYSTEM, USER], NOTE, target=UNKNOWN, directive=True, past=(PAST,), step=3)

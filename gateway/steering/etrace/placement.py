@@ -77,7 +77,7 @@ def place(
         else:
             system.append(block.text)
     edits = _system_edits(messages, lead, system, target, tools)
-    edits += _message_edits(messages, lead, between)
+    edits += _message_edits(messages, lead, between, target)
     return Placed(
         edits=tuple(edits),
         state=replace(decided.state, injections=(*replayed, *added)),
@@ -165,14 +165,20 @@ def _fits(
 
 
 def _message_edits(
-    messages: Sequence[Message], lead: int, items: Sequence[Injection]
+    messages: Sequence[Message], lead: int, items: Sequence[Injection], target: Target
 ) -> list[Edit]:
     role: SystemRole = "system"
     if lead and messages[0].get("role") == "developer":
         role = "developer"
-    ordered = sorted(items, key=lambda item: item.offset)
+    texts: dict[int, list[str]] = {}
+    for item in sorted(items, key=lambda item: item.offset):
+        texts.setdefault(lead + item.offset, []).append(item.text)
+    # On a wire with breakpoints a late system message stands alone.
+    apart = {at: ["\n\n".join(own)] if target.breakpoints else own for at, own in texts.items()}
     return [
-        InsertMessage(position=lead + item.offset, role=role, text=item.text) for item in ordered
+        InsertMessage(position=at, role=role, text=text)
+        for at, own in apart.items()
+        for text in own
     ]
 
 
