@@ -172,6 +172,7 @@ class Runtime:
         self._index = ConversationIndex(
             stores.states,
             max_conversations=steering.max_conversations_in_memory,
+            max_transcripts=steering.max_transcripts_in_memory,
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
         await self._open_patterns()

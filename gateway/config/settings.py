@@ -212,8 +212,9 @@ class SteeringSettings:
     stream_usage: Literal["auto", "always", "never"] = "auto"
     token_budget: int | None = None
     act_above: Mapping[str, float] = field(default_factory=dict)
-    max_conversations_in_memory: int = 2000
-    max_prefix_memory_mb: float = 32
+    max_conversations_in_memory: int = 5000
+    max_transcripts_in_memory: int = 512
+    max_prefix_memory_mb: float = 16
 
     def __post_init__(self) -> None:
         if self.deadline_ms <= 0:
@@ -222,6 +223,7 @@ class SteeringSettings:
         if self.token_budget is not None:
             _at_least(self.token_budget, 1, "token_budget")
         _at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
+        _at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
         _at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")
 
     def acting(self) -> ActSettings:

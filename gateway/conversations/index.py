@@ -26,9 +26,18 @@ _log = get_logger("gateway.conversations")
 class ConversationIndex:
     """The conversations in memory, least recently used ones dropped, and the way to the store."""
 
-    def __init__(self, store: StateStore, *, max_conversations: int, max_prefix_bytes: int) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        max_conversations: int,
+        max_transcripts: int,
+        max_prefix_bytes: int,
+    ) -> None:
         self._store = store
         self._max = max_conversations
+        self._max_transcripts = max_transcripts
+        self._transcripts: OrderedDict[str, None] = OrderedDict()
         self._max_prefix_bytes = max_prefix_bytes
         self._prefix_bytes = 0
         self._by_id: OrderedDict[str, Conversation] = OrderedDict()
@@ -61,6 +70,21 @@ class ConversationIndex:
         while len(self._by_id) > self._max:
             _, dropped = self._by_id.popitem(last=False)
             self._forget(dropped)
+
+    def used(self, conversation: Conversation) -> None:
+        """A request of this conversation was read: keep what its transcript told, drop the oldest.
+
+        What a transcript told is most of a conversation's memory, and a request can always tell it
+        again.
+        """
+        self._transcripts[conversation.id] = None
+        self._transcripts.move_to_end(conversation.id)
+        while len(self._transcripts) > self._max_transcripts:
+            oldest, _ = self._transcripts.popitem(last=False)
+            found = self._by_id.get(oldest)
+            if found is not None:
+                self.drop_prefix(found)
+                found.forget_transcript()
 
     def add_head(self, conversation: Conversation, digest: bytes, served: bytes) -> None:
         """A later request whose history has the head `digest` may belong to `conversation`."""
@@ -202,6 +226,7 @@ class ConversationIndex:
 
     def _forget(self, conversation: Conversation) -> None:
         self.drop_prefix(conversation)
+        self._transcripts.pop(conversation.id, None)
         for digest in conversation.heads:
             refs = self._heads.get(digest, [])
             refs[:] = [r for r in refs if r.conversation_id != conversation.id]

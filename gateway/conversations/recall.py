@@ -229,6 +229,7 @@ class Recall:
                 shared = parent.root
             found.root = shared or (candidates[-1][1] if candidates else incoming.heads.full)
         self._index.keep_prefix(found, request)
+        self._index.used(found)
         self._index.add_head(found, incoming.heads.full, incoming.heads.full)
 
 
