@@ -28,6 +28,9 @@ from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
 from gateway.visible import one_line
 
+# Cells that a table's other columns take at the most, and the least a task gets.
+_OTHER_COLUMNS = 108
+_LEAST_TASK = 16
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # runs looked at for news each time; more than can change within a second or two
 
@@ -67,7 +70,9 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         for run in found.runs:
             say(orjson.dumps(run_view(run, settings)).decode())
         return
-    Console().print(_table(found.runs))
+    # An id that is cut short could not be asked for: a narrow terminal wraps lines instead.
+    width = max(Console().width, _OTHER_COLUMNS + _LEAST_TASK)
+    Console(width=width).print(_table(found.runs, width - _OTHER_COLUMNS))
 
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -112,20 +117,20 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
         await asyncio.sleep(_TAIL_S)
 
 
-def _table(runs: tuple[RunRecord, ...]) -> Table:
+def _table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name, least in (("run", 28), ("started", 10), ("task", 8), ("model", 8), ("state", 6)):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=least)
-    for name, least in (("steps", 5), ("peak", 4), ("guid.", 5), ("tokens", 6), ("cost", 8)):
-        table.add_column(name, justify="right", no_wrap=True, min_width=least)
-    table.add_column("outcome", no_wrap=True, min_width=7)
+    for name in ("run", "started", "task", "model", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("steps", "peak", "guid.", "tokens", "cost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
     for run in runs:
         totals = run.totals
         table.add_row(
             run.id,
             figures.ago(run.started_at),
-            Text(one_line(run.task_preview, 48)),
-            Text(one_line(run.model_requested, 24)),
+            Text(one_line(run.task_preview, task_cells)),
+            Text(one_line(run.model_requested, 18)),
             Text(run.state, style=STATE_COLOURS.get(run.state, "")),
             str(totals.steps),
             figures.score(totals.composite_peak),
