@@ -14,6 +14,8 @@ from gateway.config import LoggingSettings
 
 # What looks like a credential, wherever it stands: OpenAI and Anthropic keys, bearer tokens.
 _SECRET = re.compile(r"(?i)\b(sk|rk|pk|gw)-[A-Za-z0-9_\-]{8,}|(?<=bearer )[^\s\"']+")
+# One of these stands in each of them; looking for a plain text costs a tenth of the expression.
+_SIGNS = ("sk-", "rk-", "pk-", "gw-", "bearer ")
 _REDACTED = "[redacted]"
 
 
@@ -52,7 +54,8 @@ def redact(_logger: Any, _name: str, line: Any) -> str:
     One search over the whole line: a search in each of its values cost more than rendering it.
     """
     text = str(line)
-    return _SECRET.sub(_REDACTED, text) if _SECRET.search(text) else text
+    lowered = text.lower()
+    return _SECRET.sub(_REDACTED, text) if any(sign in lowered for sign in _SIGNS) else text
 
 
 def get_logger(name: str) -> Any:
