@@ -34,6 +34,7 @@ from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call
+from gateway.wire.request import Splice
 
 _OUTCOMES = ("success", "failure")
 
@@ -109,15 +110,27 @@ class Prepared:
                 splices += request.set_value(key, value)
         if self.hides_usage:
             splices += request.with_usage()
-        if self.steered is not None and self.steered.applies:
-            splices += request.dialect.splices(request, self.steered.edits)
-        return request.render(splices)
+        return request.render(splices + self._guidance())
+
+    def _guidance(self) -> list[Splice]:
+        """The guidance as changes of the client's text; none when it cannot be put there."""
+        if self.steered is None or not self.steered.applies:
+            return []
+        try:
+            return self._request.dialect.splices(self._request, self.steered.edits)
+        except Exception as exc:
+            self._pipeline.unguided(self, exc)
+            return []
 
     def _parsed(self, target: Target) -> Mapping[str, Any]:
         self.exchange.model_asked = target.model or self.model
         if self.steered is None or not self.steered.applies or not self.steered.edits:
             return self._request.body
-        return self._request.dialect.edited(self._request, self.steered.edits)
+        try:
+            return self._request.dialect.edited(self._request, self.steered.edits)
+        except Exception as exc:
+            self._pipeline.unguided(self, exc)
+            return self._request.body
 
 
 class _Asked:
@@ -248,6 +261,16 @@ class Pipeline:
             "request forwarded unsteered",
             kind=kind,
             reason=reason,
+            request_id=prepared.exchange.request_id,
+        )
+
+    def unguided(self, prepared: Prepared, error: Exception) -> None:
+        """Note that decided guidance could not be put into a request, which goes out without."""
+        self._runtime.metrics.steering_failures.labels(type(error).__name__).inc()
+        self._log.error(
+            "request forwarded without its guidance",
+            kind=type(error).__name__,
+            reason=str(error),
             request_id=prepared.exchange.request_id,
         )
 

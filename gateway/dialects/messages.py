@@ -78,10 +78,7 @@ class MessagesDialect:
 
     def placeable(self, request: SteeredRequest) -> Sequence[Message]:
         """See Dialect."""
-        system = request.body.get("system")
-        if system is None:
-            return request.messages
-        return Fronted({"role": "system", "content": system}, request.messages)
+        return Fronted({"role": "system", "content": request.body.get("system")}, request.messages)
 
     def target(self, given: Target, request: SteeredRequest, model: str) -> Target:
         """See Dialect. A system message of the client's own shows that the model takes them."""
@@ -92,18 +89,17 @@ class MessagesDialect:
         return Target(late_system=named or shown, breakpoints=True)
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
-        """See Dialect."""
-        fronted = request.body.get("system") is not None
+        """See Dialect. A system prompt of a wrong type is the upstream's to refuse."""
         splices: list[Splice] = []
         for edit in edits:
             match edit:
                 case SystemAppend():
                     splices += _append(request, edit.texts, edit.breakpoint)
-                case InsertSystem():
-                    splices += request.set_value("system", [_block(t) for t in edit.texts])
                 case InsertMessage():
-                    at = edit.position - fronted
+                    at = edit.position - 1
                     splices.append(insert_message(request, at, "system", edit.text))
+                case InsertSystem():
+                    continue
         return splices
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
@@ -197,12 +193,12 @@ def _append(
     A prompt that is one string becomes a block by itself: providers that check how the prompt of
     an agent begins look at its first block. The client's last block gets the cache breakpoint.
     """
+    if not request.body.get("system"):
+        return request.set_value("system", [_block(t) for t in texts])
     text = request.text
     start, end = request.spans("system")[-1]
     added = "".join(f", {json.dumps(_block(t))}" for t in texts)
     marker = f', "cache_control": {json.dumps(dict(breakpoint))}' if breakpoint else ""
-    if not request.body["system"]:
-        return request.set_value("system", [_block(t) for t in texts])
     if text[start] == '"':
         head = Splice(start=start, end=start, text='[{"type": "text", "text": ')
         return [head, Splice(start=end, end=end, text=f"{marker}}}{added}]")]

@@ -214,7 +214,9 @@ def _has_front(request: SteeredRequest) -> bool:
 
 def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
     given = request.body.get("instructions")
-    if not isinstance(given, str) or not given:
+    if not isinstance(given, (str, type(None))):
+        return []  # the upstream's to refuse
+    if not given:
         return request.set_value("instructions", "\n\n".join(texts))
     _, end = request.spans("instructions")[-1]
     added = json.dumps("".join(f"\n\n{text}" for text in texts))[1:-1]
