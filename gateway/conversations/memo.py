@@ -164,7 +164,10 @@ class Conversation:
             state["decided"] = [head.hex(), requested, asked]
         if self.answered:
             state["answered"] = to_json_answers(self.answered.values())
-        return orjson.dumps(state)
+        try:
+            return orjson.dumps(state)
+        except TypeError:  # a model's name with half a surrogate pair, which has no UTF-8 form
+            return json.dumps(state).encode()
 
 
 def restored(record: ConversationRecord) -> Conversation:
