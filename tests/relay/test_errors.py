@@ -159,7 +159,7 @@ def test_too_many_requests_at_once_are_429(
     [
         b"GARBAGE\r\n\r\n",
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: abc\r\n\r\n",
-        b"GET /v1/caf\xc3\xa9 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"GET /v1/\xc3\xa9 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
 )

@@ -19,9 +19,9 @@ few = settings(max_examples=40)
 PARSERS = [None, orjson.loads]
 Body = tuple[list[Member], tuple[str, str, str]]
 
-new_models = st.one_of(
-    st.text(min_size=1, max_size=12), st.just('quo"te\\ \u00e9\U0001f600')
-).filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text))
+new_models = st.one_of(st.text(min_size=1, max_size=12), st.just('a"b\\ \u00e9\U0001f600')).filter(
+    lambda text: not any("\ud800" <= c <= "\udfff" for c in text)
+)
 
 
 def with_member(pairs: Sequence[Member], key: str, value: str) -> list[Member]:

@@ -1,0 +1,31 @@
+# syntax=docker/dockerfile:1
+# Two stages: what builds and downloads does not go into the image that runs.
+
+FROM python:3.11-slim AS build
+WORKDIR /src
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+COPY requirements.lock pyproject.toml README.md ./
+# The lock pins the tools of development as well; as constraints it pins what is really installed.
+RUN grep -oE '^[A-Za-z0-9._-]+(\[[a-z,]+\])?==[^ ;\\]+' requirements.lock > constraints.txt
+COPY gateway ./gateway
+RUN python -m venv /opt/gateway \
+ && /opt/gateway/bin/pip install --constraint constraints.txt . \
+ && find /opt/gateway -name __pycache__ -type d -prune -exec rm -rf {} +
+
+FROM python:3.11-slim
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin gateway \
+ && install -d -o gateway -g gateway /data
+COPY --from=build /opt/gateway /opt/gateway
+ENV PATH=/opt/gateway/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    GATEWAY_STORAGE__PATH=/data/gateway.db
+# A config goes to /data/config.yaml, where `gateway serve` finds it.
+WORKDIR /data
+VOLUME /data
+USER gateway
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
+  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/healthz', timeout=2)"]
+ENTRYPOINT ["gateway"]
+CMD ["serve", "--host", "0.0.0.0"]

@@ -1,0 +1,122 @@
+"""After hundreds of rounds of every fault nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from gateway.testing.received import ReceivedRequest
+from gateway.testing.text import last_user_text
+from tests.relay.gateways import a_gateway
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 200
+WARM_UP = 40
+GROWTH_BYTES = 24 * 2**20
+"""What memory may grow by over all rounds: more than allocators keep, less than one answer each."""
+
+LEAVES = ("leaves-early", "leaves-late")
+SPOILT = Reply("one two three four")
+
+
+def faulty(request: ReceivedRequest) -> Reply | Fault:
+    """The fault that the request's own text names."""
+    name = last_user_text(request)
+    if name == LEAVES[0]:
+        return Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=60)
+    if name == LEAVES[1]:
+        return Reply("word " * 2000, chunk_delay_s=0.01)
+    kind = FaultKind(name)
+    slow = 60 if kind in (FaultKind.SLOW_FIRST_BYTE, FaultKind.STALL) else None
+    return Fault(kind, delay_s=slow, retry_after="0", size_mb=0.05, reply=SPOILT)
+
+
+def resident_bytes() -> int:
+    """Memory of this process, which holds client, gateway and upstream."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def unfinished_tasks() -> int:
+    gc.collect()
+    tasks = (o for o in gc.get_objects() if isinstance(o, asyncio.Task))
+    return sum(not task.done() for task in tasks)
+
+
+async def one(client: httpx.AsyncClient, name: str, stream: bool) -> None:
+    """One call, read to its end, or left."""
+    body = {"model": "m", "messages": [{"role": "user", "content": name}], "stream": stream}
+    request = client.build_request("POST", "/chat/completions", json=body)
+    try:
+        if name == LEAVES[0]:
+            await asyncio.wait_for(client.send(request), 0.05)
+        answer = await client.send(request, stream=True)
+        async for _ in answer.aiter_raw():
+            if name == LEAVES[1]:
+                break
+        await answer.aclose()
+    except (httpx.TransportError, TimeoutError):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[ScriptedUpstream, AppServer]]:
+    """A gateway with short limits before the faulty upstream, which keeps no record."""
+    settings: dict[str, Any] = {
+        "timeouts": {"first_byte_s": 0.1, "idle_s": 0.1},
+        "router": {"num_retries": 1},
+        "logging": {"level": "error"},
+    }
+    with (
+        ScriptedUpstream(faulty, record=0) as upstream,
+        a_gateway(upstream.base_url, tmp_path, settings) as gateway,
+    ):
+        yield upstream, gateway
+
+
+async def test_nothing_leaks(server: tuple[ScriptedUpstream, AppServer]) -> None:
+    """Connections, tasks, files and memory are where they were, and the gateway serves."""
+    upstream, gateway = server
+    names = [*FaultKind, *LEAVES]
+    marks: dict[str, int] = {}
+    async with httpx.AsyncClient(base_url=gateway.base_url, timeout=30) as client:
+        for number in range(ROUNDS + WARM_UP):
+            if number == WARM_UP:
+                await asyncio.sleep(0.5)
+                marks = {"memory": resident_bytes(), "files": open_files()}
+                marks["tasks"] = unfinished_tasks()
+            await asyncio.gather(*(one(client, n, s) for n in names for s in (False, True)))
+        answer = await client.post(
+            "/chat/completions",
+            json={"model": "m", "messages": [{"role": "user", "content": "content-filter"}]},
+        )
+        assert answer.status_code == 200
+        await asyncio.sleep(0.5)
+        grown = resident_bytes() - marks["memory"]
+        print(f"memory {marks['memory'] / 2**20:.0f} MiB, grown by {grown / 2**20:.1f} MiB")
+        print(f"files {marks['files']} -> {open_files()}, tasks {unfinished_tasks()}")
+        assert grown < GROWTH_BYTES
+        assert open_files() <= marks["files"] + 20
+        assert unfinished_tasks() <= marks["tasks"] + 5
+    metrics = gateway.app.runtime.metrics
+    deadline = time.monotonic() + 5
+    while b"gateway_requests_in_flight 0.0" not in metrics.render():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    idle = gateway.app.runtime.services.native._session.connector
+    assert not idle._acquired
+    assert upstream.open_connections < 100
