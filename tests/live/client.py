@@ -151,7 +151,7 @@ def _message(answer: httpx.Response) -> Message | None:
     else:
         completion = orjson.loads(answer.content)
     message = completion["choices"][0]["message"]
-    kept = ("role", "content", "tool_calls")
+    kept = ("role", "content", "reasoning_content", "tool_calls")
     return {key: message[key] for key in kept if message.get(key) is not None}
 
 

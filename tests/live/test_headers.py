@@ -128,6 +128,6 @@ async def test_the_canonical_log_line(upstream: ScriptedUpstream, tmp_path: Path
     assert line["guidance"] == answer["guidance"]
     assert (line["model"], line["model_asked"]) == ("scripted", "routed")
     assert line["overhead_ms"] > 0
-    assert line["request_id"] == answers[3].headers["x-request-id"]
+    assert line["upstream_request_id"] == answers[3].headers["x-request-id"]
     assert "monitor: cooling down" in lines[4]["reasons"]
     assert "secret" not in "".join(gateway.lines)

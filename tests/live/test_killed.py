@@ -1,0 +1,159 @@
+"""A gateway killed under load has kept every step whose answer a client has got."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+import httpx
+import orjson
+import pytest
+
+from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from tests.live.client import PLAIN, TOOLS, Message, opening
+from tests.relay.processes import GatewayProcess
+
+AGENTS = 8
+TURNS = 25
+"""After so many an agent begins another conversation."""
+
+ENVIRONMENT = {"GATEWAY_STEERING__MODE": "on"}
+
+
+def reply(request: ReceivedRequest) -> Reply:
+    """A turn of a long run, the same whenever it is asked for."""
+    turn = sum(m["role"] == "assistant" for m in request.messages)
+    task = request.messages[1]["content"]
+    if turn >= TURNS:
+        return Reply(f"Done: {task}")
+    call = ToolCall("bash", {"command": f"step {turn}"}, id=f"call_{turn}")
+    return Reply(f"Turn {turn} of {task}", tool_calls=(call,), chunk_delay_s=0.001)
+
+
+@dataclass
+class Client:
+    """One agent; `received` are the (conversation, step) of the answers it has got in full."""
+
+    name: str
+    streams: bool
+    task: int = 0
+    messages: list[Message] = field(default_factory=list)
+    received: list[tuple[str, int]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    conversation: str = ""
+
+    async def work(self, http: httpx.AsyncClient, url: str) -> None:
+        """Call after call until the gateway is gone."""
+        while True:
+            if not self.messages or self.messages[-1]["role"] == "assistant":
+                self.task += 1
+                self.messages = opening(f"Task {self.task} of {self.name}.")
+                self.conversation = ""
+            try:
+                await self._turn(http, url)
+            except httpx.TransportError:
+                return
+
+    async def _turn(self, http: httpx.AsyncClient, url: str) -> None:
+        body = {"model": "m", "messages": self.messages, "tools": TOOLS, "stream": self.streams}
+        content, ended = b"", False
+        async with http.stream("POST", f"{url}/chat/completions", json=body) as answer:
+            try:
+                async for chunk in answer.aiter_bytes():
+                    content += chunk
+                ended = True
+            except httpx.TransportError:
+                if not content.rstrip().endswith(b"[DONE]"):
+                    raise
+        self._check(answer)
+        self.received.append((self.conversation, int(answer.headers["x-gateway-step"])))
+        self._take(content)
+        if not ended:
+            raise httpx.ReadError("the gateway is gone")
+
+    def _check(self, answer: httpx.Response) -> None:
+        """The call is where the history says, in the conversation it was in before."""
+        turn = sum(m["role"] == "assistant" for m in self.messages)
+        headers = answer.headers
+        home = headers.get("x-gateway-conversation-id", "")
+        found = (answer.status_code, headers.get("x-gateway-step"))
+        if found != (200, str(turn)) or (self.conversation and home != self.conversation):
+            self.wrong.append(f"{self.name}, turn {turn}: {found} in {home}")
+        self.conversation = home
+
+    def _take(self, content: bytes) -> None:
+        turn = sum(m["role"] == "assistant" for m in self.messages)
+        body = orjson.dumps({"messages": self.messages})
+        request = ReceivedRequest(method="POST", target="/", headers=[], connection=0)
+        request.body = body
+        said = reply(request)
+        assert said.content is not None
+        if not self.streams:
+            assert orjson.loads(content)["choices"][0]["message"]["content"] == said.content
+        self.messages.append({"role": "assistant", "content": said.content})
+        if said.tool_calls:
+            call = said.tool_calls[0]
+            function = {"name": call.name, "arguments": call.text}
+            calls = [{"id": call.id, "type": "function", "function": function}]
+            self.messages[-1]["tool_calls"] = calls
+            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": f"{turn}"})
+
+
+def recorded(path: Path) -> set[tuple[str, int]]:
+    """The (conversation, step) of every call in the file, which is whole."""
+    with apsw.Connection(str(path)) as connection:
+        assert connection.pragma("integrity_check") == "ok"
+        rows = connection.execute(
+            "SELECT runs.id, step_index FROM steps JOIN runs ON runs.pk = run_pk "
+            "WHERE call IS NOT NULL"
+        )
+        found = [(str(run).rpartition(".")[0], int(index)) for run, index in rows]
+        steps = connection.execute(
+            "SELECT run_pk, count(*), max(step_index) FROM steps GROUP BY run_pk"
+        ).fetchall()
+    assert len(found) == len(set(found))
+    # No step is missing between a run's first and its newest.
+    assert [count for _, count, _ in steps] == [newest + 1 for _, _, newest in steps]
+    return set(found)
+
+
+async def kill_again_and_again(rounds: int, upstream: ScriptedUpstream, directory: Path) -> int:
+    """How many answers came whole, all of them checked to be recorded."""
+    upstream.default = reply
+    upstream.requests = type(upstream.requests)(maxlen=1)
+    database = directory / "gateway.db"
+    config = {
+        **PLAIN,
+        "default_upstream": {"api_base": upstream.base_url},
+        "storage": {"path": str(database)},
+    }
+    clients = [Client(f"agent {number}", streams=number % 2 == 1) for number in range(AGENTS)]
+    draw = random.Random()
+    for number in range(rounds):
+        with GatewayProcess(directory, json.dumps(config), env=ENVIRONMENT) as gateway:
+            async with httpx.AsyncClient(timeout=30) as http:
+                work = asyncio.gather(*(c.work(http, gateway.base_url) for c in clients))
+                await asyncio.sleep(draw.uniform(0.05, 0.8))
+                gateway.process.kill()
+                await work
+        assert [line for client in clients for line in client.wrong] == [], f"round {number}"
+        lost = {entry for client in clients for entry in client.received} - recorded(database)
+        assert not lost, f"round {number}"
+    return sum(len(client.received) for client in clients)
+
+
+async def test_a_few_kills(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Three kills at random moments: nothing a client has got is missing, and runs go on."""
+    assert await kill_again_and_again(3, upstream, tmp_path) > 0
+
+
+@pytest.mark.slow
+async def test_fifty_kills(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Fifty kills at random moments: nothing a client has got is missing, and runs go on."""
+    answers = await kill_again_and_again(50, upstream, tmp_path)
+    print(f"{answers} answers")
+    assert answers > 1000
