@@ -1,0 +1,195 @@
+"""Real coding agents, only their base URL set, against the scripted upstream.
+
+They are found by name on the path, or in the folder that DIALECT_AGENTS names (npm's `.bin`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
+
+FOLDER = os.environ.get("DIALECT_AGENTS", "")
+STEPS = 6
+THOUGHT = "Maybe the cache is stale, I am not sure. Wait, let me run it again."
+
+Run = Callable[[AppServer], subprocess.CompletedProcess[str]]
+
+
+def found(program: str) -> str | None:
+    return shutil.which(program, path=f"{FOLDER}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(found(program) is None, reason=f"{program} is not installed")
+
+
+def model(calls: dict[str, ToolCall], steps: int) -> Callable[[ReceivedRequest], Reply]:
+    """A model that asks for the first tool it knows, `steps` times, and then answers."""
+    asked = 0
+
+    def reply(request: ReceivedRequest) -> Reply:
+        nonlocal asked
+        names = [tool.get("name") for tool in request.fields.get("tools") or []]
+        known = next((calls[name] for name in names if name in calls), None)
+        if known is None or asked >= steps:
+            return Reply('{"title": "All done"}')
+        asked += 1
+        return Reply(THOUGHT, reasoning="Hm.", tool_calls=(known,))
+
+    return reply
+
+
+def run(command: list[str], env: dict[str, str], work: Path) -> subprocess.CompletedProcess[str]:
+    work.mkdir(exist_ok=True)
+    env = {"PATH": os.environ["PATH"], "TERM": "dumb", **env}
+    return subprocess.run(
+        command,
+        env=env,
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+@pytest.fixture
+def codex(tmp_path: Path) -> Run:
+    """Codex CLI, one task without a terminal."""
+    home = tmp_path / "codex"
+    home.mkdir()
+
+    def start(server: AppServer) -> subprocess.CompletedProcess[str]:
+        config = f'model = "gpt-5.2-codex"\nopenai_base_url = "{server.base_url}"\n'
+        (home / "config.toml").write_text(config)
+        env = {"HOME": str(home), "CODEX_HOME": str(home), "OPENAI_API_KEY": "sk-client"}
+        flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        command = [str(found("codex")), "exec", *flags, "repair the test"]
+        return run(command, env, tmp_path / "work")
+
+    return start
+
+
+@pytest.fixture
+def claude(tmp_path: Path) -> Run:
+    """Claude Code CLI, one task without a terminal."""
+
+    def start(server: AppServer) -> subprocess.CompletedProcess[str]:
+        env = {
+            "HOME": str(tmp_path / "home"),
+            "ANTHROPIC_API_KEY": "sk-client",
+            "ANTHROPIC_BASE_URL": server.url,
+            "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
+        command = [str(found("claude")), "-p", "repair the test", "--allowedTools", "Bash"]
+        return run(command, env, tmp_path / "work")
+
+    return start
+
+
+SHELL = 'echo "FAILED tests/test_a.py::test_x"; false'
+CALLS = {
+    "exec_command": ToolCall("exec_command", {"cmd": SHELL}),
+    "shell_command": ToolCall("shell_command", {"command": SHELL}),
+    "shell": ToolCall("shell", {"command": ["bash", "-lc", SHELL]}),
+    "Bash": ToolCall("Bash", {"command": SHELL, "description": "run the test"}),
+}
+AGENTS = [
+    pytest.param("codex", "gpt-5.2-codex", marks=needs("codex")),
+    pytest.param("claude", "", marks=needs("claude")),
+]
+
+
+def turns(upstream: ScriptedUpstream) -> list[ReceivedRequest]:
+    """The requests of the agent's own loop, titles and probes left out."""
+    return [r for r in upstream.requests if r.method == "POST" and r.fields.get("tools")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("agent", "asked"), AGENTS)
+def test_an_agent_is_steered(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    request: pytest.FixtureRequest,
+    agent: str,
+    asked: str,
+) -> None:
+    """Its tool loop completes, its state advances, guidance and routing reach the upstream."""
+    upstream.default = model(CALLS, STEPS)
+    server = gateway_server({**STEERING, "model_routing": {"NORMAL": "routed", "SLOW": "routed"}})
+    ended = request.getfixturevalue(agent)(server)
+    assert ended.returncode == 0, ended.stderr
+    assert "All done" in ended.stdout
+    rows = states(server)
+    assert [row[0] for row in rows] == list(range(STEPS + 1))
+    assert any("streak" in row[3] for row in rows)
+    bodies = [r.body.decode() for r in turns(upstream)]
+    assert len(bodies) == STEPS + 1
+    told = [body.count(GUIDANCE) for body in bodies]
+    assert told[0] == 1
+    assert told == sorted(told)
+    assert told[-1] >= 2
+    models = {row[1]: row[4] for row in rows}
+    assert models.get("NORMAL", models.get("SLOW")) == "routed"
+    assert not asked or rows[0][4] == asked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("agent", "asked"), AGENTS)
+def test_an_agent_is_left_alone(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    request: pytest.FixtureRequest,
+    agent: str,
+    asked: str,
+) -> None:
+    """With steering off its loop completes and nothing of ours is in any body."""
+    upstream.default = model(CALLS, 3)
+    server = gateway_server(OFF)
+    ended = request.getfixturevalue(agent)(server)
+    assert ended.returncode == 0, ended.stderr
+    assert [row[0] for row in states(server)] == list(range(4))
+    for received in turns(upstream):
+        assert GUIDANCE not in received.body.decode()
+    assert not asked or turns(upstream)[0].model == asked
+
+
+@pytest.mark.slow
+@needs("codex")
+def test_codex_falls_back_from_its_websocket(
+    gateway_server: Start, upstream: ScriptedUpstream, codex: Run
+) -> None:
+    """Refused with 426 it asks once and goes on over HTTP."""
+    upstream.default = model(CALLS, 1)
+    server = gateway_server(STEERING)
+    assert codex(server).returncode == 0
+    metrics = server.app.runtime.metrics.render().decode()
+    refused = [
+        line for line in metrics.splitlines() if "upgrade_refused" in line and "_total" in line
+    ]
+    assert [float(line.rpartition(" ")[2]) for line in refused] == [1.0]
+
+
+@pytest.mark.slow
+@needs("claude")
+def test_the_title_of_a_session_is_left_alone(
+    gateway_server: Start, upstream: ScriptedUpstream, claude: Run
+) -> None:
+    """Claude Code asks for a title in the session's name: no run, no guidance."""
+    upstream.default = model(CALLS, 2)
+    server = gateway_server(STEERING)
+    assert claude(server).returncode == 0
+    for received in upstream.requests:
+        if received.method == "POST" and not received.fields.get("tools"):
+            assert GUIDANCE not in received.body.decode()
+    assert [row[0] for row in states(server)] == [0, 1, 2]
