@@ -18,15 +18,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway.conversations.announcing import call_event
+from gateway.conversations.asked import Asked
 from gateway.conversations.recall import Recalled
 from gateway.conversations.recording import CallFacts, call_record, settle
 from gateway.conversations.session import DeadlinePassed, Steered
+from gateway.conversations.telling import identity_headers, log_notes, steering_headers
 from gateway.dialects import SteeredRequest
-from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.services import Runtime, Services
-from gateway.steering.experiments import ARMS, assign
+from gateway.steering.experiments import assign
 from gateway.steering.fold import StepOutcome
 from gateway.stores.base import StoreError, VersionConflict
 from gateway.stores.patterns import Event
@@ -35,8 +36,6 @@ from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call
 from gateway.wire.request import Splice
-
-_OUTCOMES = ("success", "failure")
 
 
 class ReplyView(Protocol):
@@ -58,7 +57,7 @@ class Prepared:
         services: Services,
         exchange: Exchange,
         request: SteeredRequest,
-        asked: _Asked,
+        asked: Asked,
     ) -> None:
         self._pipeline = pipeline
         self._services = services
@@ -133,21 +132,6 @@ class Prepared:
             return self._request.body
 
 
-class _Asked:
-    """What the request's own headers ask of the gateway.
-
-    Raises:
-        BadRequest: a value that has no meaning; `param` names the header.
-    """
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self.mode = _one_of(headers, "x-gateway-mode", ARMS)
-        self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
-        self.unit = headers.get("x-gateway-experiment-unit")
-        self.agent = headers.get("user-agent", "").split(" ")[0][:80]
-        self.experiment: str | None = None
-
-
 class Pipeline:
     """Prepares requests, sends them, records what became of them."""
 
@@ -168,7 +152,7 @@ class Pipeline:
             BadRequest: a header meant for the gateway has a value without meaning.
         """
         named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
-        prepared = Prepared(self, services, exchange, request, _Asked(named))
+        prepared = Prepared(self, services, exchange, request, Asked(named))
         deadline_s = services.settings.steering.deadline_ms / 1000
         started = time.perf_counter()
         try:
@@ -244,7 +228,7 @@ class Pipeline:
         exchange.headers += [*identity_headers(recalled), *steering_headers(steered)]
         exchange.notes |= log_notes(steered)
 
-    def _mode(self, services: Services, asked: _Asked, recalled: Recalled) -> str:
+    def _mode(self, services: Services, asked: Asked, recalled: Recalled) -> str:
         if asked.mode:
             return asked.mode
         experiment = services.settings.experiment
@@ -328,7 +312,7 @@ class Pipeline:
             ).items():
                 metrics.injections.labels(source).inc(number)
 
-    def _tell_patterns(self, asked: _Asked, steered: Steered) -> None:
+    def _tell_patterns(self, asked: Asked, steered: Steered) -> None:
         """Count what became of patterns: injected now, or helped or hurt by the run's outcome."""
         tally = self._runtime.tally
         if tally is None or not steered.applies:
@@ -343,70 +327,9 @@ class Pipeline:
             tally.note(tenant, given, event)
 
 
-def identity_headers(recalled: Recalled) -> RawHeaders:
-    """What tells the client which conversation its request was counted to."""
-    return [
-        (b"x-gateway-conversation-id", recalled.conversation_id.encode("ascii", "replace")),
-        (b"x-gateway-identity", recalled.label.encode("ascii", "replace")),
-    ]
-
-
-def steering_headers(steered: Steered) -> RawHeaders:
-    """What tells the client where its run stands, and what was done about it."""
-    headers = [
-        (b"x-gateway-mode", steered.mode.encode()),
-        (b"x-gateway-step", str(steered.step).encode()),
-        (b"x-gateway-state", steered.state.value.encode()),
-    ]
-    if steered.latest is not None:
-        readings = steered.latest.readings
-        headers.append((b"x-gateway-difficulty", b"%.4f" % steered.latest.difficulty))
-        headers.append((b"x-gateway-monitors", ",".join(readings.fired).encode()))
-    if steered.applies and steered.decided is not None and steered.decided.items:
-        headers.append((b"x-gateway-guidance", guidance_label(steered).encode("ascii", "replace")))
-    return headers
-
-
-def guidance_label(steered: Steered) -> str:
-    """`tier:pattern id` of what was injected, comma separated; a monitor text has no pattern."""
-    items = steered.decided.items if steered.decided else ()
-    return ",".join(
-        f"{item.tier.value}:{item.match.pattern.pattern_id}"
-        if item.tier and item.match
-        else f"monitor:{item.failure_type}"
-        for item in items
-    )
-
-
-def log_notes(steered: Steered) -> dict[str, Any]:
-    """Steering's share of the canonical log line; numbers and names, no content."""
-    notes: dict[str, Any] = {
-        "mode": steered.mode,
-        "step": steered.step,
-        "state": steered.state.value,
-    }
-    if steered.latest is not None:
-        notes["difficulty"] = round(steered.latest.difficulty, 4)
-        notes["fired"] = steered.latest.readings.fired
-    if label := guidance_label(steered):
-        notes["guidance"] = label
-    if steered.reasons:
-        notes["reasons"] = steered.reasons
-    return notes
-
-
 def _adds_usage(services: Services, steered: Steered, request: SteeredRequest) -> bool:
     wanted = services.settings.steering.stream_usage
     if not request.stream or request.wants_usage or wanted == "never" or not steered.applies:
         return False
     needed = services.settings.experiment.id or services.settings.steering.token_budget
     return wanted == "always" or bool(needed)
-
-
-def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
-    value = headers.get(name)
-    if value is None:
-        return None
-    if value not in allowed:
-        raise BadRequest(f"{name} must be one of {', '.join(allowed)}", param=name)
-    return value

@@ -1,0 +1,34 @@
+"""What a request's own headers ask of the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.errors import BadRequest
+from gateway.steering.experiments import ARMS
+
+_OUTCOMES = ("success", "failure")
+
+
+class Asked:
+    """What the request's own headers ask of the gateway.
+
+    Raises:
+        BadRequest: a value that has no meaning; `param` names the header.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.mode = _one_of(headers, "x-gateway-mode", ARMS)
+        self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
+        self.unit = headers.get("x-gateway-experiment-unit")
+        self.agent = headers.get("user-agent", "").split(" ")[0][:80]
+        self.experiment: str | None = None
+
+
+def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if value not in allowed:
+        raise BadRequest(f"{name} must be one of {', '.join(allowed)}", param=name)
+    return value
