@@ -1,0 +1,133 @@
+"""Where a request in each dialect goes: as it is, to whom, with which key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.config import settings_from_dict
+from gateway.testing import Reply, ScriptedUpstream
+from gateway.upstream.deployments import DeploymentTable
+from tests.dialects.gateways import STEERING, Start
+
+SAID: Any = [{"role": "user", "content": "Hi"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": SAID},
+    "responses": {"input": SAID},
+    "messages": {"messages": SAID, "max_tokens": 64},
+}
+
+
+def deployment(model: str, **params: Any) -> dict[str, Any]:
+    extra = {k: params.pop(k) for k in ("dialects", "lane") if k in params}
+    return {"model_name": "m", "litellm_params": {"model": model, **params}, **extra}
+
+
+def table(*models: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> Any:
+    return DeploymentTable(settings_from_dict({"model_list": list(models), **more}), env or {})
+
+
+@pytest.mark.parametrize(
+    ("made", "native"),
+    [
+        (deployment("openai/gpt-5"), {"chat", "responses"}),
+        (deployment("hosted_vllm/x", api_base="http://v/v1"), {"chat", "responses"}),
+        (deployment("hosted_vllm/x", api_base="http://v/v1", dialects=["chat"]), {"chat"}),
+        (deployment("anthropic/claude-x"), {"messages"}),
+        (deployment("anthropic/claude-x", lane="litellm"), set()),
+        (deployment("gemini/gemini-x"), set()),
+        (
+            deployment("openrouter/a/b", dialects=["chat", "responses", "messages"]),
+            {"chat", "responses", "messages"},
+        ),
+    ],
+)
+def test_the_lane_is_chosen_by_dialect(made: dict[str, Any], native: set[str]) -> None:
+    """What the upstream speaks goes as it is; the rest is translated."""
+    target = table(made).resolve("m")[0]
+    for dialect in ("chat", "responses", "messages"):
+        lane = target.for_dialect(dialect).lane
+        assert lane == ("native" if dialect in native else "litellm")
+
+
+def test_the_default_upstream_speaks_what_it_is_asked_in() -> None:
+    """Messages of names without a deployment go to Anthropic while the default is OpenAI's API."""
+    default = table().resolve("claude-x")[0]
+    assert str(default.for_dialect("messages").api_base) == "https://api.anthropic.com/v1"
+    assert str(default.for_dialect("responses").api_base) == "https://api.openai.com/v1"
+    elsewhere = table(default_upstream={"api_base": "http://own/v1"}).resolve("claude-x")[0]
+    assert str(elsewhere.for_dialect("messages").api_base) == "http://own/v1"
+    named = table(default_upstream={"messages_api_base": "http://two"}).resolve("claude-x")[0]
+    assert str(named.for_dialect("messages").api_base) == "http://two/v1"
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+def test_an_anthropic_base_with_or_without_its_version(
+    gateway_server: Start, upstream: ScriptedUpstream, suffix: str
+) -> None:
+    """`api_base` is written as Anthropic's clients have it; the path comes out right."""
+    made = deployment("anthropic/claude-x", api_base=upstream.url + suffix, api_key="sk-ant-own")
+    server = gateway_server({**STEERING, "model_list": [made]})
+    headers = {"x-api-key": "theirs", "authorization": "Bearer theirs", "anthropic-version": "v"}
+    body = {"model": "m", **BODIES["messages"]}
+    url = f"{server.base_url}/messages"
+    answer = httpx.post(url, json=body, headers=headers, params={"beta": "true"})
+    assert answer.status_code == 200
+    last = upstream.last
+    assert last.target == "/v1/messages?beta=true"
+    assert last.model == "claude-x"
+    assert last.header("x-api-key") == "sk-ant-own"
+    assert last.header("authorization") is None
+    assert last.header("anthropic-version") == "v"
+    counted = httpx.post(f"{url}/count_tokens", json=body, headers=headers)
+    assert counted.status_code == 200
+    assert upstream.last.path == "/v1/messages/count_tokens"
+    assert upstream.last.header("x-api-key") == "sk-ant-own"
+    assert upstream.last.model == "claude-x"
+
+
+def test_a_token_of_a_subscription_goes_where_tokens_go(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """A key that is an OAuth token is sent as a bearer."""
+    made = deployment("anthropic/claude-x", api_base=upstream.url, api_key="sk-ant-oat01-x")
+    server = gateway_server({**STEERING, "model_list": [made]})
+    httpx.post(f"{server.base_url}/messages", json={"model": "m", **BODIES["messages"]})
+    assert upstream.last.header("authorization") == "Bearer sk-ant-oat01-x"
+    assert upstream.last.header("x-api-key") is None
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_deployment_of_all_three(
+    gateway_server: Start, upstream: ScriptedUpstream, path: str
+) -> None:
+    """An upstream that speaks all dialects gets each as the client wrote it."""
+    dialects = ["chat", "responses", "messages"]
+    made = deployment(
+        "openai/gpt-x", api_base=upstream.base_url, api_key="k", dialects=dialects, temperature=0.5
+    )
+    server = gateway_server({**STEERING, "model_list": [made]})
+    upstream.default = Reply("Hello.")
+    answer = httpx.post(f"{server.base_url}/{path}", json={"model": "m", **BODIES[path]})
+    assert answer.status_code == 200
+    assert upstream.last.path == f"/v1/{path}"
+    assert upstream.last.header("authorization") == "Bearer k"
+    assert (upstream.last.model, upstream.last.fields["temperature"]) == ("gpt-x", 0.5)
+
+
+def test_keys_of_the_environment(upstream: ScriptedUpstream) -> None:
+    """Anthropic's variable is used at Anthropic, and not at a base of the operator's own."""
+    env = {"ANTHROPIC_API_KEY": "sk-ant-env"}
+    assert table(deployment("anthropic/x"), env=env).resolve("m")[0].api_key == "sk-ant-env"
+    own = deployment("anthropic/x", api_base="http://own")
+    assert table(own, env=env).resolve("m")[0].api_key is None
+
+
+def test_the_clients_key_goes_to_its_own_provider_only() -> None:
+    """A client of Messages has a key for Anthropic, so it goes there and nowhere else."""
+    here = table().resolve("anthropic/claude-x")[0].for_dialect("messages")
+    assert (here.lane, here.forward_client_key) == ("native", True)
+    there = table(deployment("anthropic/x", api_base="http://other")).resolve("m")[0]
+    assert not there.for_dialect("messages").forward_client_key
