@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check bench fix cover clean
+.PHONY: help install demo serve test check bench evidence lock fix cover clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -37,6 +37,14 @@ check: $(STAMP) ## what CI runs: lint, types, import contracts, all tests
 
 bench: $(STAMP) ## measure this gateway and its peers in one run
 	@$(PY) -m bench
+
+evidence: $(STAMP) ## count the figures of docs/evidence.md on the runs that ship
+	@$(PY) -m gateway replay --evidence tests/replays/sample.jsonl.gz
+
+lock: $(STAMP) ## make requirements.lock anew from pyproject.toml
+	@$(PY) -m pip install --quiet --disable-pip-version-check pip-tools
+	@$(VENV)/bin/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url \
+		--no-emit-trusted-host --no-emit-find-links --no-header --extra dev -o $(CURDIR)/requirements.lock pyproject.toml
 
 fix: $(STAMP) ## format and repair what ruff can
 	@$(VENV)/bin/ruff format .

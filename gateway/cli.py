@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.commands import patterns, recorded
+from gateway.commands import keys, migrate, patterns, recorded, report, runs
 from gateway.config import DEFAULT_FILE, Settings, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
 
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_check_config(commands)
-    for module in (recorded, patterns):
+    for module in (recorded, patterns, runs, report, keys, migrate):
         module.add_parser(commands)
     return parser
 
