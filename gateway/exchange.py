@@ -63,6 +63,11 @@ class Exchange:
         self.overhead_s = max(0.0, time.perf_counter() - self.started - self.waited_s)
         self.headers.append((b"x-gateway-overhead-ms", b"%.3f" % (self.overhead_s * 1000)))
 
+    def own_ms(self) -> float:
+        """The gateway's own share, up to the answer's start or, before that, up to now."""
+        so_far = max(0.0, self.elapsed_s() - self.waited_s)
+        return (self.overhead_s or so_far) * 1000
+
     def elapsed_s(self) -> float:
         """Since the request arrived."""
         return time.perf_counter() - self.started

@@ -192,7 +192,7 @@ def _call_row(
         cost_unsteered_usd=facts.cost_unsteered_usd,
         latency_s=exchange.elapsed_s(),
         first_byte_s=exchange.first_byte_s,
-        overhead_ms=exchange.overhead_s * 1000,
+        overhead_ms=exchange.own_ms(),
         timings_ms=steered.timings_ms,
         attempts=max(1, len(exchange.attempts)),
         retries=steered.conversation.retries,

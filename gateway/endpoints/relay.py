@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,7 @@ class Relay:
         chunks: list[bytes] = []
         iterator = response.__aiter__()
         size = 0
+        began = time.perf_counter()
         async for chunk in iterator:
             watch.feed(chunk)
             chunks.append(chunk)
@@ -101,6 +103,7 @@ class Relay:
             if size > self._limit:
                 break
         else:
+            self._exchange.waited_s += time.perf_counter() - began
             if response.status < 300:
                 await self._complete(_reply(self._dialect, response, watch))
             await self._start(response, ())
