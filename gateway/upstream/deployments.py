@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
+from gateway.upstream.patterns import filled, longest_match
 from gateway.upstream.providers import (
     ANTHROPIC_API_BASE,
     ANTHROPIC_KEY_VARIABLES,
@@ -36,6 +37,7 @@ _TRANSPORT_PARAMS = frozenset(
 )
 
 
+_MATCHES_KEPT = 1000  # names that patterns fitted: clients choose them, so there must be an end
 _OAUTH_PREFIX = "sk-ant-oat"  # a token of a subscription, which goes where tokens go
 
 
@@ -103,9 +105,13 @@ class DeploymentTable:
         self._client_host = urlsplit(settings.default_upstream.api_base).netloc
         self._messages_base = _default_messages_base(settings)
         self._by_name: dict[str, list[Target]] = {}
+        self._patterns: dict[str, list[tuple[int, Deployment]]] = {}
+        self._matched: dict[str, list[Target]] = {}
         for key, deployment in enumerate(settings.model_list, start=1):
             target = self._target(deployment, key)
             self._by_name.setdefault(deployment.model_name, []).append(target)
+            if "*" in deployment.model_name:
+                self._patterns.setdefault(deployment.model_name, []).append((key, deployment))
         self.default = Target(
             name="default",
             lane="native",
@@ -151,7 +157,19 @@ class DeploymentTable:
         known = self._by_name.get(model)
         if known:
             return known
-        return [self._unlisted(model)]
+        return (self._patterns and self._by_pattern(model)) or [self._unlisted(model)]
+
+    def _by_pattern(self, model: str) -> list[Target]:
+        """The deployments of the longest pattern that fits; none when none does."""
+        found = self._matched.get(model)
+        if found is None:
+            name, starred = longest_match(self._patterns, model) or ("", "")
+            entries = self._patterns.get(name, ())
+            found = [self._target(filled(d, starred), key) for key, d in entries]
+            if len(self._matched) >= _MATCHES_KEPT:
+                self._matched.clear()
+            self._matched[model] = found
+        return found
 
     def failed(self, target: Target, now: float) -> None:
         """Count a failure; after `router.allowed_fails` in a row the target rests."""
@@ -210,7 +228,7 @@ class DeploymentTable:
             api_key=self._key(provider, params),
             forward_client_key=deployment.forward_client_key
             or (same_host and (lane == "native" or "messages" in dialects)),
-            headers=tuple((str(k), str(v)) for k, v in (params.get("extra_headers") or {}).items()),
+            headers=_headers(params),
             params=dict(params) if lane == "litellm" else extra,
             key=key,
             weight=float(params.get("weight", deployment.weight)),
@@ -231,6 +249,13 @@ class DeploymentTable:
         if not (params.get("api_base") or params.get("base_url")):
             return next((self._env[n] for n in variables if self._env.get(n)), None)
         return None
+
+
+def _headers(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    made = dict(params.get("extra_headers") or {})
+    if params.get("organization"):
+        made = {"openai-organization": params["organization"], **made}
+    return tuple((str(k), str(v)) for k, v in made.items())
 
 
 def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str]:
