@@ -198,15 +198,33 @@ def identify(
     `headers` have lower-case names. `root_of` gives the recorded root of the conversation that an
     earlier response (`previous_response_id`) belongs to, None when it is not known.
     """
-    configured = (HeaderSource(name=name) for name in settings.id_headers)
-    for place in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
-        found = place.find(headers)
-        if found is not None:
-            return Identity(source=f"header:{found[0]}", value=found[1])
-    for source in BODY_SOURCES:
+    if _may_hold_id(headers, settings):
+        configured = (HeaderSource(name=name) for name in settings.id_headers)
+        for place in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
+            found = place.find(headers)
+            if found is not None:
+                return Identity(source=f"header:{found[0]}", value=found[1])
+    # Most requests carry none of them: one look at the keys instead of one per source.
+    for source in () if _BODY_KEYS.isdisjoint(body) else BODY_SOURCES:
         value = source.find(body)
         if value is not None and source.through_root:
             value = root_of(value) if root_of is not None else None
         if value is not None:
             return Identity(source=f"body:{source.name}", value=value)
     return Identity(source=FINGERPRINT)
+
+
+_HEADER_NAMES = frozenset(
+    source.name for source in (EXPLICIT_HEADER, *HEADER_SOURCES) if isinstance(source, HeaderSource)
+)
+_HEADER_SUFFIXES = tuple(s.suffix for s in HEADER_SOURCES if isinstance(s, HeaderPattern))
+_BODY_KEYS = frozenset(source.name.partition(".")[0] for source in BODY_SOURCES)
+
+
+def _may_hold_id(headers: Mapping[str, str], settings: ConversationSettings) -> bool:
+    """Whether any source could find something: most requests carry no id at all."""
+    return (
+        bool(settings.id_headers)
+        or not _HEADER_NAMES.isdisjoint(headers)
+        or any(name.endswith(_HEADER_SUFFIXES) for name in headers)
+    )
