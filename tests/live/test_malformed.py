@@ -1,0 +1,153 @@
+"""Requests that no client should send are passed on, once, and no part of steering stumbles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.testing import AppServer, Reply, ScriptedUpstream
+from tests.live.client import GUIDING, TOOLS
+from tests.live.test_recorded_runs import synthetic_runs
+from tests.steering.builders import assistant, call, system, tool, user
+
+Start = Callable[..., AppServer]
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=30)
+    | st.sampled_from(["\ud800", "a\udfff"]),  # as escapes in the JSON
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["type", "text", "role", "id", "x"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+FIELDS = [
+    "role",
+    "content",
+    "tool_calls",
+    "function_call",
+    "tool_call_id",
+    "refusal",
+    "reasoning_content",
+    "name",
+]
+NATIVE = list(synthetic_runs(1, 5)[0]["messages"])
+LEGACY = [
+    system(),
+    user(),
+    {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+    {"role": "function", "name": "f", "content": "done"},
+    assistant(None, call("a", id="1"), call("b", id="2")),
+    tool("one", "1"),
+    tool("two", "2"),
+]
+WRITTEN = [
+    system("Answer with a ```bash block."),
+    user(),
+    assistant("Look.\n```bash\nls\n```"),
+    user("<returncode>0</returncode>"),
+    assistant("Thought: more\nAction: search\nAction Input: x"),
+    user("Observation: nothing"),
+]
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> list[Any]:
+    """The beginning of a run with one of its messages spoilt."""
+    run = draw(st.sampled_from([NATIVE, LEGACY, WRITTEN]))
+    messages = list(run[: draw(st.integers(1, len(run)))])
+    at = draw(st.integers(0, len(messages) - 1))
+    match draw(st.sampled_from(["replaced", "field", "call", "dropped", "doubled"])):
+        case "replaced":
+            messages[at] = draw(JSON)
+        case "field":
+            messages[at] = {**messages[at], draw(st.sampled_from(FIELDS)): draw(JSON)}
+        case "call":
+            spoilt_call = {"id": draw(JSON), "type": draw(JSON), "function": draw(JSON)}
+            messages[at] = {**messages[at], "tool_calls": [draw(JSON), spoilt_call]}
+        case "dropped":
+            del messages[at]
+        case "doubled":
+            messages.insert(at, messages[at])
+    return messages
+
+
+def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedUpstream) -> None:
+    """Any prefix of any run, with any message spoilt: answered, sent once, and steered."""
+    upstream.default = Reply("Done.")
+    server = gateway_server(GUIDING)
+    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+
+        @settings(max_examples=150)
+        @given(spoilt(), st.booleans(), st.sampled_from([{}, {"x-session-id": "s"}]))
+        def check(messages: list[Any], stream: bool, headers: dict[str, str]) -> None:
+            before = len(upstream.requests)
+            body = {"model": "m", "messages": messages, "tools": TOOLS, "stream": stream}
+            answer = client.post("/chat/completions", content=json.dumps(body), headers=headers)
+            assert answer.status_code == 200
+            assert len(upstream.requests) == before + 1
+            assert answer.headers["x-gateway-step"]
+
+        check()
+    assert failures(server) == {}
+
+
+def test_any_other_field_may_be_malformed(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Tools, ids, metadata and options of any type are the provider's to judge."""
+    upstream.default = Reply("Done.")
+    server = gateway_server(GUIDING)
+    names = ["tools", "functions", "metadata", "session_id", "conversation", "prompt_cache_key"]
+    names += ["n", "stream_options", "response_format", "tool_choice", "previous_response_id"]
+    fields = st.dictionaries(st.sampled_from(names), JSON, min_size=1, max_size=4)
+    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+
+        @settings(max_examples=100)
+        @given(fields)
+        def check(more: dict[str, Any]) -> None:
+            before = len(upstream.requests)
+            content = json.dumps({"model": "m", "messages": NATIVE, **more})
+            answer = client.post("/chat/completions", content=content)
+            assert answer.status_code == 200
+            assert len(upstream.requests) == before + 1
+
+        check()
+    assert failures(server) == {}
+
+
+def test_any_reply_may_be_malformed(gateway_server: Start, upstream: ScriptedUpstream) -> None:
+    """A provider's message of any shape reaches the client, and the conversation goes on."""
+    server = gateway_server(GUIDING)
+    shapes = st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4)
+    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+
+        @settings(max_examples=100)
+        @given(shapes, JSON)
+        def check(message: dict[str, Any], finish: Any) -> None:
+            choices = [{"message": message, "finish_reason": finish}]
+            upstream.default = Reply(raw=json.dumps({"choices": choices}).encode())
+            body = {"model": "m", "messages": NATIVE[:2], "tools": TOOLS}
+            answer = client.post("/chat/completions", json=body)
+            assert answer.status_code == 200
+            body["messages"] = [*NATIVE[:2], message, tool()]
+            assert client.post("/chat/completions", content=json.dumps(body)).status_code == 200
+
+        check()
+    assert failures(server) == {}
+
+
+def failures(server: AppServer) -> dict[str, float]:
+    """What was not steered or not recorded, by metric and kind."""
+    metrics = server.app.runtime.metrics
+    counted = (metrics.steering_failures, metrics.store_failures)
+    samples = [s for counter in counted for family in counter.collect() for s in family.samples]
+    return {f"{s.name} {s.labels}": s.value for s in samples if s.name.endswith("_total")}
