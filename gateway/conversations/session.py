@@ -160,7 +160,9 @@ class Steering:
                 conversation.guidance = note(
                     conversation.guidance, outcome.index, outcome.readings, lookback
                 )
-        conversation.branch = replace(conversation.branch, steps=_total_steps(fold))
+        steps = _total_steps(fold)
+        if steps != conversation.branch.steps:
+            conversation.branch = replace(conversation.branch, steps=steps)
         latest = run.outcomes[-1] if run.outcomes else None
         return Steered(
             recalled=recalled,

@@ -107,6 +107,8 @@ def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> Gui
     tiers = {item.tier for item in items}
     searched = [item.match for item in items if item.match and item.tier is not Tier.E3]
     decided = planned.step if guidance.decided_step is None else guidance.decided_step
+    if not items and guidance.decided_step is not None and decided >= planned.step:
+        return guidance
     state = replace(
         guidance,
         decided_step=max(decided, planned.step),

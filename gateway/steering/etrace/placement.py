@@ -78,9 +78,13 @@ def place(
             system.append(block.text)
     edits = _system_edits(messages, lead, system, target, tools)
     edits += _message_edits(messages, lead, between, target)
+    kept = (*replayed, *added)
+    state = decided.state
+    if kept != state.injections:
+        state = replace(state, injections=kept)
     return Placed(
         edits=tuple(edits),
-        state=replace(decided.state, injections=(*replayed, *added)),
+        state=state,
         added=added,
         voids_cache=decided.step != FIRST_CALL and any(i.place == "system" for i in added),
     )
