@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 
 from starlette.routing import Route
@@ -32,5 +33,5 @@ def api_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
 
 
 def _pattern(path: str) -> str:
-    # A pattern's id may hold a slash.
-    return path.replace("{pattern_id}", "{pattern_id:path}")
+    # The ids of patterns and experiments are free text, slashes included.
+    return re.sub(r"\{(pattern_id|experiment_id)\}", r"{\1:path}", path)

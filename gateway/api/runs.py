@@ -121,18 +121,20 @@ async def report_outcome(
         raise _unknown(run_id)
     # A verdict that is changed later is not counted again: what was counted cannot be taken back.
     if trace.run.outcome is None and outcome in ("success", "failure"):
-        await _tell_patterns(runtime, trace, outcome)
+        _tell_patterns(runtime, trace, outcome)
     runtime.events.publish(
         {"type": "outcome", "tenant": trace.run.tenant, "run_id": run_id, "outcome": outcome}
     )
     runtime.log.info("outcome reported", run_id=run_id, outcome=outcome)
 
 
-async def _tell_patterns(runtime: Runtime, trace: RunTrace, outcome: str) -> None:
-    given = {row.pattern_id for row in trace.injections if row.applied and row.pattern_id}
-    if given and runtime.library is not None:
+def _tell_patterns(runtime: Runtime, trace: RunTrace, outcome: str) -> None:
+    # Universal rules are given to every run: an outcome says nothing about them.
+    rows = [row for row in trace.injections if row.applied and row.tier in ("e1", "e2")]
+    given = {row.pattern_id for row in rows if row.pattern_id}
+    if given and runtime.tally is not None:
         event = Event.HELPED if outcome == "success" else Event.HURT
-        await runtime.library.store.record(trace.run.tenant, sorted(given), event)
+        runtime.tally.note(trace.run.tenant, sorted(given), event)
 
 
 async def get_facets(call: Call) -> Reply:

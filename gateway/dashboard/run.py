@@ -116,6 +116,8 @@ def _card(trace: RunTrace, step: StepRow) -> dict[str, Any]:
         "step": step,
         "severity": "none" if step.composite is None else severity_of(step.composite),
         "rules": rules,
+        # They stand in one row, their ids joined by commas.
+        "rule_ids": [name for row in rules for name in (row.pattern_id or "").split(",") if name],
         "guidance": [row for row in rows if row not in rules],
         # What the model says at a step is the next step's thought; only the newest has no next.
         "shows_reply": newest and step.content is not None,

@@ -1,0 +1,87 @@
+"""Gateways whose control plane is asked, and agents that give it something to tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+
+Start = Callable[..., AppServer]
+
+SETTINGS: Mapping[str, Any] = {
+    "embedding": {"embedder": "hashing"},
+    # A limit on latency; a busy test machine must not turn it into an unsteered request.
+    "steering": {"deadline_ms": 10_000},
+}
+
+
+@pytest.fixture
+def start(gateway_server: Start) -> Start:
+    """Start a gateway with the settings of these tests, and more."""
+    return lambda **more: gateway_server({**SETTINGS, **more})
+
+
+def client_of(server: AppServer, key: str | None = None) -> httpx.Client:
+    """A client of a gateway, with a key when it has one."""
+    headers = {"x-gateway-key": key} if key else {}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=30)
+
+
+class Agent:
+    """An agent that runs a command again and again, then answers."""
+
+    def __init__(self, client: httpx.Client, upstream: ScriptedUpstream, task: str) -> None:
+        self._client = client
+        self._upstream = upstream
+        self._messages: list[dict[str, Any]] = [{"role": "user", "content": task}]
+        self.run_id = ""
+
+    def step(self, thought: str = "Let me look again.", result: str = "Error: no such file") -> str:
+        """One call that asks for the command, and its result; the state the gateway told."""
+        call = ToolCall("bash", '{"command": "ls"}', id=f"call_{len(self._messages)}")
+        state = self._ask(Reply(thought, tool_calls=(call,)))
+        self._messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        return state
+
+    def answer(self, text: str = "Done.", **headers: str) -> str:
+        """The last call, whose reply is the final answer."""
+        return self._ask(Reply(text), **headers)
+
+    def _ask(self, reply: Reply, **headers: str) -> str:
+        self._upstream.default = reply
+        body = {
+            "model": "gpt-4o",
+            "messages": self._messages,
+            "tools": [{"type": "function", "function": {"name": "bash"}}],
+        }
+        answer = self._client.post("/v1/chat/completions", json=body, headers=headers)
+        answer.raise_for_status()
+        self._messages.append(answer.json()["choices"][0]["message"])
+        self.run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
+        return answer.headers["x-gateway-state"]
+
+
+def a_finished_run(
+    server: AppServer, upstream: ScriptedUpstream, *, key: str | None = None, task: str = "Look."
+) -> str:
+    """The id of a run of three steps and an answer."""
+    with client_of(server, key) as client:
+        agent = Agent(client, upstream, task)
+        for _ in range(3):
+            agent.step()
+        agent.answer()
+        return agent.run_id
+
+
+def until(ask: Callable[[], Any], *, within_s: float = 20.0) -> Any:
+    """What `ask` gives once it is true."""
+    deadline = time.monotonic() + within_s
+    while not (found := ask()):
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,142 @@
+"""Live events: the hub, and the stream over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.events import EventHub, TooManySubscribers
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.api.conftest import Start, a_finished_run, client_of
+
+ACME, GLOBEX = "acme-key", "globex-key"
+
+
+async def test_every_listener_hears_its_tenant() -> None:
+    """One that listens to everything hears everything, in order."""
+    hub = EventHub()
+    with hub.subscribe(tenant=None) as operator, hub.subscribe(tenant="a") as tenant:
+        for number, name in enumerate("aba"):
+            hub.publish({"type": "step", "tenant": name, "n": number})
+        assert [event["n"] for event in await operator.take(1)] == [0, 1, 2]
+        assert [event["n"] for event in await tenant.take(1)] == [0, 2]
+
+
+async def test_a_slow_listener_loses_the_oldest() -> None:
+    """The queue is bounded, the loss is counted, and nobody else loses anything."""
+    hub = EventHub(queue_limit=3)
+    with hub.subscribe(tenant=None) as slow:
+        for number in range(5):
+            hub.publish({"type": "step", "n": number})
+        assert [event["n"] for event in await slow.take(1)] == [2, 3, 4]
+        assert slow.dropped == 2
+
+
+async def test_nothing_happening_ends_a_wait() -> None:
+    """A listener gets an empty answer in time, and an event as soon as it comes."""
+    hub = EventHub()
+    with hub.subscribe(tenant=None) as listener:
+        assert await listener.take(0.01) == []
+        waiting = asyncio.ensure_future(listener.take(30))
+        await asyncio.sleep(0)
+        hub.publish({"type": "step"})
+        assert len(await waiting) == 1
+
+
+async def test_listeners_come_and_go() -> None:
+    """Nobody listening costs nothing; too many are refused."""
+    hub = EventHub(limit=1)
+    assert not hub.active
+    with hub.subscribe(tenant=None):
+        assert hub.active
+        with pytest.raises(TooManySubscribers), hub.subscribe(tenant=None):
+            pass
+    assert not hub.active
+
+
+class Listener:
+    """Reads a gateway's events in a thread, until the stream ends."""
+
+    def __init__(self, server: AppServer, key: str | None = None, **params: str) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(server, key, params), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(20)
+
+    def end(self) -> list[tuple[str, dict[str, Any]]]:
+        """All events, when the stream has ended."""
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.events
+
+    def _read(self, server: AppServer, key: str | None, params: dict[str, str]) -> None:
+        ask = {"until_idle_s": "1", **params}
+        with (
+            client_of(server, key) as client,
+            client.stream("GET", "/api/events", params=ask) as answer,
+        ):
+            for name, data in _events(answer.iter_lines()):
+                self.events.append((name, data))
+                self._ready.set()
+
+
+def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def test_a_run_is_heard_as_it_goes(start: Start, upstream: ScriptedUpstream) -> None:
+    """`ready`, then one event a step with numbers and names, then the outcome; no texts."""
+    server = start()
+    listener = Listener(server)
+    run_id = a_finished_run(server, upstream, task="My secret is in the kitchen.")
+    with client_of(server) as client:
+        client.post(f"/api/runs/{run_id}/outcome", json={"outcome": "success"})
+    events = listener.end()
+    assert [name for name, _ in events] == ["ready", *["step"] * 4, "outcome"]
+    steps = [event for name, event in events if name == "step"]
+    assert [event["step"] for event in steps] == [0, 1, 2, 3]
+    assert {event["run_id"] for event in steps} == {run_id}
+    assert [event["ended"] for event in steps] == [False, False, False, True]
+    assert steps[-1]["model_asked"] == "gpt-4o"
+    assert steps[-1]["cost_usd"] > 0
+    assert "kitchen" not in json.dumps(events)
+
+
+def test_a_tenant_hears_its_own(start: Start, upstream: ScriptedUpstream) -> None:
+    """Another tenant's run makes no sound."""
+    server = start(auth={"gateway_keys": {"acme": ACME, "globex": GLOBEX}})
+    listener = Listener(server, ACME)
+    theirs = a_finished_run(server, upstream, key=GLOBEX)
+    ours = a_finished_run(server, upstream, key=ACME)
+    events = listener.end()
+    assert {event["run_id"] for name, event in events if name == "step"} == {ours}
+    assert theirs not in json.dumps(events)
+
+
+def test_streams_end_when_the_gateway_does(start: Start) -> None:
+    """A listener does not hold up the shutdown."""
+    server = start()
+    listener = Listener(server, until_idle_s="0")
+    server.app.runtime.draining = True
+    assert [name for name, _ in listener.end()] == ["ready"]
+
+
+def test_too_many_listeners_are_sent_away(start: Start) -> None:
+    """With a time to come back."""
+    server = start()
+    server.app.runtime.events._limit = 0
+    answer = httpx.get(f"{server.url}/api/events")
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"]

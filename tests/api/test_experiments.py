@@ -1,0 +1,67 @@
+"""Experiments over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.testing import ScriptedUpstream
+from tests.api.conftest import Agent, Start, client_of
+
+EXPERIMENT = {"id": "routing/2", "arms": {"on": 1, "off": 1}}
+
+
+def test_assigned_runs_make_a_report(start: Start, upstream: ScriptedUpstream) -> None:
+    """Units are drawn, their runs recorded under their arms, and the report compares them."""
+    server = start(experiment=EXPERIMENT)
+    with client_of(server) as client:
+        for number in range(12):
+            agent = Agent(client, upstream, f"Task {number}")
+            agent.step()
+            agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
+        (listed,) = client.get("/api/experiments").json()["experiments"]
+        assert (listed["id"], listed["running"]) == ("routing/2", True)
+        assert sum(listed["runs"].values()) == 12
+        found = client.get("/api/experiments/routing%2F2/report").json()
+    assert found["runs"] == 12
+    assert {arm["arm"]: arm["runs"] for arm in found["arms"]} == {
+        arm: count for arm, count in listed["runs"].items() if count
+    }
+    assert sum(arm["success"]["successes"] for arm in found["arms"]) == 8
+    assert found["sample_ratio"]["suspicious"] is False
+    assert "few_runs" in {caveat["code"] for caveat in found["caveats"]}
+    assert "on" in {c["arm"] for c in found["comparisons"]}
+
+
+def test_shares_can_be_said(start: Start, upstream: ScriptedUpstream) -> None:
+    """For an experiment of which the config knows no more, and against what it says."""
+    server = start(experiment=EXPERIMENT)
+    with client_of(server) as client:
+        Agent(client, upstream, "A task").answer()
+        path = "/api/experiments/routing%2F2/report"
+        report = client.get(path, params={"shares": "on:9,off:1"}).json()
+        assert report["sample_ratio"]["expected"] == {"on": 0.9, "off": 0.1}
+        for wrong in ("on", "on:-1", "x:1"):
+            assert client.get(path, params={"shares": wrong}).status_code == 400
+        assert client.get(path, params={"stratum": "colour"}).status_code == 400
+
+
+def test_the_running_experiment_is_known_before_its_first_run(start: Start) -> None:
+    """It is listed, and its report is empty; another is not found."""
+    with client_of(start(experiment=EXPERIMENT)) as client:
+        (listed,) = client.get("/api/experiments").json()["experiments"]
+        assert listed["runs"] == {"on": 0, "shadow": 0, "off": 0}
+        assert client.get("/api/experiments/routing%2F2/report").json()["runs"] == 0
+        assert client.get("/api/experiments/other/report").status_code == 404
+
+
+@pytest.mark.parametrize("arm", ["on", "off"])
+def test_a_unit_keeps_its_arm(start: Start, upstream: ScriptedUpstream, arm: str) -> None:
+    """Runs of one unit are of one arm, whatever conversation they come in."""
+    server = start(experiment={"id": "e", "arms": {arm: 1}})
+    with client_of(server) as client:
+        for number in range(2):
+            Agent(client, upstream, f"Task {number}").answer(
+                **{"x-gateway-experiment-unit": "unit-7"}
+            )
+        found = client.get("/api/experiments/e/report").json()
+    assert [(a["arm"], a["runs"], a["units"]) for a in found["arms"]] == [(arm, 2, 1)]

@@ -1,0 +1,133 @@
+"""Gateway keys kept in the store: made, used, revoked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli import main
+from gateway.keys import KeyRing, key_digest, make_key
+from gateway.stores.base import StoreUnavailable
+from gateway.testing import AppServer
+from tests.api.conftest import Start, client_of, until
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def chat_status(server: AppServer, key: str | None) -> int:
+    with client_of(server, key) as client:
+        return client.post("/v1/chat/completions", json=BODY).status_code
+
+
+class Shell:
+    """The command line, on the file of a running gateway."""
+
+    def __init__(
+        self, path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("GATEWAY_STORAGE__PATH", path)
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> list[dict[str, Any]]:
+        assert main(["keys", *words, "--json"]) == 0
+        return [json.loads(line) for line in self._capsys.readouterr().out.splitlines()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "keys.db")
+
+
+@pytest.fixture
+def shell(path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(path, monkeypatch, capsys)
+
+
+def test_a_key_works_until_it_is_revoked(start: Start, path: str, shell: Shell) -> None:
+    """A running gateway takes a new key, and refuses a revoked one, within seconds."""
+    server = start(storage={"path": path})
+    assert chat_status(server, None) == 200
+    (made,) = shell("create", "acme", "--name", "laptop")
+    until(lambda: chat_status(server, None) == 401)
+    assert chat_status(server, made["key"]) == 200
+    with client_of(server, made["key"]) as client:
+        (run,) = client.get("/api/runs").json()["runs"]
+        assert run["tenant"] == "acme"
+    assert shell("revoke", made["id"]) == [{"revoked": made["id"]}]
+    until(lambda: chat_status(server, made["key"]) == 401)
+    # The last key's end does not open the gateway to everybody.
+    assert chat_status(server, None) == 401
+
+
+def test_keys_are_listed_without_themselves(shell: Shell, path: str) -> None:
+    """Neither the list nor the file holds a key."""
+    made = [shell("create", tenant)[0] for tenant in ("acme", "globex")]
+    listed = shell("list")
+    assert [key["id"] for key in listed] == [key["id"] for key in made]
+    assert [key["tenant"] for key in shell("list", "--tenant", "globex")] == ["globex"]
+    kept = b"".join(file.read_bytes() for file in Path(path).parent.glob("keys.db*"))
+    for key in made:
+        assert key["key"] not in json.dumps(listed)
+        assert key["key"].encode() not in kept
+        assert key["key"].startswith(key["hint"])
+
+
+def test_a_key_is_shown_once(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --json the key stands on a line of its own, to be copied."""
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", path)
+    assert main(["keys", "create", "acme"]) == 0
+    key, note = capsys.readouterr().out.splitlines()
+    assert key.startswith("gw-")
+    assert "acme" in note
+    assert main(["keys", "list"]) == 0
+    assert "good" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("revoke", "key-none"), ("create", ""), ("create", "a\x1b[31m")])
+def test_what_cannot_be_done_is_said(
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    """An unknown key, and a tenant without a name."""
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", path)
+    assert main(["keys", *words]) == 2
+    assert capsys.readouterr().err.startswith("gateway: ")
+
+
+def test_keys_are_long_and_each_its_own() -> None:
+    """256 bits of chance; the record holds the digest."""
+    made = [make_key("acme") for _ in range(50)]
+    assert len({key.text for key in made}) == 50
+    assert all(len(key.text) > 40 for key in made)
+    assert all(key.record.digest == key_digest(key.text) for key in made)
+    assert "digest" not in repr(made[0].record)
+
+
+async def test_a_store_that_fails_leaves_the_keys_known() -> None:
+    """Keys go on to be taken while the store is away."""
+    key = make_key("acme")
+
+    class Store:
+        broken = False
+
+        async def list_keys(self) -> list[Any]:
+            if self.broken:
+                raise StoreUnavailable("away")
+            return [key.record]
+
+    store, ring = Store(), KeyRing()
+    await ring.refresh(store)  # type: ignore[arg-type]
+    store.broken = True
+    with pytest.raises(StoreUnavailable):
+        await ring.refresh(store)  # type: ignore[arg-type]
+    found = ring.find(key.record.digest)
+    assert found is not None
+    assert found.tenant == "acme"
+    assert ring.required

@@ -1,0 +1,188 @@
+"""The run log over HTTP: what a live run leaves in it, pages, filters, outcomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.testing import ScriptedUpstream
+from tests.api.conftest import Agent, Start, a_finished_run, client_of, until
+
+LIKE_EVERY_STEP = {
+    "tier": "e2",
+    "pattern_id": "look-again",
+    "gate_threshold": 0,
+    "fields": {
+        "situation": 'Let me look again. bash {"command": "ls"} Error: no such file',
+        "intervention": "Ask where the file is.",
+    },
+}
+
+
+def test_a_run_is_told_as_it_was(start: Start, upstream: ScriptedUpstream) -> None:
+    """Each step has its state, scores, guidance with text and place, call and texts."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file and read it to me.")
+        states = [agent.step() for _ in range(9)]
+        trace = client.get(f"/api/runs/{agent.run_id}").json()
+    run, steps = trace["run"], trace["steps"]
+    assert run["task_preview"] == "Find the file and read it to me."
+    assert run["totals"]["calls"] == 9
+    assert run["composite_mean"] <= run["totals"]["composite_peak"] <= 1
+    assert [step["step_index"] for step in steps] == list(range(9))
+    assert [step["state"] for step in steps] == states
+    first, last = steps[0], steps[-1]
+    assert first["difficulty"] is None
+    assert 0 <= last["difficulty"] <= 1
+    assert set(last["scores"]) >= {"streak", "hedge"}
+    assert last["content"]["actions"][0]["observation"] == "Error: no such file"
+    assert last["call"]["model_asked"] == last["call"]["model_requested"] == "gpt-4o"
+    assert last["call"]["cost_usd"] > 0
+    assert last["call"]["overhead_ms"] > 0
+    assert "streak" in {name for step in steps for name in step["fired"]}
+    told = [row for step in steps for row in step["guidance"]]
+    assert {"e3", "monitor"} <= {row["source"] for row in told}
+    assert all(row["text"] and row["placement"] and row["applied"] for row in told)
+    assert trace["policy_in_force"] is True
+    assert trace["thresholds"]["slow"] == 0.6
+
+
+def test_a_trace_comes_in_parts(start: Start, upstream: ScriptedUpstream) -> None:
+    """A part says where the next begins; without content there are no texts."""
+    server = start()
+    run_id = a_finished_run(server, upstream)
+    with client_of(server) as client:
+        path = f"/api/runs/{run_id}"
+        part = client.get(path, params={"limit": 2, "content": "false"}).json()
+        assert [step["step_index"] for step in part["steps"]] == [0, 1]
+        assert part["steps"][0]["content"] is None
+        rest = client.get(path, params={"after_step": part["next_after_step"]}).json()
+        assert [step["step_index"] for step in rest["steps"]] == [2, 3]
+        assert rest["next_after_step"] is None
+
+
+def test_pages_hold_every_run_once(start: Start, upstream: ScriptedUpstream) -> None:
+    """Walking the cursor gives the same runs as one large page, in the same order."""
+    server = start()
+    ids = [a_finished_run(server, upstream, task=f"Task {n}") for n in range(5)]
+    with client_of(server) as client:
+        for sort in ("started_at", "updated_at", "steps", "tokens", "cost", "peak"):
+            for order in ("asc", "desc"):
+                ask = {"sort": sort, "order": order}
+                whole = client.get("/api/runs", params={**ask, "count": "1"}).json()
+                assert whole["total"] == 5
+                walked, cursor = [], None
+                while True:
+                    more = {"cursor": cursor} if cursor else {}
+                    page = client.get("/api/runs", params={**ask, "limit": 2, **more}).json()
+                    walked += [run["id"] for run in page["runs"]]
+                    if (cursor := page["next_cursor"]) is None:
+                        break
+                assert walked == [run["id"] for run in whole["runs"]]
+                assert sorted(walked) == sorted(ids)
+
+
+def test_filters_choose(start: Start, upstream: ScriptedUpstream) -> None:
+    """Each filter admits the runs it names, and no others."""
+    server = start()
+    first = a_finished_run(server, upstream, task="Mend the roof")
+    second = a_finished_run(server, upstream, task="Paint the door")
+    with client_of(server) as client:
+        client.post(f"/api/runs/{first}/outcome", json={"outcome": "success"})
+
+        def chosen(**values: str) -> set[str]:
+            return {run["id"] for run in client.get("/api/runs", params=values).json()["runs"]}
+
+        assert chosen(task="ROOF") == {first}
+        assert chosen(outcome="success") == {first}
+        assert chosen(outcome="unfinished") == {second}
+        assert chosen(state="END") == {first, second}
+        assert chosen(model="gpt-4o") == {first, second}
+        assert chosen(model="other") == set()
+        assert chosen(conversation_id=second.removesuffix(".0")) == {second}
+        assert chosen(since="2999-01-01T00:00:00Z") == set()
+        facets = client.get("/api/facets").json()
+        assert facets["models"] == ["gpt-4o"]
+        assert chosen(agent=facets["agents"][0]) == {first, second}
+
+
+def test_an_outcome_is_kept_and_tells_its_patterns(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """The verdict stands in the run, and the pattern it was given knows that it helped, once."""
+    server = start()
+    with client_of(server) as client:
+        client.post("/api/patterns", json=LIKE_EVERY_STEP)
+        run_id = a_finished_run(server, upstream)
+        path = f"/api/runs/{run_id}/outcome"
+        assert client.post(path, json={"outcome": "success"}).json()["outcome"] == "success"
+        client.post(path, json={"outcome": "failure"})
+        trace = client.get(f"/api/runs/{run_id}").json()
+        assert (trace["run"]["outcome"], trace["run"]["outcome_source"]) == ("failure", "api")
+        given = [row["pattern_id"] for step in trace["steps"] for row in step["guidance"]]
+        assert "look-again" in given
+        counts = until(
+            lambda: client.get("/api/patterns/look-again").json()["counts"].get("helped")
+        )
+        # The second verdict was a correction, not a second run.
+        assert counts == 1
+        assert not client.get("/api/patterns/look-again").json()["counts"].get("hurt")
+
+
+@pytest.mark.parametrize("body", ["", "[]", '"success"', '{"outcome": "won"}', "{}", "\x00"])
+def test_what_is_no_outcome_is_refused(start: Start, body: str) -> None:
+    """The error says what an outcome is."""
+    with client_of(start()) as client:
+        answer = client.post("/api/runs/x/outcome", content=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"]
+
+
+def test_what_there_is_not_is_not_found(start: Start) -> None:
+    """An unknown run, and an unknown path below /api."""
+    with client_of(start()) as client:
+        assert client.get("/api/runs/none").status_code == 404
+        assert client.post("/api/runs/none/outcome", json={"outcome": "other"}).status_code == 404
+        assert client.get("/api/walks").status_code == 404
+
+
+def test_a_foreign_cursor_is_refused(start: Start) -> None:
+    """One that another list made, or nobody."""
+    with client_of(start()) as client:
+        for path in ("/api/runs", "/api/conversations", "/api/patterns"):
+            assert client.get(path, params={"cursor": "zzz"}).status_code == 400, path
+
+
+def test_health_sums_the_runs_chosen(start: Start, upstream: ScriptedUpstream) -> None:
+    """Totals follow the filters."""
+    server = start()
+    a_finished_run(server, upstream, task="Mend the roof")
+    a_finished_run(server, upstream, task="Paint the door")
+    with client_of(server) as client:
+        everything = client.get("/api/health-summary").json()
+        roof = client.get("/api/health-summary", params={"task": "roof"}).json()
+    assert (everything["total_runs"], roof["total_runs"]) == (2, 1)
+    assert everything["calls"] == 2 * roof["calls"] == 8
+
+
+def test_conversations_name_their_runs(start: Start, upstream: ScriptedUpstream) -> None:
+    """A conversation is found by the id its client gave it."""
+    server = start()
+    run_id = a_finished_run(server, upstream)
+    with client_of(server) as client:
+        (found,) = client.get("/api/conversations").json()["conversations"]
+        assert run_id == f"{found['id']}.0"
+        assert found["runs"] == 1
+        ask = {"external_key": "nobody's"}
+        assert client.get("/api/conversations", params=ask).json()["conversations"] == []
+
+
+def test_without_content_no_text_is_told(start: Start, upstream: ScriptedUpstream) -> None:
+    """`store_content: false` leaves lengths and digests in the place of every text."""
+    server = start(storage={"store_content": False})
+    run_id = a_finished_run(server, upstream, task="My secret is in the kitchen.")
+    with client_of(server) as client:
+        text = client.get(f"/api/runs/{run_id}").text
+    assert "kitchen" not in text
+    assert "no such file" not in text
+    assert "omitted" in text
