@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.api.params import Param
+from gateway.steering.etrace.pattern import MAX_ID_CHARS
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.stores.queries import MAX_PAGE, OUTCOMES, SORT_KEYS, UNFINISHED, RunFilter
 
-TENANT = Param(name="tenant", description="One tenant's; a tenant's key sees no other.")
+TENANT = Param(
+    name="tenant",
+    description="One tenant's; a tenant's key sees no other.",
+    longest=MAX_ID_CHARS,
+)
 RUN_FILTERS: tuple[Param, ...] = (
     TENANT,
     Param(name="conversation_id", description="Of one conversation."),

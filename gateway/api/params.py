@@ -14,7 +14,6 @@ from gateway.errors import BadRequest
 
 Kind = Literal["text", "integer", "time", "flag"]
 
-_MAX_TEXT = 1000
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 # Seconds of the epoch that every date library can show: the years 1970 to 9999.
 _LAST_TIME = 253402300799
@@ -25,7 +24,7 @@ class Param:
     """One parameter of a query or a path.
 
     `time`: seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone.
-    `low` and `high` limit an integer; `choices` a text.
+    `low` and `high` limit an integer, `choices` and `longest` (characters) a text.
     """
 
     name: str
@@ -34,6 +33,7 @@ class Param:
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = 2**31 - 1
+    longest: int = 1000
     default: Any = None
     in_path: bool = False
 
@@ -48,8 +48,8 @@ class Param:
                 return self._one_of(_FLAGS, text.lower())
         if self.choices:
             return self._one_of({choice: choice for choice in self.choices}, text)
-        if len(text) > _MAX_TEXT:
-            raise self._wrong(f"at most {_MAX_TEXT} characters")
+        if len(text) > self.longest:
+            raise self._wrong(f"at most {self.longest} characters")
         return text
 
     def document(self) -> Schema:
@@ -72,7 +72,7 @@ class Param:
             case "flag":
                 schema = {"type": "boolean"}
             case "text":
-                schema = {"type": "string", "maxLength": _MAX_TEXT}
+                schema = {"type": "string", "maxLength": self.longest}
                 schema |= {"enum": list(self.choices)} if self.choices else {}
                 schema |= {"minLength": 1} if self.in_path else {}
         return schema if self.default is None else {**schema, "default": self.default}

@@ -107,6 +107,8 @@ async def import_patterns(call: Call) -> Reply:
     """Add the patterns of a JSONL body; for the operator, because most are shared."""
     if not call.access.operator:
         raise Forbidden("shared patterns are the operator's: import with the admin key")
+    if not call.body.strip():
+        raise BadRequest("the body holds no pattern", param="body")
     try:
         lines = call.body.decode("utf-8").splitlines()
         report = await library(call.runtime).import_lines(lines, call.values["tenant"] or "")
@@ -154,8 +156,11 @@ _COUNTS: Schema = {
 
 _TEXT_BODY: Schema = {"type": "string", "description": "One pattern as a JSON object a line."}
 _PATCH: Schema = {
-    **_BODY,
-    "required": [],
+    "type": "object",
+    "properties": {
+        **{k: v for k, v in _BODY["properties"].items() if k not in ("pattern_id", "tier")},
+        "fields": {"type": "object"},
+    },
     "description": "Keys to replace; `fields` is merged key by key, a null removes one.",
 }
 

@@ -1,0 +1,216 @@
+"""Two tenants: nothing of one is seen, changed, counted or heard by the other, by any route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.api.routes import operations
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.api.conftest import Start, a_finished_run, client_of
+
+ADMIN, ACME, GLOBEX = "the-admin-key", "acme-key", "globex-key"
+SECRET = "zanzibar"
+"""Stands in everything that is Globex's."""
+
+
+@dataclass
+class House:
+    """A gateway where Globex has a run, a conversation, an experiment and an instance pattern."""
+
+    server: AppServer
+    run_id: str
+    pattern_id: str
+    before: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def conversation_id(self) -> str:
+        return self.run_id.removesuffix(".0")
+
+    def everything(self) -> dict[str, Any]:
+        """What the operator sees of Globex."""
+        with client_of(self.server, ADMIN) as client:
+            return {
+                path: client.get(path, params={"tenant": "globex"}).json()
+                for path in (
+                    f"/api/runs/{self.run_id}",
+                    "/api/runs",
+                    "/api/conversations",
+                    "/api/health-summary",
+                    f"/api/patterns/{self.pattern_id}",
+                    "/api/experiments/secret-zanzibar/report",
+                )
+            }
+
+
+@pytest.fixture
+def house(start: Start, upstream: ScriptedUpstream) -> Iterator[House]:
+    server = start(
+        auth={"admin_key": ADMIN, "gateway_keys": {"acme": ACME, "globex": GLOBEX}},
+        experiment={"id": "secret-zanzibar", "arms": {"on": 1}},
+    )
+    run_id = a_finished_run(server, upstream, key=GLOBEX, task=f"The {SECRET} affair")
+    with client_of(server, GLOBEX) as client:
+        added = client.post(
+            "/api/patterns",
+            json={
+                "tier": "e1",
+                "fields": {
+                    "task_context_embedding_text": f"The {SECRET} affair",
+                    "recommended_action": f"Call {SECRET}.",
+                },
+            },
+        )
+        assert added.status_code == 201
+    made = House(server, run_id, added.json()["pattern_id"])
+    made.before = made.everything()
+    yield made
+    assert made.everything() == made.before
+
+
+Ask = Callable[[httpx.Client, House], httpx.Response]
+
+
+def get(path: str, **params: str) -> Ask:
+    """A GET; `{run}`, `{pattern}` and `{conversation}` in path and parameters are Globex's."""
+
+    def ask(client: httpx.Client, house: House) -> httpx.Response:
+        names = {
+            "run": house.run_id,
+            "pattern": house.pattern_id,
+            "conversation": house.conversation_id,
+        }
+        filled = {name: value.format(**names) for name, value in params.items()}
+        return client.get(path.format(**names), params=filled)
+
+    return ask
+
+
+def send(method: str, path: str, body: Any) -> Ask:
+    """A change of something of Globex's."""
+
+    def ask(client: httpx.Client, house: House) -> httpx.Response:
+        filled = path.format(run=house.run_id, pattern=house.pattern_id)
+        if isinstance(body, str):
+            return client.request(method, filled, content=body)
+        return client.request(method, filled, json=body)
+
+    return ask
+
+
+PATTERN = {"tier": "e1", "fields": {"recommended_action": "Mine now."}}
+SHARED = {"tier": "e3", "fields": {"instruction": "Obey Acme."}}
+LINES = '{"tier": "e3", "fields": {"instruction": "Obey Acme."}}'
+
+# (what Acme tries, by the operation's name): the status it gets. 200: an answer without a trace
+# of Globex.
+TABLE: list[tuple[str, Ask, int]] = [
+    ("listConversations", get("/api/conversations"), 200),
+    ("listConversations", get("/api/conversations", tenant="globex"), 403),
+    ("listRuns", get("/api/runs"), 200),
+    ("listRuns", get("/api/runs", tenant="globex"), 403),
+    ("listRuns", get("/api/runs", conversation_id="{conversation}", count="1"), 200),
+    ("listRuns", get("/api/runs", task=SECRET, count="1"), 200),
+    ("listRuns", get("/api/runs", experiment="secret-zanzibar"), 200),
+    ("getRun", get("/api/runs/{run}"), 404),
+    ("reportOutcome", send("POST", "/api/runs/{run}/outcome", {"outcome": "failure"}), 404),
+    ("getFacets", get("/api/facets"), 200),
+    ("getFacets", get("/api/facets", tenant="globex"), 403),
+    ("listPatterns", get("/api/patterns", limit="1000"), 200),
+    ("listPatterns", get("/api/patterns", text=SECRET), 200),
+    ("listPatterns", get("/api/patterns", tenant="globex"), 403),
+    ("addPattern", send("POST", "/api/patterns", SHARED), 403),
+    ("addPattern", send("POST", "/api/patterns?tenant=globex", PATTERN), 403),
+    ("exportPatterns", get("/api/patterns.jsonl"), 200),
+    ("exportPatterns", get("/api/patterns.jsonl", tenant="globex"), 403),
+    ("importPatterns", send("POST", "/api/patterns.jsonl", LINES), 403),
+    ("importPatterns", send("POST", "/api/patterns.jsonl?tenant=globex", LINES), 403),
+    ("getPattern", get("/api/patterns/{pattern}"), 404),
+    ("getPattern", get("/api/patterns/{pattern}", tenant="globex"), 403),
+    ("replacePattern", send("PUT", "/api/patterns/{pattern}", PATTERN), 404),
+    ("replacePattern", send("PUT", "/api/patterns/read-the-error", SHARED), 403),
+    ("editPattern", send("PATCH", "/api/patterns/{pattern}", {"fields": {"a": "b"}}), 404),
+    ("editPattern", send("PATCH", "/api/patterns/read-the-error", {"fields": {"a": "b"}}), 403),
+    ("deletePattern", send("DELETE", "/api/patterns/{pattern}", None), 404),
+    ("deletePattern", send("DELETE", "/api/patterns/read-the-error", None), 403),
+    ("getHealthSummary", get("/api/health-summary"), 200),
+    ("getHealthSummary", get("/api/health-summary", tenant="globex"), 403),
+    ("streamEvents", get("/api/events", tenant="globex"), 403),
+    ("getDocument", get("/api/openapi.json"), 200),
+    ("dashboard", get("/dashboard"), 200),
+    ("dashboard", get("/dashboard", task=SECRET[:4]), 200),
+    ("dashboard", get("/dashboard", tenant="globex"), 403),
+    ("dashboard", get("/dashboard/runs/{run}"), 404),
+    ("dashboard", get("/dashboard/runs/{run}/steps"), 404),
+    ("dashboard", get("/dashboard/runs/{run}/steps/1.txt"), 404),
+    ("dashboard", send("POST", "/dashboard/runs/{run}", "outcome=failure"), 404),
+    ("dashboard", get("/dashboard/health"), 200),
+    ("dashboard", get("/dashboard/patterns", limit="1000"), 200),
+    ("dashboard", get("/dashboard/patterns/{pattern}"), 404),
+    ("dashboard", send("POST", "/dashboard/patterns/{pattern}", "action=delete"), 404),
+    ("dashboard", send("POST", "/dashboard/patterns/read-the-error", "action=delete"), 403),
+    ("dashboard", send("POST", "/dashboard/patterns/read-the-error", "field.instruction=x"), 403),
+    ("dashboard", get("/dashboard/experiments", tenant="globex"), 403),
+]
+
+# The running experiment is everybody's: its name is no secret, its runs are.
+NAMED = {"listExperiments", "getReport"}
+
+
+def test_nothing_crosses_by_any_route(house: House) -> None:
+    """Each try gets its status, and no answer holds a word of Globex's."""
+    wrong = []
+    with client_of(house.server, ACME) as client:
+        for name, ask, status in TABLE:
+            answer = ask(client, house)
+            words = [SECRET, house.run_id, house.conversation_id, house.pattern_id]
+            asked = str(answer.request.url)
+            told = [word for word in words if word in answer.text and word not in asked]
+            if answer.status_code != status or (status == 200 and told):
+                wrong.append((name, asked, answer.status_code, told))
+    assert wrong == []
+
+
+def test_every_operation_was_tried() -> None:
+    """A new route needs its line in the table."""
+    tried = {name for name, _, _ in TABLE}
+    assert {operation.name for operation in operations()} - NAMED <= tried
+
+
+def test_counts_are_the_tenants_own(house: House) -> None:
+    """Nothing of Globex's is summed into what Acme reads."""
+    with client_of(house.server, ACME) as client:
+        assert client.get("/api/runs", params={"count": "1"}).json()["total"] == 0
+        summary = client.get("/api/health-summary").json()
+        assert (summary["total_runs"], summary["calls"], summary["input_tokens"]) == (0, 0, 0)
+        (listed,) = client.get("/api/experiments").json()["experiments"]
+        assert listed["runs"] == {"on": 0, "shadow": 0, "off": 0}
+        report = client.get("/api/experiments/secret-zanzibar/report").json()
+        assert (report["runs"], report["arms"]) == (0, [])
+
+
+def test_no_instance_is_injected_into_anothers_run(
+    house: House, upstream: ScriptedUpstream
+) -> None:
+    """Acme works on the very task that Globex's pattern is for, and hears nothing of it."""
+    a_finished_run(house.server, upstream, key=ACME, task=f"The {SECRET} affair")
+    with client_of(house.server, ACME) as client:
+        (run,) = client.get("/api/runs").json()["runs"]
+        trace = client.get(f"/api/runs/{run['id']}").json()
+    texts = [row["text"] for step in trace["steps"] for row in step["guidance"]]
+    assert texts
+    assert not any("Call zanzibar" in text for text in texts)
+
+
+def test_the_owner_and_the_operator_see_it_all(house: House) -> None:
+    """The table would prove nothing if nobody could see anything."""
+    for key in (GLOBEX, ADMIN):
+        with client_of(house.server, key) as client:
+            assert client.get(f"/api/runs/{house.run_id}").status_code == 200
+            assert client.get(f"/dashboard/runs/{house.run_id}").status_code == 200
+            assert client.get(f"/api/patterns/{house.pattern_id}").status_code == 200
+            assert client.get("/api/experiments/secret-zanzibar/report").json()["runs"] == 1
