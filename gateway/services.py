@@ -21,9 +21,12 @@ from gateway.keys import KeyRing
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
+from gateway.steering.calibration import shipped_calibration
 from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.target import Target as GuidanceTarget
 from gateway.steering.etrace.target import target_for
+from gateway.steering.fold import ConversationFold
+from gateway.steering.steps import Action, Step
 from gateway.stores.base import RunStore, StateStore, StoreError
 from gateway.stores.keys import KeyStore
 from gateway.tasks import spawn
@@ -32,6 +35,7 @@ from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.upstream.prices import default_list
 
 
 class Services:
@@ -177,6 +181,7 @@ class Runtime:
         )
         await self._open_patterns()
         self._services = self._build(self.settings)
+        await asyncio.to_thread(_rehearse, self.settings)
         if self._services.table.needs_litellm:
             spawn(self._services.foreign.start(), name="import litellm")
 
@@ -279,3 +284,12 @@ class Runtime:
             await self.library.embedder.close()
         if self._stores is not None:
             await self._stores.close()
+
+
+def _rehearse(settings: Settings) -> None:
+    """Load what the first request would load: it has a deadline, and the start has none."""
+    fold = ConversationFold(settings.policy())
+    fold.extend([{"role": "user", "content": "-"}, {"role": "assistant", "content": "-"}])
+    fold.current.push(Step(index=0, thought="-", actions=(Action(name="-"),)))
+    shipped_calibration()
+    default_list()

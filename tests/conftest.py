@@ -156,6 +156,8 @@ def gateway_server(
         mapping["server"] = {"drain_s": 1, **mapping.get("server", {})}
         database = str(tmp_path / f"gateway-{len(running)}.db")
         mapping["storage"] = {"path": database, **mapping.get("storage", {})}
+        # A limit on latency; a busy test machine must not make a request go out unsteered.
+        mapping["steering"] = {"deadline_ms": 10_000, **mapping.get("steering", {})}
         loaded = settings_from_dict(mapping, env)
         app = build_app(loaded)
         server = AppServer(app, config=uvicorn_config(app, loaded))

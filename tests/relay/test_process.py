@@ -26,6 +26,7 @@ def before(upstream: ScriptedUpstream, **more: Any) -> str:
 def test_serving_with_only_the_environment(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """Start, one request, SIGTERM: each step is one line, and no content is in any of them."""
     env = {"OPENAI_BASE_URL": upstream.base_url, "OPENAI_API_KEY": "sk-not-to-be-used"}
+    env["GATEWAY_STEERING__DEADLINE_MS"] = "10000"
     with GatewayProcess(tmp_path, env=env) as gateway:
         headers = {"authorization": "Bearer sk-client-1234567890", "x-request-id": "mine"}
         with httpx.Client(base_url=gateway.base_url, headers=headers) as client:
