@@ -12,7 +12,15 @@ from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamTimeout
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
 from gateway.upstream.deployments import Target
-from gateway.upstream.litellm_lane import chunks, completions, errors, legacy, request, sdk
+from gateway.upstream.litellm_lane import (
+    chunks,
+    completions,
+    dialects,
+    errors,
+    legacy,
+    request,
+    sdk,
+)
 from gateway.upstream.litellm_lane.answers import CompleteAnswer, StreamedAnswer
 from gateway.upstream.litellm_lane.transport import SHORTEST_SECRET, Call, current_call
 from gateway.upstream.native import NativeLane
@@ -71,6 +79,8 @@ class LiteLLMLane:
             if self._sdk is None:
                 await self.start()
             async with limit:
+                if dialect != "chat":
+                    return await self._translate(target, body, headers, call, dialect)
                 return await self._call(target, body, headers, call)
         except Exception as exc:
             await call.close()
@@ -123,6 +133,42 @@ class LiteLLMLane:
             include_usage=request.wants_usage(body),
             legacy=old_form,
         )
+        await answer.prime()
+        return answer
+
+    async def _translate(
+        self,
+        target: Target,
+        body: Mapping[str, Any],
+        headers: RawHeaders,
+        call: Call,
+        dialect: str,
+    ) -> LaneResponse:
+        """A call in Responses or Messages."""
+        assert self._sdk is not None
+        model, streaming = _model(target), bool(body.get("stream"))
+        provider, name = self._sdk.split(model, target.params)
+        kwargs, dropped = dialects.arguments(target, body, dialect)
+        asked = dialects.asked_as(target, provider, model, name, dialect)
+        if asked != model:
+            kwargs["api_base"] = str(target.api_base)
+            kwargs.pop("custom_llm_provider", None)
+        if target.forward_client_key and not kwargs.get("api_key"):
+            kwargs["api_key"] = request.client_key(headers)
+        if streaming:
+            openai = self._sdk.speaks_openai(provider)
+            call.end_marks = dialects.end_marks(provider, name, speaks_openai=openai)
+        controls = self._controls(target, asked, headers, streaming)
+        controls.pop("stream_options", None)
+        result = await self._sdk.in_dialect[dialect](
+            **kwargs,
+            **controls,
+            litellm_logging_obj=self._sdk.call_log(asked, [], stream=streaming),
+        )
+        passed = _passed_on(call, dropped)
+        if not streaming:
+            return CompleteAnswer(dialects.plain(result), passed)
+        answer = dialects.TranslatedStream(result.__aiter__(), call, passed)
         await answer.prime()
         return answer
 

@@ -105,7 +105,7 @@ def prepare(
     copied, because translation edits them in place and a retry needs them again.
     """
     sent = {key: value for key, value in body.items() if value is not None and key not in _ENVELOPE}
-    kwargs = {key: value for key, value in params.items() if key not in _NOT_FOR_THE_CALL}
+    kwargs = of_deployment(params)
     known = {key: value for key, value in sent.items() if key in OPENAI_PARAMS}
     unknown = {key: value for key, value in sent.items() if key not in OPENAI_PARAMS}
     dropped = [key for key in known if supported is not None and key not in supported]
@@ -125,6 +125,11 @@ def prepare(
         dropped += [key for key in unknown if key not in native]
     reported = [key for key in dict.fromkeys(dropped) if sent.get(key) != _HARMLESS.get(key, ...)]
     return Prepared(kwargs=kwargs, dropped=tuple(reported))
+
+
+def of_deployment(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a deployment's `litellm_params` say about the call itself."""
+    return {key: value for key, value in params.items() if key not in _NOT_FOR_THE_CALL}
 
 
 def extra_headers(

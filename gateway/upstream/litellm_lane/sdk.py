@@ -43,6 +43,10 @@ class Sdk:
         self._split: dict[tuple[str, Any, Any], tuple[str, str]] = {}
         self._supported: dict[tuple[str, str], frozenset[str] | None] = {}
         self.acompletion: Callable[..., Awaitable[Any]] = litellm.acompletion
+        self.in_dialect: Mapping[str, Callable[..., Awaitable[Any]]] = {
+            "responses": litellm.aresponses,
+            "messages": litellm.anthropic_messages,
+        }
 
     def split(self, model: str, params: Mapping[str, Any]) -> tuple[str, str]:
         """(provider, model at the provider) as LiteLLM understands the name.

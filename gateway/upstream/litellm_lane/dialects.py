@@ -1,0 +1,175 @@
+"""Responses and Messages through LiteLLM's own translations: the arguments, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from gateway.errors import UpstreamFailure
+from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.deployments import Target
+from gateway.upstream.litellm_lane import errors, request
+from gateway.upstream.litellm_lane.answers import encode
+from gateway.upstream.litellm_lane.messages import copied
+from gateway.upstream.litellm_lane.transport import Call
+
+# LiteLLM takes its own controls from the same keyword arguments, so only these are passed by name.
+# Source: OpenAI API reference, "Create a model response"; Anthropic API reference, "Messages".
+_FIELDS: Mapping[str, frozenset[str]] = {
+    "responses": frozenset(
+        {"include", "input", "instructions", "max_output_tokens", "metadata"}
+        | {"parallel_tool_calls", "reasoning", "safety_identifier", "service_tier", "store"}
+        | {"temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user"}
+    ),
+    "messages": frozenset(
+        {"context_management", "max_tokens", "messages", "metadata", "output_config"}
+        | {"output_format", "stop_sequences", "system", "temperature", "thinking", "tool_choice"}
+        | {"tools", "top_k", "top_p"}
+    ),
+}
+_ENVELOPE = frozenset({"model", "stream", "stream_options"})
+_ENDS = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
+# LiteLLM ends its stream at the finish reason, before it reads `[DONE]`.
+_OPENAI_ENDS = (b'"finish_reason":"', b'"finish_reason": "', *_ENDS[1:])
+# LiteLLM would ask an `openai` deployment in Responses; this name makes it ask in chat completions.
+_CHAT_ONLY_PROVIDER = "hosted_vllm"
+
+
+def arguments(
+    target: Target, body: Mapping[str, Any], dialect: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keyword arguments of one call, and the client's fields that are left out.
+
+    Raises:
+        UpstreamFailure: the request leaves its history to a server that keeps none.
+    """
+    for name in ("previous_response_id", "conversation"):
+        if dialect == "responses" and body.get(name):
+            raise UpstreamFailure(
+                f"{name} needs an upstream that keeps responses; send the items again",
+                status=400,
+                type="invalid_request_error",
+                code="unsupported_parameter",
+                param=name,
+            )
+    known = _FIELDS[dialect]
+    sent = {k: v for k, v in body.items() if v is not None and k not in _ENVELOPE}
+    kwargs = request.of_deployment(target.params)
+    kwargs.update(copied({k: v for k, v in sent.items() if k in known}))
+    if dialect == "responses" and "responses" not in target.dialects:
+        kwargs["use_chat_completions_api"] = True
+    return kwargs, tuple(k for k in sent if k not in known)
+
+
+def asked_as(target: Target, provider: str, model: str, name: str, dialect: str) -> str:
+    """The model as LiteLLM shall see it, so that it speaks a wire that the upstream knows."""
+    if dialect == "messages" and provider == "openai" and "responses" not in target.dialects:
+        return f"{_CHAT_ONLY_PROVIDER}/{name}"
+    return model
+
+
+def end_marks(provider: str, name: str, *, speaks_openai: bool) -> tuple[bytes, ...]:
+    """Bytes one of which the provider sends at the end of a turn; none where that is not known."""
+    if provider == "anthropic":
+        return _ENDS[:1]
+    return _OPENAI_ENDS if speaks_openai else request.end_marks(provider, name)
+
+
+def plain(answer: Any) -> Any:
+    """LiteLLM's answer, or one of its events, as JSON values in the form of the API."""
+    if not hasattr(answer, "model_dump"):
+        return answer
+    values = answer.model_dump(mode="json")
+    for holder in (values, values.get("response") or {}):
+        for item in holder.get("output") or ():
+            _set_right(item)
+    _set_right(values.get("item"))
+    return values
+
+
+def _set_right(item: Any) -> None:
+    """LiteLLM gives reasoning a role, which makes it a message to whoever gets it back."""
+    if isinstance(item, dict) and item.get("type") == "reasoning":
+        item.pop("role", None)
+        item.setdefault("summary", [])
+        for part in item.get("content") or ():
+            part["type"] = "reasoning_text"
+
+
+class TranslatedStream:
+    """The events of a translated stream, as bytes.
+
+    LiteLLM ends a stream in good order also when the provider's broke off: its last event is held
+    back unless the provider ended its turn.
+    """
+
+    def __init__(self, source: AsyncIterator[Any], call: Call, headers: RawHeaders) -> None:
+        self._source = source
+        self._call = call
+        self._pending = b""
+        self._count = 0
+        self._ended = False
+        self.status = 200
+        self.usage: dict[str, Any] | None = None
+        self.headers: RawHeaders = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            *headers,
+        ]
+
+    async def prime(self) -> None:
+        """Wait for the first event, so that an early failure still gets a status of its own.
+
+        Raises:
+            UpstreamFailure: there is none.
+        """
+        self._pending = await self._next()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        ready, self._pending = self._pending, b""
+        ready = ready or await self._next()
+        if not ready:
+            raise StopAsyncIteration
+        return ready
+
+    async def aclose(self) -> None:
+        """End the call: the provider's connection is closed at once when it is still sending."""
+        await self._call.close()
+        if hasattr(self._source, "aclose"):
+            await self._source.aclose()
+
+    @property
+    def _complete(self) -> bool:
+        """Whether the provider ended its turn; LiteLLM makes events of some whole answers, too."""
+        streamed = b"event-stream" in header(self._call.headers, b"content-type")
+        return self._call.ended or not streamed
+
+    async def _next(self) -> bytes:
+        """The next event; empty at the end of a whole stream."""
+        try:
+            event = await anext(self._source, None)
+        except Exception as exc:
+            if self._ended:
+                return b""
+            raise errors.failure(exc, self._call, streaming=True) from exc
+        out = b"" if event is None else self._encoded(event)
+        if out.startswith(b"event: error"):
+            # LiteLLM's words for what went wrong; the wire tells it better.
+            told = RuntimeError("the provider's stream broke off")
+            raise errors.failure(told, self._call, streaming=True)
+        if event is None and not self._ended:
+            raise errors.unfinished(self._call)
+        if not self._ended and any(mark in out[:200] for mark in _ENDS):
+            self._ended = True
+            if not self._complete:
+                raise errors.unfinished(self._call)
+        return out
+
+    def _encoded(self, event: Any) -> bytes:
+        if isinstance(event, bytes):
+            return event
+        payload = {**plain(event), "sequence_number": self._count}
+        self._count += 1
+        return b"event: %b\ndata: %b\n\n" % (str(payload["type"]).encode(), encode(payload))
