@@ -114,6 +114,11 @@ class GatewayServer(uvicorn.Server):
             upstream=runtime.settings.default_upstream.api_base,
             models=[d.model_name for d in runtime.settings.model_list],
         )
+        if open_to_strangers(runtime.settings) and not runtime.keys.required:
+            runtime.log.warning(
+                "whoever reaches this address can spend the configured provider keys: "
+                "set auth.gateway_keys, or make some with `gateway keys`"
+            )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let running requests end, close the services."""
@@ -196,6 +201,15 @@ def refuse_self_upstream(settings: Settings) -> None:
                 f"{path}: {url} is this gateway itself; if OPENAI_BASE_URL is set for agents, "
                 "unset it for the gateway or set default_upstream.api_base"
             )
+
+
+def open_to_strangers(settings: Settings) -> bool:
+    """Whether others than this machine may use provider keys without showing one of their own."""
+    if _is_loopback(settings.server.host) or settings.auth.gateway_keys:
+        return False
+    keys = [settings.default_upstream.api_key]
+    keys += [d.litellm_params.get("api_key") for d in settings.model_list]
+    return any(keys)
 
 
 def _upstream_urls(settings: Settings) -> Iterable[tuple[str, str]]:

@@ -44,8 +44,8 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """Raises: NotFound, with the routes there are."""
     scope[EXCHANGE].route = "unknown"
     raise NotFound(
-        f"no route {scope['method']} {scope['path']}: the API is below /v1, "
-        "beside /healthz, /readyz and /metrics"
+        f"no route {scope['method']} {scope['path']}: the OpenAI API is below /v1, the gateway's "
+        "own below /api, a page at /dashboard; /healthz, /readyz and /metrics tell how it is"
     )
 
 

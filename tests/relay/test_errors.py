@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, ScriptedUpstream
+from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, hear, raw_exchange, raw_post
 
 JSON = {"content-type": "application/json"}
@@ -110,6 +110,8 @@ def test_a_body_over_the_limit_is_413(
         for start in range(0, len(raw), 4000):
             yield raw[start : start + 4000]
 
+    # Otherwise a file would be echoed while it arrives, and the answer have begun before the limit.
+    upstream.script(Reply(raw=b"{}"), Reply(raw=b"{}"), path="/files")
     heard = hear(small, path, content=pieces() if chunked else raw, headers=kind)
     assert (heard.status, heard.error["code"]) == (413, "body_too_large")
     assert "server.max_body_mb" in heard.error["message"]

@@ -9,6 +9,8 @@ import httpx
 import openai
 import pytest
 
+from gateway.config import settings_from_dict
+from gateway.server import open_to_strangers
 from gateway.testing import Fault, FaultKind, ScriptedUpstream
 from tests.relay.gateways import HELLO, hear
 
@@ -207,3 +209,21 @@ def test_errors_do_not_show_keys(relay: Relay) -> None:
     heard = hear(relay({"model_list": [made]}), json=HELLO)
     assert heard.status == 502
     assert b"secret" not in heard.body
+
+
+@pytest.mark.parametrize(
+    ("host", "auth", "key", "warned"),
+    [
+        ("127.0.0.1", {}, "sk-1", False),
+        ("0.0.0.0", {}, "sk-1", True),  # noqa: S104 - looked at, not bound
+        ("10.0.0.7", {"gateway_keys": {"t": "gw-1"}}, "sk-1", False),
+        ("10.0.0.7", {}, None, False),
+    ],
+)
+def test_a_gateway_that_strangers_can_spend_with_is_noticed(
+    host: str, auth: dict[str, Any], key: str | None, warned: bool
+) -> None:
+    """Provider keys behind an address of the network, and no key asked for: worth a warning."""
+    deployment = a_deployment("m", "http://x/v1", **({"api_key": key} if key else {}))
+    raw = {"server": {"host": host}, "auth": auth, "model_list": [deployment]}
+    assert open_to_strangers(settings_from_dict(raw)) is warned
