@@ -47,7 +47,7 @@ def test_head_is_get_without_a_body(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_generated_requests_find_nothing_undocumented(server: AppServer) -> None:
+def test_generated_requests_find_nothing_undocumented(server: AppServer, tmp_path: Path) -> None:
     """Hundreds of requests made from the document: no server error, no undocumented status, media
     type or shape, nothing wrong accepted.
 
@@ -64,5 +64,7 @@ def test_generated_requests_find_nothing_undocumented(server: AppServer) -> None
         "--generation-deterministic",
         "--no-color",
     ]
-    done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [command, *arguments], capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout[-5000:]

@@ -1,0 +1,307 @@
+"""The dashboard in a real Chromium; skipped by name where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.api.conftest import Agent, Start, a_finished_run, client_of
+from tests.dashboard.browser import Tab, browser, chromium
+from tests.live.agents import Drive, read_runs, recorded_replies
+
+DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
+SHOTS = os.environ.get("GATEWAY_SCREENSHOTS")
+"""A folder to put pictures of each page into; none are taken without it."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium here"),
+]
+
+
+@pytest.fixture
+async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
+    async with browser(tmp_path / "profile") as opened:
+        await opened.look(width=1440)
+        yield opened
+
+
+async def quiet(tab: Tab, server: AppServer) -> None:
+    """Nothing went wrong in the page, and nothing was asked of anybody else."""
+    assert tab.problems == []
+    assert tab.foreign(server.url) == []
+    assert tab.requested
+
+
+async def steps_of(agent: Agent, count: int) -> None:
+    for _ in range(count):
+        await asyncio.to_thread(agent.step)
+
+
+async def test_the_list_follows_a_run(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """A run appears by itself, and its steps count up while it is in progress."""
+    server = start()
+    await tab.open(f"{server.url}/dashboard")
+    await tab.until("document.querySelector('#live').dataset.state === 'on'")
+    assert await tab.js("document.querySelectorAll('tr[data-run]').length") == 0
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 1)
+        await tab.until("document.querySelectorAll('tr[data-run]').length === 1")
+        for more in (3, 5):
+            await steps_of(agent, 2)
+            await tab.until(
+                f"document.querySelector('tr[data-run] .c-steps').textContent === '{more - 1}'"
+            )
+        await asyncio.to_thread(agent.answer)
+        await tab.until("document.querySelector('tr[data-run] .state-pill').textContent === 'END'")
+    await quiet(tab, server)
+
+
+async def test_a_run_page_follows_its_run(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """Course and transcript grow with the run; what was opened stays open."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 3)
+        await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
+        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        await tab.js("document.querySelector('.about').open = true")
+        assert await tab.js("document.querySelectorAll('article.step').length") == 3
+        await steps_of(agent, 2)
+        await tab.until("document.querySelectorAll('article.step').length === 5")
+        await tab.until(
+            "JSON.parse(document.querySelector('#steps-data').textContent).length === 5"
+        )
+        assert await tab.js("document.querySelector('.about').open") is True
+        order = "[...document.querySelectorAll('article.step')].map(a => +a.dataset.step)"
+        assert await tab.js(order) == [0, 1, 2, 3, 4]
+    await quiet(tab, server)
+
+
+async def told_by_the_page(tab: Tab) -> list[list[Any]]:
+    return await tab.js(  # type: ignore[no-any-return]
+        "[...document.querySelectorAll('table.steps tbody tr')].map(r => [+r.dataset.step, "
+        "r.dataset.state, r.dataset.difficulty === '' ? null : +r.dataset.difficulty, "
+        "r.dataset.composite === '' ? null : +r.dataset.composite])"
+    )
+
+
+async def heights_of_the_curve(tab: Tab) -> list[float]:
+    return await tab.js(  # type: ignore[no-any-return]
+        "[...document.querySelector('path.curve').getAttribute('d')"
+        ".matchAll(/[ML][\\d.]+ ([\\d.]+)/g)].map(m => +m[1])"
+    )
+
+
+async def check_run_page(tab: Tab, server: AppServer, run_id: str) -> None:
+    """The numbers in the page, and the heights of the curve, are the API's."""
+    with client_of(server) as client:
+        trace = client.get(f"/api/runs/{run_id}", params={"content": "false"}).json()
+    await tab.open(f"{server.url}/dashboard/runs/{run_id}")
+    wanted = [
+        [s["step_index"], s["state"], s["difficulty"], s["composite"]] for s in trace["steps"]
+    ]
+    assert await told_by_the_page(tab) == wanted
+    scores = [s["difficulty"] for s in trace["steps"] if s["difficulty"] is not None]
+    drawn = [1 - (y - 4) / (190 - 8) for y in await heights_of_the_curve(tab)]
+    assert drawn == pytest.approx(scores, abs=0.005)
+    flags = await tab.js("[...document.querySelectorAll('a.marker')].map(a => +a.dataset.step)")
+    assert flags == [s["step_index"] for s in trace["steps"] if s["guidance"]]
+
+
+async def test_the_curve_is_the_runs(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """For a run of our own, at any time."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 14)
+        await check_run_page(tab, server, agent.run_id)
+    await quiet(tab, server)
+
+
+@pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
+async def test_the_curve_of_recorded_runs(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """For recorded runs too, long ones with failures among them."""
+    runs = sorted(read_runs(DEVELOPMENT_RUNS), key=lambda run: -len(run["messages"]))[3:60:19]
+    upstream.default = recorded_replies(runs)
+    server = start(model_routing={"FAST": "small", "SLOW": "large"})
+    report = await Drive(lambda: f"{server.url}/v1")(runs)
+    assert report.requests
+    with client_of(server) as client:
+        ids = [run["id"] for run in client.get("/api/runs").json()["runs"]]
+    for run_id in ids[:3]:
+        await check_run_page(tab, server, run_id)
+    await quiet(tab, server)
+
+
+async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """Arrows choose steps, `g` goes to the next guidance and shows its text, Tab reaches all."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 9)
+        trace = client.get(f"/api/runs/{agent.run_id}").json()
+    given = [s for s in trace["steps"] if s["guidance"]]
+    await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
+    await tab.js("document.querySelector('#course').focus()")
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        before = await tab.js("document.querySelector('#course').ariaValueNow")
+        await tab.key(key)
+        await tab.until(f"document.querySelector('#course').ariaValueNow !== '{before}'")
+    now = int(await tab.js("document.querySelector('#course').ariaValueNow"))
+    assert (await tab.js("document.querySelector('#readout').textContent")).startswith(
+        f"Step {now} "
+    )
+    following = next(s for s in given if s["step_index"] > now)
+    await tab.key("g")
+    card = f"document.querySelector('#step-{following['step_index']}')"
+    await tab.until(f"{card}.classList.contains('chosen')")
+    text = await tab.js(f"{card}.querySelector('.guidance pre').textContent")
+    assert text.strip() == following["guidance"][0]["text"].strip()
+    place = await tab.js(f"{card}.querySelector('.guidance-head').textContent")
+    assert "in the system message" in place or "message of its own" in place
+    reached = set()
+    await tab.js("document.activeElement.blur()")
+    for _ in range(30):
+        await tab.key("Tab")
+        reached.add(await tab.js("document.activeElement.outerHTML.slice(0, 60)"))
+    assert len(reached) > 12
+    await quiet(tab, server)
+
+
+async def test_filters_choose_at_once(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """A choice in a list filters the runs; clearing it shows all again."""
+    server = start()
+    runs = [a_finished_run(server, upstream, task=f"Task {n}") for n in range(3)]
+    with client_of(server) as client:
+        client.post(f"/api/runs/{runs[1]}/outcome", json={"outcome": "failure"})
+    await tab.open(f"{server.url}/dashboard")
+    rows = "[...document.querySelectorAll('tr[data-run]')].map(r => r.dataset.run)"
+    assert sorted(await tab.js(rows)) == sorted(runs)
+    await tab.following(
+        "const s = document.querySelector('select[name=outcome]'); s.value = 'failure';"
+        "s.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    assert await tab.js(rows) == [runs[1]]
+    assert await tab.js("location.search") == "?outcome=failure"
+    await tab.following("document.querySelector('.filters a.button').click()")
+    assert sorted(await tab.js(rows)) == sorted(runs)
+    await quiet(tab, server)
+
+
+async def test_a_pattern_is_edited(start: Start, tab: Tab) -> None:
+    """Found by a search, changed in its form, kept, and found changed by the API."""
+    server = start()
+    await tab.open(f"{server.url}/dashboard/patterns")
+    await tab.following(
+        "document.querySelector('input[name=text]').value = 'first line';"
+        "document.querySelector('form.filters').requestSubmit()"
+    )
+    await tab.following("document.querySelector('table.patterns a.task').click()")
+    await tab.following(
+        "document.querySelector('textarea').value = 'Read the last line first.';"
+        "document.querySelector('button[value=save]').click()"
+    )
+    assert "Saved" in await tab.js("document.querySelector('.notice').textContent")
+    pattern_id = (await tab.js("location.pathname")).rpartition("/")[2]
+    with client_of(server) as client:
+        fields = client.get(f"/api/patterns/{pattern_id}").json()["fields"]
+    assert "Read the last line first." in fields.values()
+    await quiet(tab, server)
+
+
+async def test_an_experiment_is_read(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """From the list to the report, whose figures are the API's."""
+    server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})
+    with client_of(server) as client:
+        for number in range(24):
+            agent = Agent(client, upstream, f"Task {number}")
+            await steps_of(agent, 1)
+            agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
+        report = client.get("/api/experiments/routing%2F2/report").json()
+    await tab.open(f"{server.url}/dashboard/experiments")
+    await tab.following("document.querySelector('table.experiments a.task').click()")
+    drawn = await tab.js("document.querySelector('.forest tr').innerText")
+    estimate = report["comparisons"][0]["success"]["estimate"]
+    assert f"{100 * estimate:+.1f} points" in drawn
+    told = await tab.js("[...document.querySelectorAll('.caveat')].map(c => c.textContent)")
+    assert told == [caveat["message"] for caveat in report["caveats"]]
+    await quiet(tab, server)
+
+
+async def test_a_thousand_steps_are_no_burden(
+    start: Start, upstream: ScriptedUpstream, tab: Tab, tmp_path: Path
+) -> None:
+    """The page of a run of 1,000 steps is drawn whole, its transcript in parts."""
+    import random
+    import time
+
+    from gateway.stores.settings import StorageSettings
+    from gateway.stores.sqlite.opening import open_gateway_file
+    from gateway.stores.sqlite.states import SqliteStateStore
+    from tests.dashboard.many_runs import one_run
+
+    path = str(tmp_path / "long.db")
+    database = await open_gateway_file(StorageSettings(path=path))
+    call = one_run(random.Random(3), 1, 1000, time.time() - 12_000)
+    await SqliteStateStore(database).commit(call)
+    await database.close()
+    server = start(storage={"path": path})
+    await check_run_page(tab, server, call.runs[0].id)
+    assert await tab.js("document.querySelectorAll('article.step').length") == 30
+    await tab.open(f"{server.url}/dashboard/runs/{call.runs[0].id}?step=700#step-700")
+    await tab.until("document.querySelector('#step-700').classList.contains('chosen')")
+    await tab.js("document.querySelector('[data-more=before]').click()")
+    await tab.until("document.querySelector('#step-690') !== null")
+    await tab.js("document.querySelector('[data-more=after]').click()")
+    await tab.until("document.querySelector('#step-740') !== null")
+    order = await tab.js("[...document.querySelectorAll('article.step')].map(a => +a.dataset.step)")
+    assert order == sorted(set(order))
+    if SHOTS:
+        await tab.picture(Path(SHOTS) / "thousand-steps.png")
+    await quiet(tab, server)
+
+
+async def test_pages_fit_their_window(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+    """At 1440 and at 390 pixels, light and dark, no page is wider than its window."""
+    server = start(experiment={"id": "e", "arms": {"on": 1}})
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "A task with-a-very-long-word-" + "x" * 120)
+        await steps_of(agent, 9)
+    pages = {
+        "runs": "/dashboard",
+        "run": f"/dashboard/runs/{agent.run_id}",
+        "health": "/dashboard/health",
+        "patterns": "/dashboard/patterns",
+        "pattern": "/dashboard/patterns/read-the-error",
+        "new-pattern": "/dashboard/new-pattern?tier=e2",
+        "experiments": "/dashboard/experiments",
+        "experiment": "/dashboard/experiments/e",
+        "login": "/dashboard/login",
+    }
+    for width in (1440, 390):
+        for dark in (False, True):
+            await tab.look(width=width, dark=dark)
+            for name, path in pages.items():
+                await tab.open(f"{server.url}{path}")
+                over = await tab.js("document.documentElement.scrollWidth - innerWidth")
+                assert over <= 0, (name, width)
+                if SHOTS:
+                    kind = "dark" if dark else "light"
+                    await tab.picture(Path(SHOTS) / f"{name}-{width}-{kind}.png")
+    background = "getComputedStyle(document.body).backgroundColor"
+    night = await tab.js(background)
+    await tab.js("document.querySelector('#theme').click()")
+    assert await tab.js(background) != night
+    await quiet(tab, server)
