@@ -1,0 +1,100 @@
+"""Rules about the code itself: what may import what, and that the map shows what there is."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "gateway"
+MAP = ROOT / "docs" / "architecture.md"
+PURE = ("steering", "wire")
+
+
+def modules(*folders: str) -> list[Path]:
+    """All Python files below folders of the package."""
+    return sorted(path for folder in folders for path in (PACKAGE / folder).rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names of the modules a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("path", modules(*PURE), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_core_needs_the_standard_library_only(path: Path) -> None:
+    """`wire/` and `steering/` import the standard library, each other, and the error tree."""
+    for name in imported(path):
+        own = name.startswith(("gateway.wire", "gateway.steering")) or name == "gateway.errors"
+        assert own or name.split(".")[0] in sys.stdlib_module_names, name
+
+
+def test_the_core_runs_without_any_package() -> None:
+    """A bare interpreter can import all of it: in a notebook as in the server."""
+    names = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in modules(*PURE)]
+    program = "\n".join(f"import {name.removesuffix('.__init__')}" for name in names)
+    bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"]
+    bare[-1] += program
+    ended = subprocess.run(bare, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_litellm_is_imported_late() -> None:
+    """Starting the gateway loads neither LiteLLM nor the provider clients, which cost seconds."""
+    program = (
+        "import sys, gateway.server, gateway.cli\n"
+        "print([m for m in ('litellm', 'openai', 'anthropic', 'pandas') if m in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.strip() == "[]", ended.stdout + ended.stderr
+
+
+def named_paths() -> list[str]:
+    """Files and folders of the package that the map names in code style."""
+    return re.findall(r"`(gateway/[\w/.]+)`", MAP.read_text())
+
+
+def test_the_map_names_only_what_there_is() -> None:
+    """Each file and folder in `docs/architecture.md` exists."""
+    missing = [name for name in named_paths() if not (ROOT / name).exists()]
+    assert not missing, f"named in {MAP.name}, but not there: {missing}"
+
+
+def test_the_map_names_all_there_is() -> None:
+    """Each module and package directly below `gateway/` is on the map."""
+    top = {p.name for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    quiet = {"__init__.py", "__main__.py"}
+    named = {name.removeprefix("gateway/").split("/")[0] for name in named_paths()}
+    assert not top - named - quiet, f"not in {MAP.name}: {sorted(top - named - quiet)}"
+
+
+def test_no_module_is_longer_than_a_reader_can_hold() -> None:
+    """Modules stay below 400 lines."""
+    long = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in modules(".")}
+    assert not {name: size for name, size in long.items() if size > 400}
+
+
+def test_tests_say_what_they_hold() -> None:
+    """Each test has a docstring."""
+    silent = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not ast.get_docstring(node)
+    ]
+    assert not silent
