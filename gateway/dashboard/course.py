@@ -21,7 +21,9 @@ COMPOSITE_PX = 60
 TOKENS_PX = 60
 LANE_PX = 14
 _DOTS_UP_TO = 150  # steps; beyond, dots run into one another
-_NAMED_FROM = 0.055  # share of the width that a state's name takes
+# Shares of the width that a state's name takes: in a wide window, and on a telephone.
+_NAMED_FROM = 0.085
+_NARROW_BELOW = 0.25
 _MODEL_COLOURS = 6
 _TICKS = 8
 
@@ -233,6 +235,7 @@ def _bands(course: Course, height: int) -> Iterator[Markup]:
             height=height,
             class_=f"band band-{state}",
         )
+        narrow = " narrow" if length / course.slots < _NARROW_BELOW else ""
         if length / course.slots >= _NAMED_FROM:
             yield element(
                 "text",
@@ -240,7 +243,7 @@ def _bands(course: Course, height: int) -> Iterator[Markup]:
                 x=course.left(first + 0.08),
                 y=height - 6,
                 dx=4,
-                class_=f"band-name name-{state}",
+                class_=f"band-name name-{state}{narrow}",
             )
 
 

@@ -34,10 +34,12 @@ def caveats_of(
     comparisons: Sequence[Comparison],
     ratio: SampleRatio | None,
     runs: Sequence[RunRecord],
+    *,
+    checked: bool,
 ) -> tuple[Caveat, ...]:
-    """The reservations, gravest first."""
+    """The reservations, gravest first. `checked`: the shares of the arms are known."""
     found = [
-        *_about_assignment(arms, ratio, runs),
+        *_about_assignment(arms, ratio, runs, checked),
         *_about_outcomes(arms),
         *_about_size(arms, comparisons),
         *_about_cost(arms),
@@ -50,7 +52,7 @@ Found = Iterator[tuple[str, str]]
 
 
 def _about_assignment(
-    arms: Sequence[Arm], ratio: SampleRatio | None, runs: Sequence[RunRecord]
+    arms: Sequence[Arm], ratio: SampleRatio | None, runs: Sequence[RunRecord], checked: bool
 ) -> Found:
     if ratio is not None and ratio.suspicious:
         seen = ", ".join(f"{arm} {count}" for arm, count in ratio.observed.items())
@@ -60,7 +62,7 @@ def _about_assignment(
             f"The arms did not get their shares of the units ({seen}; wanted {wanted}): the "
             "assignment is broken, or runs of one arm are lost. Do not use the figures.",
         )
-    if ratio is None and runs:
+    if not checked and runs:
         yield (
             "shares_unknown",
             "The shares of the arms are not known, so that the split could not be checked.",

@@ -161,7 +161,7 @@ def report(
         strata=tuple(_stratum(name, groups, baseline) for name, groups in strata.items()),
         daily=_daily(runs),
         policies=tuple(sorted({run.policy_digest for run in runs})),
-        caveats=caveats_of(arms, comparisons, ratio, runs),
+        caveats=caveats_of(arms, comparisons, ratio, runs, checked=shares is not None),
     )
 
 
