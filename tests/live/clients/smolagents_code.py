@@ -1,0 +1,22 @@
+"""smolagents, the agent that writes code."""
+
+from smolagents import CodeAgent, OpenAIModel, tool
+from task import API_KEY, BASE_URL, MODEL, prompt, run_both, weather
+
+
+def converse(traveller: str) -> str:
+    @tool
+    def look_up(city: str) -> str:
+        """The weather of a city.
+
+        Args:
+            city: its name
+        """
+        return weather(city, traveller)
+
+    model = OpenAIModel(MODEL, api_base=BASE_URL, api_key=API_KEY)
+    agent = CodeAgent(tools=[look_up], model=model, verbosity_level=0)
+    return str(agent.run(prompt(traveller)))
+
+
+run_both(converse)
