@@ -59,6 +59,11 @@ class EventHub:
         self._subscriptions: set[Subscription] = set()
 
     @property
+    def listeners(self) -> int:
+        """How many listen now."""
+        return len(self._subscriptions)
+
+    @property
     def active(self) -> bool:
         """Whether anybody listens; when not, an event need not even be made."""
         return bool(self._subscriptions)

@@ -294,6 +294,9 @@ class Pipeline:
             version = await self._runtime.store.commit(record)
         conversation.recorded(version, stands)
         self._count(steered, outcomes)
+        self._runtime.metrics.charge(cost, unsteered)
+        if prepared.model != exchange.model:
+            self._runtime.metrics.reroutes.labels(steered.state.value).inc()
         self._tell_patterns(prepared.asked, steered)
         events = self._runtime.events
         if events.active and (event := call_event(record)) is not None:
@@ -303,6 +306,8 @@ class Pipeline:
         metrics = self._runtime.metrics
         for outcome in outcomes:
             metrics.steps.labels(outcome.state.value).inc()
+            metrics.difficulty.observe(outcome.difficulty)
+            metrics.composite.observe(outcome.readings.composite)
             for name in outcome.readings.fired:
                 metrics.monitor_fires.labels(name).inc()
         if steered.applies and steered.decided is not None:

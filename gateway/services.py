@@ -121,6 +121,7 @@ class Runtime:
         """This process's mark on its requests, by which it knows one that comes back."""
 
         self.events = EventHub()
+        self.metrics.listeners.set_function(lambda: self.events.listeners)
         self.keys = KeyRing()
         self.reloaded: list[Callable[[Settings], None]] = []
         """Called with the new settings after each reload."""

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 # Seconds: from the gateway's own share of a request to a long completion.
 _LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
+_TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -96,6 +97,42 @@ class Metrics:
             ("monitor",),
             registry=registry,
         )
+        self.difficulty = Histogram(
+            "gateway_step_difficulty_ratio",
+            "Difficulty of scored steps, from 0 to 1.",
+            buckets=_TENTHS,
+            registry=registry,
+        )
+        self.composite = Histogram(
+            "gateway_step_composite_ratio",
+            "Composite of the monitors' readings at scored steps, from 0 to 1.",
+            buckets=_TENTHS,
+            registry=registry,
+        )
+        self.reroutes = Counter(
+            "gateway_reroutes_total",
+            "Calls sent to another model than requested, by state of the run.",
+            ("state",),
+            registry=registry,
+        )
+        self.cost = Counter(
+            "gateway_cost_dollars_total",
+            "What calls of known price cost, in US dollars.",
+            registry=registry,
+        )
+        self.cost_unsteered = Counter(
+            "gateway_cost_unsteered_dollars_total",
+            "What the same tokens would have cost of the models requested, in US dollars.",
+            registry=registry,
+        )
+        self.unpriced = Counter(
+            "gateway_unpriced_calls_total",
+            "Calls whose price, or whose tokens, are not known.",
+            registry=registry,
+        )
+        self.listeners = Gauge(
+            "gateway_event_listeners", "Streams of live events open now.", registry=registry
+        )
         self._request_labels: dict[tuple[str, int, str], Counter] = {}
         self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
 
@@ -114,6 +151,14 @@ class Metrics:
             self._duration_labels[route] = histograms
         histograms[0].observe(duration_s)
         histograms[1].observe(overhead_s)
+
+    def charge(self, cost: float | None, unsteered: float | None) -> None:
+        """Count what a call cost; only where both prices are known, so that they compare."""
+        if cost is None or unsteered is None:
+            self.unpriced.inc()
+            return
+        self.cost.inc(cost)
+        self.cost_unsteered.inc(unsteered)
 
     def render(self) -> bytes:
         """The exposition text."""

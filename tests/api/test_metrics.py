@@ -1,0 +1,71 @@
+"""What Prometheus reads of steering, cost and listeners, and the dashboard that shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from gateway.testing import ScriptedUpstream
+from tests.api.conftest import Agent, Start, client_of
+
+GRAFANA = Path(__file__).parents[2] / "docs" / "grafana.json"
+
+
+def read(text: str, name: str, **labels: str) -> float:
+    """One sample of an exposition."""
+    wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    found = re.search(rf"^{name}(?:{{{re.escape(wanted)}}})? (\S+)$", text, re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
+
+
+def test_steps_and_costs_are_counted(start: Start, upstream: ScriptedUpstream) -> None:
+    """Scored steps with difficulty and composite; cost with and without steering."""
+    server = start(model_routing={"NORMAL": "gpt-4o-mini"})
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        for _ in range(5):
+            agent.step()
+        run = client.get(f"/api/runs/{agent.run_id}").json()["run"]
+        with client.stream("GET", "/api/events"):
+            text = client.get("/metrics").text
+    assert read(text, "gateway_step_difficulty_ratio_count") == 4
+    assert read(text, "gateway_step_composite_ratio_count") == 4
+    totals = run["totals"]
+    assert read(text, "gateway_cost_dollars_total") == totals["cost_usd"]
+    assert read(text, "gateway_cost_unsteered_dollars_total") == totals["cost_unsteered_usd"]
+    assert read(text, "gateway_reroutes_total", state="NORMAL") == totals["models"]["gpt-4o-mini"]
+    assert read(text, "gateway_event_listeners") == 1
+    assert totals["saved_usd"] > 0
+
+
+def test_unknown_prices_are_not_nothing(start: Start, upstream: ScriptedUpstream) -> None:
+    """A call of unknown price is counted as such, and its cost as unknown."""
+    server = start()
+    body = {"model": "nobody-sells-this", "messages": [{"role": "user", "content": "hi"}]}
+    with client_of(server) as client:
+        client.post("/v1/chat/completions", json=body)
+        (run,) = client.get("/api/runs").json()["runs"]
+        text = client.get("/metrics").text
+    assert (run["totals"]["cost_usd"], run["totals"]["unpriced_calls"]) == (None, 1)
+    assert read(text, "gateway_unpriced_calls_total") == 1
+    assert read(text, "gateway_cost_dollars_total") == 0
+
+
+def test_the_example_dashboard_reads_metrics_there_are(start: Start) -> None:
+    """Every name in its queries is one that the gateway exposes."""
+    with client_of(start()) as client:
+        text = client.get("/metrics").text
+    families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+    exposed = families | {
+        f"{name}_{part}" for name in families for part in ("bucket", "count", "sum")
+    }
+    exposed |= {f"{name}_total" for name in families}
+    board = json.loads(GRAFANA.read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    assert len(queries) > 10
+    for query in queries:
+        named = set(re.findall(r"\bgateway_[a-z_]+", query))
+        assert named, query
+        assert named <= exposed, query
