@@ -214,7 +214,7 @@ WHOLE += b"content-type: application/json\r\ncontent-length: 28\r\n\r\n"
 WHOLE += b'{"model":"m","messages": []}'
 
 
-@settings(max_examples=60, suppress_health_check=ANYHOW)
+@settings(max_examples=30, suppress_health_check=ANYHOW)
 @given(
     st.lists(st.tuples(st.integers(0, len(WHOLE)), st.binary(max_size=3)), min_size=1, max_size=3)
 )

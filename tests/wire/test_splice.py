@@ -52,7 +52,7 @@ def spliced(request: ChatRequest, made: list[Edit]) -> list[Splice]:
     return splices
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(bodies(), st.data())
 def test_splicing_agrees_with_editing(made: Body, data: st.DataObject) -> None:
     """For every kind of edit, at every place, the spliced bytes parse to the edited messages."""
@@ -65,7 +65,7 @@ def test_splicing_agrees_with_editing(made: Body, data: st.DataObject) -> None:
     assert list(after) == list(before)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(bodies(), st.data())
 def test_splices_only_add(made: Body, data: st.DataObject) -> None:
     """Taking the added text out again gives the client's bytes, but for content that was empty."""
