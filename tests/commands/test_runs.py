@@ -1,0 +1,165 @@
+"""`gateway runs` and `gateway report` on a file with a log in it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli import main
+from gateway.stores.settings import StorageSettings
+from gateway.stores.sqlite.opening import open_gateway_file
+from gateway.stores.sqlite.states import SqliteStateStore
+from tests.dashboard.many_runs import write_runs
+from tests.stores.builders import (
+    a_call,
+    a_conversation,
+    a_first_step,
+    a_run,
+    a_step,
+    an_injection,
+    some_content,
+)
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> str:
+    """Forty runs of two tenants, half of them of an experiment, and one with hostile texts."""
+    path = str(tmp_path / "log.db")
+    await write_runs(path, runs=40, steps=8, now=time.time())
+    database = await open_gateway_file(StorageSettings(path=path))
+    said = some_content(thought="\x1b[2Jgone \x1b]0;t\x07\u202e")
+    call = a_call(
+        conversation=a_conversation("c-hostile"),
+        runs=(a_run("c-hostile.0", task_preview="\x1b[31mred\x07\ntwo", agent="\x1b]0;x\x07a"),),
+        steps=(
+            a_first_step("c-hostile.0"),
+            a_step(1, "c-hostile.0", content=said, scores={"streak": 0.8}, fired=("streak",)),
+        ),
+        injections=(an_injection(1, "c-hostile.0", text="Stop.\x1b[5m"),),
+    )
+    await SqliteStateStore(database).commit(call)
+    await database.close()
+    return path
+
+
+@pytest.fixture
+def command(log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `gateway` on the log and give what it printed."""
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", log)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*words: str, status: int = 0) -> str:
+        assert main(list(words)) == status
+        printed = capsys.readouterr()
+        return printed.err if status else printed.out
+
+    return run
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_runs_are_listed(command: Run) -> None:
+    """Newest first, with whole ids however narrow the terminal."""
+    listed = lines(command("runs", "list", "--json", "--limit", "5"))
+    times = [run["started_at"] for run in listed]
+    assert times == sorted(times, reverse=True)
+    table = command("runs", "list", "--limit", "5")
+    assert all(run["id"] in table for run in listed)
+
+
+def test_filters_choose(command: Run) -> None:
+    """As in the control plane."""
+    listed = lines(command("runs", "list", "--json", "--tenant", "acme", "--outcome", "success"))
+    assert listed
+    assert {(run["tenant"], run["outcome"]) for run in listed} == {("acme", "success")}
+    assert command("runs", "list", "--json", "--task", "elephant") == ""
+
+
+def test_a_run_is_drawn(command: Run) -> None:
+    """The curve in its states' colours, the monitors, the guidance."""
+    drawn = command("runs", "show", "c-000007.0")
+    for part in ("difficulty", "monitors", "hedge", "█"):
+        assert part in drawn
+    trace = json.loads(command("runs", "show", "c-000007.0", "--json"))
+    assert len(trace["steps"]) == trace["run"]["totals"]["steps"] + 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "list", "--limit", "100"),
+        ("runs", "show", "c-hostile.0"),
+        ("runs", "show", "c-hostile.0", "--step", "1"),
+        ("runs", "tail", "--once"),
+        ("report",),
+    ],
+)
+def test_a_runs_text_does_nothing_to_the_terminal(command: Run, words: tuple[str, ...]) -> None:
+    """No escape sequence of an agent reaches it."""
+    shown = command(*words)
+    assert not set(shown) & set("\x1b\x07\u202e")
+    assert "c-hostile" in shown or words[0] == "report" or "gone" in shown
+
+
+def test_an_outcome_is_kept(command: Run) -> None:
+    """And told by whom it was said."""
+    command("runs", "outcome", "c-hostile.0", "failure", "--json")
+    run = json.loads(command("runs", "show", "c-hostile.0", "--json"))["run"]
+    assert (run["outcome"], run["outcome_source"]) == ("failure", "cli")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "show", "none"),
+        ("runs", "show", "c-000007.0", "--step", "900"),
+        ("runs", "outcome", "none", "other"),
+        ("report", "none"),
+        ("report", "routing-2", "--shares", "x"),
+    ],
+)
+def test_what_there_is_not_is_said(command: Run, words: tuple[str, ...]) -> None:
+    """One line on stderr, and status 2."""
+    assert command(*words, status=2).startswith("gateway: ")
+
+
+def test_tail_tells_each_step(command: Run) -> None:
+    """In order within each run, for machines too."""
+    told = lines(command("runs", "tail", "--once", "--json", "--tenant", "acme"))
+    steps = [line["step"] for line in told if line["run_id"] == told[0]["run_id"]]
+    assert steps == sorted(steps)
+    assert {line["tenant"] for line in told} <= {"acme"}
+
+
+def test_an_experiment_is_reported(command: Run, tmp_path: Path) -> None:
+    """With its intervals drawn and its caveats said; as JSON the whole report."""
+    shown = command("report", "routing-2", "--stratum", "agent", "--shares", "on:1,off:1")
+    for part in (
+        "on against off",
+        "●",
+        "┊",
+        "sample ratio",
+        "before you conclude",
+        "within strata",
+    ):
+        assert part in shown
+    file = tmp_path / "report.json"
+    told = json.loads(command("report", "routing-2", "--json", "--output", str(file)))
+    assert told == json.loads(file.read_text())
+    assert sum(arm["runs"] for arm in told["arms"]) == told["runs"] == 20
+
+
+def test_all_runs_are_summed_up(command: Run) -> None:
+    """Without an experiment: how everything went."""
+    assert "time in state" in command("report")
+    told = json.loads(command("report", "--json", "--tenant", "acme"))
+    assert 0 < told["total_runs"] < 41
