@@ -213,7 +213,7 @@ async def keeps_two_runs_of_one_call_apart(stores: Stores) -> None:
 
 
 async def shows_a_run_in_part(stores: Stores) -> None:
-    """A trace can be had without texts, and from a step on."""
+    """A trace can be had without texts, from a step on, and up to another."""
     steps = (a_first_step(), a_step(1), a_step(2))
     injections = (an_injection(1), an_injection(2))
     await stores.states.commit(a_call(steps=steps, injections=injections))
@@ -223,6 +223,9 @@ async def shows_a_run_in_part(stores: Stores) -> None:
     assert tail is not None
     assert bare.steps == tuple(replace(step, content=None) for step in steps)
     assert (tail.steps, tail.injections) == (steps[2:], injections[1:])
+    middle = await stores.runs.get_run("r1", tenant=TENANT, after_step=0, limit=1)
+    assert middle is not None
+    assert (middle.steps, middle.injections) == (steps[1:2], injections[:1])
 
 
 async def takes_outcomes(stores: Stores) -> None:
