@@ -67,6 +67,8 @@ def _stage() -> Iterator[tuple[ScriptedUpstream, str]]:
             {
                 "default_upstream": {"api_base": upstream.base_url},
                 "model_routing": ROUTING,
+                # What is shown must not depend on how busy the machine is.
+                "steering": {"deadline_ms": 10_000},
                 "storage": {"path": str(folder / "demo.db")},
                 "server": {"drain_s": 1},
             }

@@ -1,0 +1,59 @@
+"""`gateway demo`: what a newcomer sees is true, complete, and the same each time."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from gateway.cli import main
+from gateway.demo import run_demo
+
+
+@pytest.fixture(scope="module")
+def played() -> tuple[bool, str]:
+    """Whether steering made the difference, and what was shown; played once."""
+    shown = io.StringIO()
+    console = Console(file=shown, width=110, highlight=False, no_color=True)
+    return run_demo(console), shown.getvalue()
+
+
+def test_the_demo_shows_what_steering_is_worth(played: tuple[bool, str]) -> None:
+    """The agent alone gives up; steered it is told, recovers, and repairs the repository."""
+    worked, shown = played
+    assert worked
+    alone, _, steered = shown.partition("The same agent, steered")
+    assert "gave up" in alone
+    assert "told:" not in alone
+    assert "told:" in steered
+    assert "done: " in steered
+
+
+def test_every_step_has_its_line(played: tuple[bool, str]) -> None:
+    """One line per call with its state, difficulty and model; all kinds of states are passed."""
+    _, shown = played
+    lines = re.findall(r"^ +(\d+)  (INIT|FAST|NORMAL|SLOW|SKIP|END) +(.*)$", shown, re.MULTILINE)
+    numbers = [int(number) for number, _, _ in lines]
+    second = numbers.index(1, 1)
+    assert numbers == [*range(1, second + 1), *range(1, len(numbers) - second + 1)]
+    states = {state for _, state, _ in lines[second:]}
+    assert {"INIT", "FAST", "NORMAL", "SLOW"} <= states
+    for _, state, rest in lines:
+        assert "gpt-4" in rest
+        assert state == "INIT" or re.search(r"\d\.\d\d", rest)
+
+
+def test_the_end_says_what_it_all_came_to(played: tuple[bool, str]) -> None:
+    """A timeline of the steered run, and both runs side by side: calls, tokens, cost."""
+    _, shown = played
+    for row in ("difficulty", "state", "fired", "told", "model", "result", "model calls", "tokens"):
+        assert re.search(rf"\b{row}\b", shown), row
+
+
+@pytest.mark.slow
+def test_the_command_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """`gateway demo` needs no key and no network, and ends with status 0."""
+    assert main(["demo"]) == 0
+    assert "steering gateway" in capsys.readouterr().out
