@@ -20,12 +20,18 @@ from bench.statistics import percentile
 CHUNKS = 50
 CHUNK_DELAY_MS = 100
 RAMP_S = 2.0
+LIMIT_S = 30.0
+"""A stream that takes longer counts as not whole."""
+
 _SETTLE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """How one arm held its streams. Stalls: the wait of a probe every 20 ms, in milliseconds."""
+    """How one arm held its streams. Stalls: the wait of a probe every 20 ms, in milliseconds.
+
+    `whole` streams had every chunk and their end within `LIMIT_S`.
+    """
 
     arm: str
     streams: int
@@ -43,20 +49,27 @@ class Held:
     rss_mb: float
 
 
-async def hold(arm: Arm, home: Path, streams: int) -> Held:
+async def hold(
+    arm: Arm,
+    home: Path,
+    streams: int,
+    *,
+    chunks: int = CHUNKS,
+    chunk_delay_ms: float = CHUNK_DELAY_MS,
+) -> Held:
     """Start `arm` on a slow upstream, open `streams` within two seconds, wait for their ends."""
-    pace = ("--chunks", str(CHUNKS), "--chunk-delay-ms", str(CHUNK_DELAY_MS))
+    pace = ("--chunks", str(chunks), "--chunk-delay-ms", str(chunk_delay_ms))
     with upstream(home, *pace) as port:
         running = start(arm, port, home)
         try:
-            return await _hold(running, streams)
+            return await _hold(running, streams, chunks)
         finally:
             if running.server:
                 running.server.stop()
 
 
-async def _hold(running: Running, streams: int) -> Held:
-    await _stream(running, 0, 0.0)
+async def _hold(running: Running, streams: int, chunks: int) -> Held:
+    await _stream(running, 0, 0.0, chunks)
     with _Probe(running) as probe:
         await asyncio.sleep(1.0)
     idle = probe.latencies_ms
@@ -64,7 +77,9 @@ async def _hold(running: Running, streams: int) -> Held:
     with _Probe(running) as probe:
         await asyncio.sleep(_SETTLE_S)
         gap = RAMP_S / streams
-        taken = await asyncio.gather(*(_stream(running, i + 1, i * gap) for i in range(streams)))
+        taken = await asyncio.gather(
+            *(_stream(running, i + 1, i * gap, chunks) for i in range(streams))
+        )
     stalls = probe.latencies_ms
     return Held(
         arm=running.arm.name,
@@ -80,18 +95,22 @@ async def _hold(running: Running, streams: int) -> Held:
     )
 
 
-async def _stream(running: Running, number: int, delay_s: float) -> float | None:
+async def _stream(running: Running, number: int, delay_s: float, chunks: int) -> float | None:
     """Seconds one stream took; None when it was not whole."""
     await asyncio.sleep(delay_s)
     started = time.perf_counter()
     body = small(stream=True).numbered(number)
+    connection = None
     try:
-        connection = await Connection.open(running.port)
-        answer = await connection.ask(post(CHAT, body, running.headers))
-    except OSError:
+        async with asyncio.timeout(LIMIT_S):
+            connection = await Connection.open(running.port)
+            answer = await connection.ask(post(CHAT, body, running.headers))
+    except OSError:  # TimeoutError is one, too
         return None
-    connection.close()
-    return time.perf_counter() - started if correct(answer, True, CHUNKS) else None
+    finally:
+        if connection is not None:
+            connection.close()
+    return time.perf_counter() - started if correct(answer, True, chunks) else None
 
 
 class _Probe:

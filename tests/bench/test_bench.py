@@ -14,6 +14,7 @@ from bench.arms import ARMS, CHAT, Running
 from bench.client import Connection, post
 from bench.load import Case, Slice, correct, run_slice
 from bench.statistics import Figure, percentile
+from bench.streams import hold
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
 
 DIRECT = next(arm for arm in ARMS if arm.name == "direct")
@@ -122,3 +123,12 @@ def test_a_run_prints_its_tables_and_writes_its_figures(
     assert [case["requests"] for case in relayed] == [10, 10]
     assert all(case["cpu_ms"]["median"] > 0 for case in relayed)
     assert figures["processes"][0]["rss_loaded_mb"] > 1
+
+
+async def test_held_streams_are_counted_and_the_loop_is_probed(tmp_path: Path) -> None:
+    """All streams of the relay are whole, and its stalls were measured meanwhile."""
+    relay = next(arm for arm in ARMS if arm.name == "relay-aiohttp")
+    held = await hold(relay, tmp_path, 20, chunks=5, chunk_delay_ms=20)
+    assert (held.whole, held.streams) == (20, 20)
+    assert 0 < held.stall_p50_ms <= held.stall_p99_ms <= held.stall_max_ms
+    assert held.cpu_ms_per_stream > 0
