@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +11,7 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.steering.etrace.edits import Edit, Message
 from gateway.steering.etrace.target import Target
 from gateway.wire.request import ChatRequest, Span, Splice, parse_object
+from gateway.wire.watch import NamedEnd
 
 Loads = Callable[[bytes], Any]
 ChatView = dict[str, Any]
@@ -98,7 +98,7 @@ class Dialect(Protocol):
         """Below the version, with a leading slash."""
 
     @property
-    def end(self) -> re.Pattern[bytes] | None:
+    def end(self) -> NamedEnd | None:
         """Matches the event that ends a stream; None for OpenAI's `[DONE]`."""
 
     @property

@@ -25,7 +25,7 @@ from gateway.wire.messages import content_text
 from gateway.wire.request import Splice, array_spans
 from gateway.wire.splice import insert_message
 from gateway.wire.sse import encode_event
-from gateway.wire.watch import named_end
+from gateway.wire.watch import NamedEnd
 
 FINISH: Final[Mapping[str, str]] = {
     "end_turn": "stop",
@@ -65,7 +65,7 @@ class MessagesDialect:
 
     name = "messages"
     path = "/messages"
-    end = named_end("message_stop")
+    end = NamedEnd("message_stop")
     always_reports_usage = True
 
     def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:

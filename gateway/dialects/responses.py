@@ -31,7 +31,7 @@ from gateway.wire.messages import SYSTEM_ROLES
 from gateway.wire.request import Splice
 from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
-from gateway.wire.watch import named_end
+from gateway.wire.watch import NamedEnd
 
 _REASONS: Final[Mapping[str, str]] = {
     "max_output_tokens": "length",
@@ -48,7 +48,7 @@ class ResponsesDialect:
 
     name = "responses"
     path = "/responses"
-    end = named_end(*_SETTLED)
+    end = NamedEnd(*_SETTLED)
     always_reports_usage = True
 
     def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:
@@ -117,28 +117,10 @@ class ResponsesDialect:
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         """See Dialect."""
-        items: list[Any] = []
-        settled: Mapping[str, Any] | None = None
-        ended = failed = False
-        for data in events_of(stream, loads):
-            kind = data.get("type")
-            if kind == "response.output_item.done":
-                items.append(data.get("item"))
-            elif kind in _SETTLED:
-                found = data.get("response")
-                settled, ended = (found if isinstance(found, dict) else {}), True
-            elif kind == "error":
-                failed = True
-        usage = settled.get("usage") if settled else None
-        if settled is not None and not settled.get("output"):
-            settled = {**settled, "output": items}
-        return StreamRead(
-            completion=chat_view(settled) if settled else None,
-            usage=usage if isinstance(usage, dict) else None,
-            ended=ended,
-            accepted=failed,
-            failed=failed,
-        )
+        settled = _settled_last(stream, loads)
+        if settled is None:
+            return _read_all(stream, loads)
+        return _read(settled, ended=True)
 
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
         """See Dialect."""
@@ -152,6 +134,47 @@ class ResponsesDialect:
         """See Dialect."""
         detail = {"code": error.code or error.type, "message": error.message, "param": error.param}
         return encode_event({"type": "error", **detail, "sequence_number": 0}, event="error")
+
+
+def _settled_last(stream: bytes, loads: Loads) -> dict[str, Any] | None:
+    """The response in a stream's last event, which holds all that the others told piece by piece.
+
+    None when that event is another one, or leaves the output out.
+    """
+    begins = stream.rfind(b"\n\n", 0, len(stream) - 2) + 2
+    for data in events_of(stream[begins:], loads):
+        response = data.get("response")
+        if data.get("type") in _SETTLED and isinstance(response, dict) and response.get("output"):
+            return response
+    return None
+
+
+def _read_all(stream: bytes, loads: Loads) -> StreamRead:
+    items: list[Any] = []
+    settled: dict[str, Any] = {}
+    ended = failed = False
+    for data in events_of(stream, loads):
+        kind, response = data.get("type"), data.get("response")
+        if kind == "response.output_item.done":
+            items.append(data.get("item"))
+        elif kind in _SETTLED:
+            settled, ended = (response if isinstance(response, dict) else {}), True
+        elif kind == "error":
+            failed = True
+    if settled and not settled.get("output"):
+        settled = {**settled, "output": items}
+    return _read(settled, ended=ended, failed=failed)
+
+
+def _read(response: dict[str, Any], *, ended: bool, failed: bool = False) -> StreamRead:
+    usage = response.get("usage")
+    return StreamRead(
+        completion=chat_view(response),
+        usage=usage if isinstance(usage, dict) else None,
+        ended=ended,
+        accepted=failed,
+        failed=failed,
+    )
 
 
 def chat_view(response: Mapping[str, Any]) -> ChatView | None:
