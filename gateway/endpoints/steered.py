@@ -15,7 +15,7 @@ from gateway.pipeline import Pipeline
 from gateway.services import Runtime
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.dispatch import has_passed
-from gateway.wire.watch import UsageFilter
+from gateway.wire.watch import READABLE, UsageFilter
 
 _ROUTES = {"chat": "chat_completions"}
 """Dialect -> its label in metrics, where that is not its name."""
@@ -48,7 +48,10 @@ class SteeredEndpoint:
             exchange.model, exchange.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
-                call = prepared.call(headers, scope["query_string"], principal.key_headers)
+                outgoing = headers
+                if prepared.hides_usage or (prepared.steered and prepared.steered.applies):
+                    outgoing = readable(headers, plain=prepared.hides_usage)
+                call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
                 server = services.settings.server
                 relay = Relay(send, exchange, watch, prepared.complete, server, self._dialect)
                 try:
@@ -59,6 +62,18 @@ class SteeredEndpoint:
                         await response.aclose()
                 finally:
                     prepared.abandon()
+
+
+def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
+    """`headers` asking for an answer that can be read on its way; `plain`: changed as well."""
+    out = []
+    for name, value in headers:
+        if name == b"accept-encoding":
+            offers = [] if plain else value.split(b",")
+            kept = [o.strip() for o in offers if o.split(b";")[0].strip().lower() in READABLE]
+            value = b", ".join(kept) or b"identity"
+        out.append((name, value))
+    return out
 
 
 async def _answer(

@@ -17,6 +17,10 @@ _NAME_BYTES: Final = 64  # longer than any event's name with its field
 _FIELD_BYTES: Final = 16  # longer than what stands before the name
 
 
+READABLE: Final = (b"identity", b"gzip", b"x-gzip", b"deflate")
+"""Content codings that can be undone here."""
+
+
 class _Inflater(Protocol):
     def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
 
@@ -35,7 +39,7 @@ class ResponseWatch:
         self._inflater: _Inflater | None = None
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
             self._inflater = zlib.decompressobj(_ANY_ZLIB_HEADER)
-        self.opaque = encoding not in (b"", b"identity", b"gzip", b"x-gzip", b"deflate")
+        self.opaque = encoding not in (b"", *READABLE)
         self.ended = False
         self._chunks: list[bytes] = []
         self._limit = limit_bytes

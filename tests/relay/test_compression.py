@@ -1,0 +1,79 @@
+"""Compressed answers stay compressed, and are asked for only where they can be read."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.testing import Reply, ScriptedUpstream
+from tests.relay.gateways import HELLO, STREAMED, hear
+
+Relay = Callable[..., httpx.Client]
+
+STREAM = (
+    b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "accepted", "asked"),
+    [
+        ("on", "gzip, deflate, br, zstd", "gzip, deflate"),
+        ("on", "br;q=1.0, gzip;q=0.5, *;q=0.1", "gzip;q=0.5"),
+        ("on", "br, zstd", "identity"),
+        ("on", "identity", "identity"),
+        ("on", None, None),
+        ("off", "gzip, br", "gzip, br"),
+        ("shadow", "gzip, br", "gzip, br"),
+    ],
+)
+def test_what_steering_cannot_read_is_not_asked_for(
+    upstream: ScriptedUpstream, relay: Relay, mode: str, accepted: str | None, asked: str | None
+) -> None:
+    """Only where requests are changed anyway are compressions left out that it cannot undo."""
+    client = relay({"steering": {"mode": mode}})
+    del client.headers["accept-encoding"]
+    hear(client, json=HELLO, headers={"accept-encoding": accepted} if accepted else {})
+    assert upstream.last.header("accept-encoding") == asked
+
+
+def test_usage_is_hidden_in_streams_that_could_be_compressed(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """A stream from which the usage chunk has to be taken is asked for uncompressed."""
+    client = relay({"steering": {"mode": "on", "stream_usage": "always"}})
+    heard = hear(client, json=STREAMED, headers={"accept-encoding": "gzip"})
+    assert upstream.last.header("accept-encoding") == "identity"
+    assert upstream.last.json["stream_options"] == {"include_usage": True}
+    assert all(event == "[DONE]" or event["choices"] for event in heard.events)
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
+def test_compressed_answers_stay_compressed(
+    upstream: ScriptedUpstream, relay: Relay, mode: str, body: dict[str, Any]
+) -> None:
+    """Whoever compresses all the same is relayed byte for byte, and read if possible."""
+    plain = STREAM if body is STREAMED else b'{"choices": [], "usage": {"prompt_tokens": 5}}'
+    packed = gzip.compress(plain)
+    raw = (packed[:9], packed[9:]) if body is STREAMED else packed
+    upstream.script(Reply(raw=raw, headers={"content-encoding": "gzip"}))
+    client = relay({"steering": {"mode": mode, "stream_usage": "always"}})
+    heard = hear(client, json=body)
+    assert (heard.body, heard.broken) == (packed, None)
+    assert heard.headers["content-encoding"] == "gzip"
+
+
+def test_a_compressed_stream_that_breaks_off_just_ends(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """No plain text is put behind compressed bytes: the connection ends without its proper end."""
+    cut = gzip.compress(STREAM)[:30]
+    upstream.script(Reply(raw=(cut,), headers={"content-encoding": "gzip"}))
+    heard = hear(relay(), json=STREAMED)
+    assert heard.body == cut
+    assert heard.broken is not None
