@@ -99,9 +99,7 @@ class NamedEndWatch(ResponseWatch):
         self._tail = window[-_NAME_BYTES:]
 
 
-def stream_watch(
-    content_encoding: bytes, limit_bytes: int, end: NamedEnd | None
-) -> ResponseWatch:
+def stream_watch(content_encoding: bytes, limit_bytes: int, end: NamedEnd | None) -> ResponseWatch:
     """The watch for a stream whose last event matches `end`; None: OpenAI's end marker."""
     if end is None:
         return ResponseWatch(content_encoding, limit_bytes)
