@@ -36,7 +36,7 @@ check: $(STAMP) ## what CI runs: lint, types, import contracts, all tests
 	@$(PY) -m pytest -n $(JOBS)
 
 bench: $(STAMP) ## measure this gateway and its peers in one run
-	@$(PY) -m bench
+	@$(PY) -m bench $(ARGS)
 
 evidence: $(STAMP) ## count the figures of docs/evidence.md on the runs that ship
 	@$(PY) -m gateway replay --evidence tests/replays/sample.jsonl.gz
