@@ -172,8 +172,8 @@ class GatewayServer(uvicorn.Server):
 def _settle_memory() -> None:
     """Leave what the start has made out of every later collection of garbage.
 
-    Parsing a long body makes ten thousand objects at once; with the default threshold of 700 that is
-    fourteen collections, each over what has lived since the start. Source: bench/steps.py, where a
+    Parsing a long body makes ten thousand objects at once; with the default threshold of 700 that
+    is fourteen collections, over what has lived since the start. Source: bench/steps.py, where a
     call at step 1,000 took half as long.
     """
     gc.collect()
