@@ -26,6 +26,12 @@ class Exchange:
     status: int = 0
     lane: str = "none"
     deployment: str = ""
+    provider: str = ""
+    """Whose model it was: `openai`, `anthropic`, ..."""
+
+    trace_parent: str = ""
+    """The caller's span, as its `traceparent` header names it."""
+
     model: str = ""
     """As requested."""
 

@@ -180,7 +180,9 @@ class Pipeline:
         finally:
             exchange.waited_s += time.perf_counter() - started
         exchange.first_byte_s = time.perf_counter() - exchange.started
-        exchange.lane, exchange.deployment = delivery.target.lane, delivery.target.name
+        target = delivery.target
+        exchange.lane, exchange.deployment = target.lane, target.name
+        exchange.provider = target.provider
         exchange.headers += [
             (b"x-gateway-model", exchange.model_asked.encode("ascii", "backslashreplace")),
             (b"x-gateway-attempts", str(len(call.attempts)).encode()),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gateway import __version__
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
@@ -21,6 +22,7 @@ from gateway.keys import KeyRing
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
+from gateway.observability.otel import open_telemetry
 from gateway.steering.calibration import shipped_calibration
 from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.target import Target as GuidanceTarget
@@ -122,6 +124,7 @@ class Runtime:
 
         self.events = EventHub()
         self.metrics.listeners.set_function(lambda: self.events.listeners)
+        self.telemetry = open_telemetry(os.environ, __version__)
         self.keys = KeyRing()
         self.reloaded: list[Callable[[Settings], None]] = []
         """Called with the new settings after each reload."""
@@ -285,6 +288,8 @@ class Runtime:
             await self.library.embedder.close()
         if self._stores is not None:
             await self._stores.close()
+        if self.telemetry is not None:
+            await asyncio.to_thread(self.telemetry.close)
 
 
 def _rehearse(settings: Settings) -> None:

@@ -90,6 +90,8 @@ class Edge:
             self._metrics.errors.labels(exchange.error).inc()
         if exchange.usage:
             self._count_tokens(token_usage(exchange.usage))
+        if self.runtime.telemetry is not None:
+            self.runtime.telemetry.finished(exchange, duration)
         log = self._log.debug if exchange.route in _QUIET_ROUTES else self._log.info
         log("request", **_line(exchange, duration, overhead))
 
@@ -155,6 +157,7 @@ def _begin(scope: Scope) -> Exchange:
         path=scope["path"],
         request_id=brought.decode() if usable else f"req-{secrets.token_hex(12)}",
         client_request_id=usable,
+        trace_parent=header(scope["headers"], b"traceparent").decode("latin-1"),
     )
 
 

@@ -1,0 +1,186 @@
+"""OpenTelemetry: one span and a few measurements a model call, by the `gen_ai.*` conventions.
+
+On when the standard variables name an exporter (`OTEL_EXPORTER_OTLP_ENDPOINT` and its like) and the
+extra `otel` is installed. Texts are never exported.
+
+Source: OpenTelemetry semantic conventions for generative AI, spans and metrics of clients.
+"""
+
+# An optional dependency: where it is absent, so are its types.
+# mypy: disable-error-code="import-not-found"
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import ConfigError
+from gateway.exchange import Exchange
+from gateway.wire.usage import token_usage
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from opentelemetry.trace import Tracer
+
+_ASKED_FOR = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)
+_CALLS = frozenset({"chat_completions", "responses", "messages"})
+
+# Our names of providers -> the conventions', where they differ.
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "bedrock_converse": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
+}
+# The conventions' own buckets for tokens and seconds.
+_TOKENS = tuple(4**power for power in range(14))
+_SECONDS = tuple(0.01 * 2**power for power in range(14))
+
+
+class Telemetry:
+    """Turns finished exchanges into spans and measurements."""
+
+    def __init__(self, tracer: Tracer, meter: Meter, close: Callable[[], None]) -> None:
+        self._tracer = tracer
+        self.close = close
+        """Send what is left; blocks."""
+
+        self._duration = meter.create_histogram(
+            "gen_ai.client.operation.duration",
+            unit="s",
+            description="Duration of a model call.",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            unit="{token}",
+            description="Tokens of a model call.",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+
+    def finished(self, exchange: Exchange, duration_s: float) -> None:
+        """Tell of an exchange that has just ended, when it was a model call."""
+        if exchange.route not in _CALLS or not exchange.model:
+            return
+        common = _common(exchange)
+        self._duration.record(duration_s, common)
+        usage = token_usage(exchange.usage)
+        for kind, count in (("input", usage.input), ("output", usage.output)):
+            if count is not None:
+                self._tokens.record(count, {**common, "gen_ai.token.type": kind})
+        self._span(exchange, duration_s, common | _details(exchange))
+
+    def _span(self, exchange: Exchange, duration_s: float, attributes: Mapping[str, Any]) -> None:
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        end = time.time_ns()
+        carrier = {"traceparent": exchange.trace_parent} if exchange.trace_parent else {}
+        span = self._tracer.start_span(
+            f"chat {exchange.model}",
+            context=TraceContextTextMapPropagator().extract(carrier),
+            kind=SpanKind.CLIENT,
+            start_time=end - int(duration_s * 1e9),
+            attributes=attributes,
+        )
+        if error := _error(exchange):
+            span.set_status(Status(StatusCode.ERROR, error))
+        span.end(end_time=end)
+
+
+def _common(exchange: Exchange) -> dict[str, Any]:
+    """What spans and measurements share: few values, so that metrics stay small."""
+    found = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _PROVIDERS.get(exchange.provider, exchange.provider or "openai"),
+        "gen_ai.request.model": exchange.model_asked or exchange.model,
+    }
+    if error := _error(exchange):
+        found["error.type"] = error
+    return found
+
+
+def _error(exchange: Exchange) -> str:
+    """What went wrong: our label, or the status an upstream answered with; empty for nothing."""
+    return exchange.error or (str(exchange.status) if exchange.status >= 400 else "")
+
+
+def _details(exchange: Exchange) -> dict[str, Any]:
+    """What a span tells besides."""
+    usage, notes = token_usage(exchange.usage), exchange.notes
+    details = {
+        "gen_ai.conversation.id": notes.get("conversation"),
+        "gen_ai.usage.input_tokens": usage.input,
+        "gen_ai.usage.output_tokens": usage.output,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write,
+        "http.response.status_code": exchange.status or None,
+        "gateway.request.id": exchange.request_id,
+        "gateway.request.model": exchange.model,
+        "gateway.deployment": exchange.deployment or None,
+        "gateway.lane": exchange.lane,
+        "gateway.tenant": exchange.tenant or None,
+        "gateway.identity": notes.get("identity"),
+        "gateway.mode": notes.get("mode"),
+        "gateway.step": notes.get("step"),
+        "gateway.state": notes.get("state"),
+        "gateway.difficulty": notes.get("difficulty"),
+        "gateway.monitors.fired": notes.get("fired"),
+        "gateway.guidance": notes.get("guidance"),
+        "gateway.overhead_ms": round(exchange.own_ms(), 3),
+        "gateway.attempts": len(exchange.attempts),
+    }
+    return {name: value for name, value in details.items() if value is not None}
+
+
+def open_telemetry(env: Mapping[str, str], version: str) -> Telemetry | None:
+    """Telemetry as the environment asks for it; None when it does not.
+
+    Raises:
+        ConfigError: it does, and the extra is not installed.
+    """
+    asked = [name for name in _ASKED_FOR if env.get(name)]
+    if not asked or env.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    try:
+        return _with_exporters(env, version)
+    except ImportError as exc:
+        raise ConfigError(
+            f"{asked[0]}: OpenTelemetry is not installed ({exc.name}); install the extra `otel`, "
+            "or set OTEL_SDK_DISABLED=true"
+        ) from exc
+
+
+def _with_exporters(env: Mapping[str, str], version: str) -> Telemetry:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    name = env.get("OTEL_SERVICE_NAME", "steering-gateway")
+    resource = Resource.create({"service.name": name, "service.version": version})
+    traces = TracerProvider(resource=resource)
+    traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    metrics = MeterProvider(resource=resource, metric_readers=[reader])
+
+    def close() -> None:
+        traces.shutdown()
+        metrics.shutdown()
+
+    return Telemetry(
+        traces.get_tracer("gateway", version), metrics.get_meter("gateway", version), close
+    )

@@ -1,0 +1,159 @@
+"""OpenTelemetry: what leaves, where to, and that nothing leaves unasked."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from gateway.errors import ConfigError
+from gateway.observability.otel import Telemetry, open_telemetry
+from gateway.testing import Reply, ScriptedUpstream
+from tests.api.conftest import Agent, Start, client_of, until
+
+try:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+except ImportError:
+    INSTALLED = False
+else:
+    INSTALLED = True
+
+needs_extra = pytest.mark.skipif(not INSTALLED, reason="the extra otel is not installed")
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def test_nothing_is_opened_unasked() -> None:
+    """Without an exporter's address, or with the SDK switched off."""
+    assert open_telemetry({}, "1") is None
+    asked = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_SDK_DISABLED": "true"}
+    assert open_telemetry(asked, "1") is None
+
+
+@pytest.mark.skipif(INSTALLED, reason="the extra otel is installed")
+def test_a_missing_extra_is_named() -> None:
+    """Whoever asks for it is told what to install."""
+    with pytest.raises(ConfigError, match="extra `otel`"):
+        open_telemetry({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, "1")
+
+
+class Kept:
+    """Telemetry that stays in memory."""
+
+    def __init__(self) -> None:
+        self.spans = InMemorySpanExporter()
+        self._reader = InMemoryMetricReader()
+        traces = TracerProvider()
+        traces.add_span_processor(SimpleSpanProcessor(self.spans))
+        metrics = MeterProvider(metric_readers=[self._reader])
+        tracer, meter = traces.get_tracer("gateway"), metrics.get_meter("gateway")
+        self.telemetry = Telemetry(tracer, meter, lambda: None)
+
+    def durations(self) -> list[tuple[dict[str, Any], Any]]:
+        """The points of the calls' durations."""
+        return self.measured().get("gen_ai.client.operation.duration", [])
+
+    def measured(self) -> dict[str, list[tuple[dict[str, Any], Any]]]:
+        """(attributes, point) by instrument."""
+        data = self._reader.get_metrics_data()
+        resources = data.resource_metrics if data is not None else ()
+        scopes = [scope for resource in resources for scope in resource.scope_metrics]
+        return {
+            metric.name: [(dict(point.attributes), point) for point in metric.data.data_points]
+            for scope in scopes
+            for metric in scope.metrics
+        }
+
+
+@needs_extra
+def test_a_call_is_a_span(start: Start, upstream: ScriptedUpstream) -> None:
+    """With the conventions' names, the run's state, and the caller's trace; without texts."""
+    server, kept = start(model_routing={"NORMAL": "gpt-4o-mini"}), Kept()
+    server.app.runtime.telemetry = kept.telemetry
+    with client_of(server) as client:
+        client.headers["traceparent"] = f"00-{TRACE}-{SPAN}-01"
+        agent = Agent(client, upstream, "My secret is in the kitchen.")
+        for _ in range(3):
+            agent.step()
+        client.get("/v1/models")
+    until(lambda: len(kept.spans.get_finished_spans()) == 3)
+    spans = kept.spans.get_finished_spans()
+    last = spans[-1]
+    found = dict(last.attributes)
+    assert last.name == "chat gpt-4o"
+    assert f"{last.context.trace_id:032x}" == TRACE
+    assert f"{last.parent.span_id:016x}" == SPAN
+    assert found["gen_ai.operation.name"] == "chat"
+    assert found["gen_ai.provider.name"] == "openai"
+    assert found["gen_ai.request.model"] == "gpt-4o-mini"
+    assert found["gateway.request.model"] == "gpt-4o"
+    assert found["gen_ai.usage.input_tokens"] > 0
+    assert f"{found['gen_ai.conversation.id']}.0" == agent.run_id
+    assert (found["gateway.step"], found["gateway.state"]) == (2, "NORMAL")
+    assert last.status.is_unset
+    assert last.end_time > last.start_time
+    assert "kitchen" not in str([dict(span.attributes) for span in spans])
+
+
+@needs_extra
+def test_calls_are_measured(start: Start, upstream: ScriptedUpstream) -> None:
+    """Duration and tokens, by model; a failure has its kind and no tokens."""
+    server, kept = start(router={"num_retries": 0}), Kept()
+    server.app.runtime.telemetry = kept.telemetry
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Find it"}]}
+    with client_of(server) as client:
+        client.post("/v1/chat/completions", json=body)
+        upstream.default = Reply(raw=b'{"error": {"message": "no"}}', status=500)
+        client.post("/v1/chat/completions", json=body)
+    found = until(lambda: len(kept.durations()) == 2 and kept.measured())
+    tokens = found["gen_ai.client.token.usage"]
+    assert {attributes["gen_ai.token.type"] for attributes, _ in tokens} == {"input", "output"}
+    errors = {attributes.get("error.type") for attributes, _ in kept.durations()}
+    assert errors == {None, "500"}
+    assert {point.count for _, point in kept.durations()} == {1}
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[str]]]:
+    """An OTLP receiver: its address, and the paths that were posted to."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", paths
+        server.shutdown()
+
+
+@needs_extra
+def test_what_is_left_is_sent_at_the_end(
+    start: Start,
+    upstream: ScriptedUpstream,
+    collector: tuple[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Traces and metrics go to the collector that the standard variable names."""
+    address, paths = collector
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    server = start()
+    with client_of(server) as client:
+        Agent(client, upstream, "Find it").answer()
+    server.stop()
+    assert {"/v1/traces", "/v1/metrics"} <= set(paths)
