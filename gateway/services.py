@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import secrets
 import time
@@ -38,6 +39,17 @@ from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from gateway.upstream.prices import default_list
+
+
+_FIXED = (
+    *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
+    *("storage", "embedding", "logging"),
+)
+"""What a reload cannot change."""
+
+
+def _value(path: str, settings: Settings) -> object:
+    return operator.attrgetter(path)(settings)
 
 
 class Services:
@@ -256,8 +268,8 @@ class Runtime:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays", reason=str(exc))
             return False
-        if settings.server != self.settings.server:
-            self.log.warning("changes of `server` take effect at the next start")
+        if waiting := [p for p in _FIXED if _value(p, settings) != _value(p, self.settings)]:
+            self.log.warning("some changes take effect at the next start", keys=waiting)
         old, self._services, self.settings = self.services, fresh, settings
         for listener in self.reloaded:
             listener(settings)
