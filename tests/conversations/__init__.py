@@ -1,0 +1,1 @@
+"""Conversations between the request and the store, without sockets."""
