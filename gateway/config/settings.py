@@ -213,7 +213,7 @@ class SteeringSettings:
     token_budget: int | None = None
     act_above: Mapping[str, float] = field(default_factory=dict)
     max_conversations_in_memory: int = 5000
-    max_transcripts_in_memory: int = 256
+    max_transcripts_in_memory: int = 128
     max_prefix_memory_mb: float = 8
 
     def __post_init__(self) -> None:
