@@ -40,7 +40,6 @@ from gateway.upstream.litellm import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from gateway.upstream.prices import default_list
 
-
 _FIXED = (
     *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
     *("storage", "embedding", "logging"),

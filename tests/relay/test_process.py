@@ -123,13 +123,18 @@ def test_a_new_config_without_a_restart(
                 assert hear(client, json=HELLO, headers={"x-gateway-key": "gw-1"}).status == 200
                 assert len(other.requests) == 1
                 assert b"".join(chunks).endswith(b"data: [DONE]\n\n")
+            later = {"storage": {"path": "elsewhere.db"}, "server": {"max_body_mb": 1}}
+            keys = {"gateway_keys": {"t": "gw-1"}}
+            change(before(other, auth=keys, **later), "some changes take effect at the next start")
+            (waiting,) = gateway.events("some changes take effect at the next start")
+            assert waiting["keys"] == ["storage"]
             change("server: {prot: 1}", "config not reloaded, the old one stays")
             assert hear(client, json=HELLO, headers={"x-gateway-key": "gw-1"}).status == 200
             assert len(other.requests) == 2
-            change(before(other), "config reloaded", 2)
+            change(before(other), "config reloaded", 3)
             assert hear(client, json=HELLO).status == 200
             metrics = client.get(f"{gateway.url}/metrics").text
-        assert 'gateway_config_reloads_total{result="done"} 2.0' in metrics
+        assert 'gateway_config_reloads_total{result="done"} 3.0' in metrics
         assert 'result="refused"' in metrics
         (refusal,) = gateway.events("config not reloaded, the old one stays")
         assert refusal["reason"] == "server.prot: unknown key; did you mean 'port'?"
