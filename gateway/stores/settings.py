@@ -29,7 +29,7 @@ class StorageSettings:
     busy_timeout_ms: int = 5000
     queue_limit: int = 10_000
     reader_threads: int = 2
-    cache_mb: int = 8
+    cache_mb: int = 4
 
     def __post_init__(self) -> None:
         if not self.path.strip():

@@ -111,6 +111,12 @@ def _pattern_text(same: _Same, family: ModelFamily, limit: int) -> str:
 
 def frame(texts: Sequence[str]) -> str:
     """The block that is injected: opening line, advisory line, the texts, closing line."""
+    return _frame(tuple(texts))
+
+
+@functools.lru_cache(maxsize=256)
+def _frame(texts: tuple[str, ...]) -> str:
+    """Kept, so that all runs that were told the same share one text."""
     return "\n".join((FRAME_OPEN, ADVISORY, "", "\n\n".join(texts), FRAME_CLOSE))
 
 
