@@ -37,6 +37,9 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call
 from gateway.wire.request import Splice
 
+RECORD_TIMEOUT_S = 10.0
+"""Longest wait of a client's last byte for the store; twice the default wait for a locked file."""
+
 
 class ReplyView(Protocol):
     """A finished answer, as the relay hands it over."""
@@ -197,7 +200,7 @@ class Pipeline:
         if steered is None:
             return
         try:
-            async with steered.conversation.lock:
+            async with asyncio.timeout(RECORD_TIMEOUT_S), steered.conversation.lock:
                 await self._commit(services, prepared, steered, completion)
         except (StoreError, TimeoutError) as exc:
             kind = exc.label if isinstance(exc, StoreError) else "timeout"

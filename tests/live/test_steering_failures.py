@@ -240,6 +240,33 @@ async def test_a_store_that_cannot_be_written(
     assert [step.call is not None for step in recorded.steps] == [True] * 2 + [False] * 3 + [True]
 
 
+async def test_a_store_that_hangs(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit that never ends holds the client's last byte for a while, not for ever."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    server = gateway_server({**PLAIN, "storage": {"path": str(path)}})
+    agent = Agent(http, server.base_url)
+    await agent.turn()
+
+    async def hangs(*_args: Any) -> Any:
+        await asyncio.sleep(60)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.pipeline.RECORD_TIMEOUT_S", 0.2)
+        patch.setattr(type(server.app.runtime.store), "commit", hangs)
+        answer = await agent.turn()
+    assert (answer.status, answer.gateway("step")) == (200, "1")
+    assert await counted(http, server, "gateway_store_failures_total", "timeout") == 1
+    after = await agent.turn()
+    assert [s.step_index for s in (await trace(path, after.conversation)).steps] == [0, 1, 2]
+
+
 async def test_a_database_taken_away_costs_no_request(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
