@@ -298,6 +298,9 @@ def _compact(conversation: Conversation, incoming: Incoming) -> None:
     if reply is not None and reply in heads.messages:
         # The reply to the latest call is in the new history, and has not been scored yet.
         last = len(heads.messages) - 1 - heads.messages[::-1].index(reply)
+        turn = heads.turns[last + 1]
+        while last and heads.turns[last] == turn:
+            last -= 1  # a reply may be several items, of which the newest is the one known
         offset = heads.start + last
         if stands is not None and stands.state is FSMState.END:
             # It was a final answer, and ends its run there once more.
