@@ -1,0 +1,84 @@
+"""What a request brings that no agent wrote and no step holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
+from gateway.steering.steps import Action, Step
+from gateway.stores.records import PromptMessage
+from tests.steering.builders import assistant, call, system, tool, user
+
+ANYTHING = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "type", "text"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+MESSAGES = st.lists(
+    st.sampled_from([system(), user(), assistant("x"), assistant(None, call()), tool()]) | ANYTHING,
+    max_size=8,
+)
+
+
+def texts(found: list[PromptMessage]) -> list[tuple[str, str]]:
+    return [(item.role, item.text) for item in found]
+
+
+def test_an_opening_ends_at_the_first_reply() -> None:
+    """System and user messages before it, in their order and roles; nothing after it."""
+    developer = {"role": "developer", "content": "Be brief."}
+    messages = [system("Be kind."), developer, user("One."), assistant("Yes?"), user("Two.")]
+    found = texts(opening_prompts({}, messages, 0))
+    assert found == [("system", "Be kind."), ("developer", "Be brief."), ("user", "One.")]
+
+
+def test_a_later_run_opens_with_the_system_prompt_too() -> None:
+    """What stands in front of the conversation holds for each of its runs."""
+    messages = [system("Be kind."), user("One."), assistant("Done."), user("Two.")]
+    assert texts(opening_prompts({}, messages, 3)) == [("system", "Be kind."), ("user", "Two.")]
+
+
+def test_a_system_prompt_beside_the_messages() -> None:
+    """Dialects that keep it out of the messages have it first in the opening."""
+    for key in ("system", "instructions"):
+        assert texts(opening_prompts({key: "Be kind."}, [user("One.")], 0)) == [
+            ("system", "Be kind."),
+            ("user", "One."),
+        ]
+
+
+def test_later_prompts_stand_behind_the_last_reply() -> None:
+    """A user message after a tool's result is one; the result is not."""
+    messages = [user("One."), assistant(None, call()), tool("ok"), user("ok, now hurry")]
+    latest = Step(index=0, actions=(Action(name="bash", observation="ok"),))
+    assert texts(later_prompts(messages, latest)) == [("user", "ok, now hurry")]
+
+
+def test_a_written_calls_result_is_no_prompt() -> None:
+    """Where calls are written into the text, the user message behind them is their result."""
+    messages = [user("One."), assistant("Action: ls"), user("Observation: setup.py")]
+    latest = Step(index=0, actions=(Action(name="ls", observation="setup.py"),))
+    assert later_prompts(messages, latest) == []
+    assert texts(later_prompts(messages, None)) == [("user", "Observation: setup.py")]
+
+
+def test_the_task_is_the_first_user_message_of_the_run() -> None:
+    """At or behind its first message; empty when the user says nothing."""
+    messages = [system(), user("One."), assistant("Done."), user("Two.")]
+    assert [task_of(messages, start) for start in (0, 2, 4)] == ["One.", "Two.", ""]
+
+
+@given(MESSAGES, st.integers(0, 8), ANYTHING)
+def test_nothing_malformed_is_stumbled_over(messages: list[Any], start: int, beside: Any) -> None:
+    """Whatever stands in a request, the prompts are texts with a role of their own."""
+    found = opening_prompts({"system": beside}, messages, start) + later_prompts(messages, None)
+    for item in found:
+        assert item.role in ("system", "developer", "user")
+        assert item.text
+    assert isinstance(task_of(messages, start), str)
