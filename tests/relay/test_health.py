@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,7 +63,9 @@ def test_metrics_count_what_happened(upstream: ScriptedUpstream, relay: Relay) -
     hear(client, json=HELLO)
     hear(client, "/embeddings", json={"model": "m", "input": "x"})
     hear(client, json=[])
-    found = exposed(client)
+    deadline = time.monotonic() + 5
+    while (found := exposed(client))["gateway_requests_in_flight"] > 1:
+        assert time.monotonic() < deadline
     chat = 'gateway_requests_total{lane="%s",route="chat_completions",status="%s"}'
     assert found[chat % ("native", "200")] == 3
     assert found[chat % ("native", "500")] == 1
@@ -99,15 +102,21 @@ def log() -> Iterator[Callable[[], list[dict[str, Any]]]]:
     configure_logging(LoggingSettings(level="error", format="json"))
 
 
-def lines(log: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    return [line for line in log() if line["event"] == "request"]
+def lines(log: Callable[[], list[dict[str, Any]]], count: int) -> list[dict[str, Any]]:
+    """The lines of `count` requests; they are written when the client has its last byte."""
+    deadline = time.monotonic() + 5
+    while True:
+        found = [line for line in log() if line["event"] == "request"]
+        if len(found) >= count or time.monotonic() > deadline:
+            return found
+        time.sleep(0.01)
 
 
 def test_one_line_a_request(log: Any, upstream: ScriptedUpstream, relay: Relay) -> None:
     """What was asked, what came of it, how long it took, and no word of what was said."""
     client = relay()
     hear(client, "/chat/completions?api-key=in-the-query", json={**STREAMED, "user": "u-1"})
-    (line,) = lines(log)
+    (line,) = lines(log, 1)
     assert line["path"] == "/v1/chat/completions"
     assert (line["method"], line["status"], line["stream"]) == ("POST", 200, True)
     assert (line["model"], line["deployment"]) == ("m", "default")
@@ -128,7 +137,7 @@ def test_failures_have_their_kind(log: Any, upstream: ScriptedUpstream, relay: R
     hear(client, json=HELLO)
     upstream.script(Fault(FaultKind.CLEAN_CUT))
     hear(client, json=STREAMED)
-    first, second, third = lines(log)
+    first, second, third = lines(log, 3)
     assert first["attempts"] == ["default:500", "default:unreachable"]
     assert (first["status"], first["error"]) == (502, "unreachable")
     assert "error" not in second
@@ -140,7 +149,8 @@ def test_probes_are_not_in_the_log(log: Any, relay: Relay) -> None:
     client = relay()
     for path in ("/healthz", "/readyz", "/metrics"):
         client.get(at(client, path))
-    assert not lines(log)
+    hear(client, json=HELLO)
+    assert len(lines(log, 1)) == 1
 
 
 def test_secrets_in_texts_are_redacted() -> None:
