@@ -6,22 +6,15 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from gateway.reporting.rates import Z
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from gateway.reporting.resampling import Floats
 
-WINSOR_SHARE = 0.05
-"""Share of the runs at either end that count as the last one inside: a few runaway runs decide a
-plain mean of costs."""
+# The arithmetic of numpy is imported where it is needed: commands that need none start sooner.
 
-RESAMPLES = 500
-"""Enough to know a standard error to about 3 %."""
-
-_MOST_CELLS = 500_000  # numbers held at once while resampling: 4 MB an array
 _FEWEST_UNITS = 5  # below, the units drawn again and again are too few to tell their spread
 
 
@@ -62,9 +55,10 @@ def amount_of(spent: Spent) -> Amount | None:
     """The arm's typical values, None when no run's amount is known."""
     if not spent.runs:
         return None
-    values, _ = _arrays(spent)
-    means, medians = _typical(values, np.ones((1, len(values))))
-    return Amount(runs=len(values), mean=float(means[0]), median=float(medians[0]))
+    from gateway.reporting.resampling import typical
+
+    mean, median = typical(spent.runs)
+    return Amount(runs=len(spent.runs), mean=mean, median=median)
 
 
 def ratio_of(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
@@ -83,8 +77,10 @@ def ratio_of(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | Non
     units = min(len({unit for unit, _ in spent.runs}) for spent in (treated, baseline))
     if units < _FEWEST_UNITS:
         return AmountRatio(mean=None, median=None)
-    generator = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
-    above, below = _resampled(treated, generator), _resampled(baseline, generator)
+    from gateway.reporting.resampling import generator_of, resampled
+
+    generator = generator_of(hashlib.sha256(seed.encode()).digest())
+    above, below = resampled(treated.runs, generator), resampled(baseline.runs, generator)
     reach = _student(2 * (units - 1))
     return AmountRatio(
         mean=_ratio(first.mean, second.mean, above[0], below[0], reach),
@@ -95,9 +91,10 @@ def ratio_of(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | Non
 def _ratio(first: float, second: float, above: Floats, below: Floats, reach: float) -> Ratio | None:
     if min(first, second, above.min(), below.min()) <= 0:
         return None
-    error = float(np.std(np.log(above / below), ddof=1))
+    from gateway.reporting.resampling import log_error
+
     estimate = first / second
-    factor = math.exp(reach * error)
+    factor = math.exp(reach * log_error(above, below))
     return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
 
 
@@ -110,53 +107,3 @@ def _student(degrees: int) -> float:
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     return z + first / n + second / n**2
-
-
-def _resampled(spent: Spent, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Winsorised means and medians of RESAMPLES draws of the arm's units."""
-    values, units = _arrays(spent)
-    count = int(units.max()) + 1
-    rows = max(1, _MOST_CELLS // len(values))
-    parts = []
-    for start in range(0, RESAMPLES, rows):
-        draws = min(rows, RESAMPLES - start)
-        parts.append(_typical(values, _drawn(count, draws, generator)[:, units]))
-    means, medians = zip(*parts, strict=True)
-    return np.concatenate(means), np.concatenate(medians)
-
-
-def _drawn(count: int, draws: int, generator: np.random.Generator) -> Floats:
-    """How often each of `count` units comes up when as many are drawn; a row a draw."""
-    picked = generator.integers(0, count, (draws, count)) + count * np.arange(draws)[:, None]
-    times = np.bincount(picked.ravel(), minlength=draws * count)
-    return times.reshape(draws, count).astype(np.float64)
-
-
-def _arrays(spent: Spent) -> tuple[Floats, NDArray[np.intp]]:
-    """The values in ascending order, and for each the number of its unit."""
-    values = np.array([value for _, value in spent.runs], dtype=np.float64)
-    _, units = np.unique(np.array([unit for unit, _ in spent.runs]), return_inverse=True)
-    order = np.argsort(values, kind="stable")
-    return values[order], units[order]
-
-
-def _typical(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Winsorised mean and median of ascending values, for each row of weights."""
-    passed = np.cumsum(weights, axis=1)
-    total = passed[:, -1:]
-    low = values[_first_at(passed, WINSOR_SHARE * total)]
-    high = values[_first_at(passed, (1 - WINSOR_SHARE) * total)]
-    kept = np.clip(values, low[:, None], high[:, None])
-    means = (kept * weights).sum(axis=1) / total[:, 0]
-    half = total / 2
-    # With an even number of runs the median lies between two.
-    lower = values[_first_at(passed, half)]
-    upper = values[_first_at(passed, half, beyond=True)]
-    return means, (lower + upper) / 2
-
-
-def _first_at(passed: Floats, mark: Floats, *, beyond: bool = False) -> NDArray[np.intp]:
-    """Index of the first value at (or beyond) a weight of `mark`, for each row."""
-    reached = passed > mark + 1e-9 if beyond else passed >= mark - 1e-9
-    first: NDArray[np.intp] = np.argmax(reached, axis=1)
-    return first
