@@ -122,13 +122,30 @@ class Steering:
         if conversation is None:
             raise ValueError("a side request is not steered")
         async with conversation.lock:
-            steered = self._observe(recalled, conversation, request, mode, now)
+            try:
+                return await self._steer(recalled, conversation, request, mode, started, now)
+            except BaseException:
+                # The call goes out all the same, and nobody will tell what became of it.
+                served = recalled.incoming.heads.full
+                conversation.branch = conversation.branch.failed(served)
+                raise
+
+    async def _steer(
+        self,
+        recalled: Recalled,
+        conversation: Conversation,
+        request: SteeredRequest,
+        mode: str,
+        started: float,
+        now: float,
+    ) -> Steered:
+        steered = self._observe(recalled, conversation, request, mode, now)
+        self._check(started)
+        self._route(steered, request)
+        if mode != "off":
+            await self._guide(steered, conversation, request)
             self._check(started)
-            self._route(steered, request)
-            if mode != "off":
-                await self._guide(steered, conversation, request)
-                self._check(started)
-            return steered
+        return steered
 
     def _check(self, started: float) -> None:
         if time.perf_counter() - started > self._deadline_s:

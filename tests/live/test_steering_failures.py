@@ -104,6 +104,26 @@ async def test_a_failure_before_the_call(
     assert [step.step_index for step in recorded.steps] == [0, 1, 2, 3]
 
 
+async def test_an_unsteered_call_is_not_waited_for(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its reply was not seen; the client may well go on with a history of another shape."""
+    upstream.default = worker(2)
+    server = gateway_server(PLAIN)
+    agent = Agent(http, server.base_url, headers={"x-session-id": "s"})
+    before = (await agent.run(2))[-1]
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.conversations.session.decide", broken)
+        await agent.turn()
+    agent.messages = opening("The second task.")
+    after = await agent.turn()
+    assert after.identity == "compaction"
+    assert after.conversation == before.conversation
+
+
 async def test_a_look_up_that_fails_costs_the_guidance_only(
     gateway_server: Start,
     upstream: ScriptedUpstream,
