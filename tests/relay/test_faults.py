@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -375,3 +376,25 @@ def test_an_answer_larger_than_is_kept(alone: Alone) -> None:
     heard = hear(client, json=STREAMED)
     assert heard.events[-1] == "[DONE]"
     assert heard.broken is None
+
+
+def test_a_connection_that_is_never_taken(tmp_path: Path) -> None:
+    """Nobody answers the knock: 504 after `timeouts.connect_s`, and it is tried again."""
+    with ExitStack() as stack:
+        deaf = stack.enter_context(socket.socket())
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(4):  # fills its queue, so that the next one has to wait
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(deaf.getsockname())
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
+        settings = {"timeouts": {"connect_s": 0.2}, "router": {"num_retries": 1}}
+        gateway = stack.enter_context(a_gateway(url, tmp_path, settings))
+        client = stack.enter_context(httpx.Client(base_url=gateway.base_url, timeout=20))
+        heard = hear(client, json=HELLO)
+        assert (heard.status, heard.error["code"]) == (504, "upstream_timeout")
+        assert "timeouts.connect_s" in heard.error["message"]
+        exposition = gateway.app.runtime.metrics.render().decode()
+        tries = 'gateway_upstream_attempts_total{deployment="default",outcome="timeout"} 2.0'
+        assert tries in exposition
