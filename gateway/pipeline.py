@@ -36,6 +36,7 @@ from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call
 from gateway.wire.request import Splice
+from gateway.wire.usage import token_usage
 
 RECORD_TIMEOUT_S = 10.0
 """Longest wait of a client's last byte for the store; twice the default wait for a locked file."""
@@ -273,6 +274,8 @@ class Pipeline:
         exchange = prepared.exchange
         keep = services.settings.storage.store_content
         heads = settle(steered, completion, services.index, keep=keep)
+        tokens = token_usage(exchange.usage)
+        steered.conversation.run_tokens += (tokens.input or 0) + (tokens.output or 0)
         cost = unsteered = services.catalogue.cost(prepared.model, exchange.usage)
         if prepared.model != exchange.model:
             unsteered = services.catalogue.cost(exchange.model, exchange.usage)

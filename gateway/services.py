@@ -87,6 +87,7 @@ class Services:
             routes=settings.routes(),
             routing=settings.routing,
             acting=settings.steering.acting(),
+            wrap_up_at=settings.steering.wrap_up_at,
             etraces=settings.etraces,
             injection=settings.injection,
             target_of=self._guidance_target,

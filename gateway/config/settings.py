@@ -200,6 +200,8 @@ class SteeringSettings:
     """Whether requests are steered, how long that may take, and how much memory it may use.
 
     `mode`: `on`; `shadow` computes and records everything and changes no byte; `off` records only.
+    `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` a run that
+    has used them up is told on every call to hand over what it has.
     `act_above`: expected precision that an action needs, by action; what is left out keeps its
     default (docs/evidence.md).
     `stream_usage`: whether `stream_options.include_usage` is added to streams whose client did not
@@ -211,6 +213,7 @@ class SteeringSettings:
     deadline_ms: float = 50
     stream_usage: Literal["auto", "always", "never"] = "auto"
     token_budget: int | None = None
+    budget_action: Literal["none", "wrap_up"] = "none"
     act_above: Mapping[str, float] = field(default_factory=dict)
     max_conversations_in_memory: int = 5000
     max_transcripts_in_memory: int = 128
@@ -225,6 +228,11 @@ class SteeringSettings:
         _at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
         _at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
         _at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")
+
+    @property
+    def wrap_up_at(self) -> int | None:
+        """Tokens from which a run is told to hand over; None = it is not."""
+        return self.token_budget if self.budget_action == "wrap_up" else None
 
     def acting(self) -> ActSettings:
         """The bars above which each action is taken. Raises ValueError for an unknown action."""

@@ -44,6 +44,9 @@ class Conversation:
     """Index of the run that `guidance` and `held` belong to."""
 
     run_started_at: float = 0.0
+    run_tokens: int = 0
+    """Reported by upstreams for this run."""
+
     held: Held | None = None
     base: Carried | None = None
     """What a compaction left; the transcript alone does not tell it."""
@@ -145,6 +148,7 @@ class Conversation:
             "v": STATE_VERSION,
             "run": self.run,
             "run_started_at": self.run_started_at,
+            "run_tokens": self.run_tokens,
             "guidance": to_json(self.guidance),
             "steps": branch.steps,
             "awaits": branch.awaits.value,
@@ -209,6 +213,7 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
         guidance=from_json(state["guidance"]),
         run=int(state["run"]),
         run_started_at=float(state["run_started_at"]),
+        run_tokens=int(state.get("run_tokens", 0)),
     )
     if held := state.get("held"):
         found.held = Held(model=held[0], state=FSMState(held[1]), since_step=int(held[2]))

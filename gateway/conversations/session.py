@@ -55,6 +55,9 @@ class SteeringRules:
     routes: Routes
     routing: RoutingSettings
     acting: ActSettings
+    wrap_up_at: int | None
+    """Tokens of a run from which it is told to hand over what it has; None = never."""
+
     etraces: EtraceSettings
     injection: InjectionSettings
     target_of: Callable[[str], Target]
@@ -169,6 +172,7 @@ class Steering:
         if run.index != conversation.run:
             conversation.run = run.index
             conversation.run_started_at = now
+            conversation.run_tokens = 0
             conversation.guidance = conversation.guidance.next_run()
             conversation.held = None
         for outcome in outcomes:
@@ -283,6 +287,8 @@ class Steering:
         if planned.directive and not self._worth("skip_directive", steered):
             planned = replace(planned, directive=False)
             refused.append("skip_directive")
+        if self._spent(steered):
+            planned = replace(planned, directive=True)
         for tier in (Tier.E1, Tier.E2):
             asked = any(query.tier is tier for query in planned.queries)
             if asked and not self._worth(tier.value, steered):
@@ -291,6 +297,14 @@ class Steering:
                 refused.append(tier.value)
         reasons = tuple(f"{action}: below its bar" for action in refused)
         return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
+
+    def _spent(self, steered: Steered) -> bool:
+        """Whether the run has used up its tokens, and is to be told."""
+        limit = self.rules.wrap_up_at
+        if limit is None or steered.conversation.run_tokens < limit:
+            return False
+        steered.reasons.append("budget: token_budget used up")
+        return True
 
     def _worth(self, action: str, steered: Steered) -> bool:
         readings = steered.latest.readings if steered.latest else None
