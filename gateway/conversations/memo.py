@@ -17,6 +17,7 @@ from gateway.steering.conversation import Awaits, Branch
 from gateway.steering.etrace.state import GuidanceState, from_json, to_json
 from gateway.steering.fold import Carried, ConversationFold, StepOutcome
 from gateway.steering.fsm import FSMState
+from gateway.steering.identity.summary import marks_from
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Held
 from gateway.stores.records import ConversationRecord
@@ -57,6 +58,9 @@ class Conversation:
 
     ended_run: int | None = None
     """The run whose final answer was the latest reply."""
+
+    before_end: FSMState = FSMState.NORMAL
+    """The state of that run before the answer."""
 
     unrecorded: dict[tuple[int, int], StepOutcome] = field(default_factory=dict)
     """Scored steps that the store does not have yet, by run and index, in their order."""
@@ -113,9 +117,19 @@ class Conversation:
             return replace(carried, state=FSMState.END)
         return carried
 
+    def stood(self) -> Carried | None:
+        """Where the newest run stood before its latest reply, whatever that was."""
+        if self.fold is not None:
+            return self.fold.current.carry()
+        if self.last is not None and self.last.state is FSMState.END:
+            return replace(self.last, state=self.before_end)
+        return self.last
+
     def recorded(self, version: int, stands: Carried | None) -> None:
         """The store has version `version`, every step up to `stands` included."""
         self.version = version
+        if self.fold is not None:
+            self.before_end = self.fold.current.state
         self.last = stands
         self.unrecorded.clear()
 
@@ -161,8 +175,12 @@ class Conversation:
             state["held"] = [self.held.model, self.held.state.value, self.held.since_step]
         if self.base:
             state["base"] = [carried_json(self.base), self.base_offset]
+        if branch.reply_marks:
+            state["reply_marks"] = b"".join(branch.reply_marks).hex()
         if stands := self.stands():
             state["last"] = carried_json(stands)
+            if stands.state is FSMState.END and (stood := self.stood()):
+                state["before_end"] = stood.state.value
         if self.decided:
             head, requested, asked = self.decided
             state["decided"] = [head.hex(), requested, asked]
@@ -199,6 +217,7 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
         parent=record.parent_id,
         fallback_head=_digest(state.get("fallback_head")),
         reply_digest=_digest(state.get("reply_digest")),
+        reply_marks=marks_from(bytes.fromhex(state.get("reply_marks", ""))),
         # No call is on its way after a restart.
         awaits=Awaits.ANYTHING if awaits is Awaits.MODEL else awaits,
         steps=int(state["steps"]),
@@ -222,6 +241,7 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
     if last := state.get("last"):
         found.last = carried_from(last)
         found.ended_run = found.last.run if found.last.state is FSMState.END else None
+        found.before_end = FSMState(state.get("before_end", FSMState.NORMAL.value))
     found.answered = answers_from_json(state.get("answered", ()))
     if decided := state.get("decided"):
         found.decided = (bytes.fromhex(decided[0]), decided[1], decided[2])

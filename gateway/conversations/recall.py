@@ -305,6 +305,8 @@ def _compact(conversation: Conversation, incoming: Incoming) -> None:
         if stands is not None and stands.state is FSMState.END:
             # It was a final answer, and ends its run there once more.
             stands = replace(stands, state=FSMState.NORMAL)
+    elif incoming.retells(conversation.branch):
+        stands = conversation.stood()  # a summary, no final answer
     conversation.base = stands or conversation.base
     conversation.base_offset = offset
     conversation.fold = None

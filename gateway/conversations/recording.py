@@ -16,6 +16,7 @@ from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.state import Injection
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
+from gateway.steering.identity.summary import marks_of
 from gateway.steering.steps import Action
 from gateway.stores.records import (
     CallRecord,
@@ -27,7 +28,7 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.wire.heads import extend
-from gateway.wire.messages import reply_message
+from gateway.wire.messages import content_text, reply_message
 from gateway.wire.usage import token_usage
 
 _PREVIEW_CHARACTERS = 200
@@ -81,8 +82,12 @@ def settle(
         heads.append(_head(base, echoed.full, count, reply_kind(served), steered.step))
         if position == 0:
             final = finish == "stop" and fold is not None and fold.peek_final(message)
+            idle = final or not _calls(message)
             conversation.branch = conversation.branch.answered(
-                served, _newest(echoed.messages), final=final or not _calls(message)
+                served,
+                _newest(echoed.messages),
+                final=idle,
+                marks=marks_of(content_text(message.get("content"))) if idle else (),
             )
             if final:
                 steered.state_after = FSMState.END

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,16 @@ import pytest
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import STEERING, Start
 
+SUMMARY = """<analysis>
+The parser was looked at, and the test still fails on empty input.
+</analysis>
+<summary>
+1. Request: repair the parser so that it accepts empty input.
+2. Next: run the tests of the parser once more.
+</summary>"""
+RETOLD = """Another model worked on this before. Its summary:
+1. Request: repair the parser so that it accepts empty input.
+2. Next: run the tests of the parser once more."""
 REPLY = Reply("Let me look again.", tool_calls=(ToolCall("bash", {"command": "pytest"}, id="c"),))
 CODEX = {
     "x-codex-turn-metadata": '{"session_id":"s","thread_id":"t-1","turn_id":"%d"}',
@@ -71,3 +82,62 @@ def test_a_shorter_history_goes_on(
     assert compacted["x-gateway-identity"] == "compaction"
     assert [h["x-gateway-step"] for h in (seen[-1], compacted, later)] == ["4", "5", "6"]
     assert later["x-gateway-state"] != "INIT"
+
+
+AGENTS = [("responses", responses, CODEX), ("messages", messages, CLAUDE)]
+ASKED = [{}, {"tools": []}, {"tools": [], "system": "Summarise.", "instructions": "Summarise."}]
+
+
+def asking(build: Any, steps: int, other: dict[str, Any]) -> dict[str, Any]:
+    """The request in which an agent has its history summarised."""
+    body = build(steps, "Repair it.")
+    key = "input" if "input" in body else "messages"
+    body[key].append({"role": "user", "content": "Summarise what was done so far."})
+    return {**body, **other}
+
+
+@pytest.mark.parametrize("other", ASKED, ids=["as before", "no tools", "another prompt"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize(("path", "build", "headers"), AGENTS, ids=["codex", "claude"])
+def test_a_summary_is_no_final_answer(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
+    path: str,
+    build: Any,
+    headers: Any,
+    restarted: bool,
+    other: dict[str, Any],
+) -> None:
+    """The model is asked for a summary, and the run goes on from it: same run, same state."""
+    upstream.default = REPLY
+    fsm = {"slow_threshold": 0.3}
+    settings = {**STEERING, "fsm": fsm, "storage": {"path": str(tmp_path / "kept.db")}}
+    server = gateway_server(settings)
+    seen = [ask(server, path, build(step, "Repair it."), headers) for step in range(8)]
+    upstream.script(Reply(SUMMARY))
+    ask(server, path, asking(build, 8, other), headers)
+    if restarted:
+        server.stop()
+        server = gateway_server(settings)
+    after = [ask(server, path, build(step, RETOLD), headers) for step in range(2)]
+    assert after[0]["x-gateway-identity"] == "compaction"
+    assert [h["x-gateway-step"] for h in (seen[-1], *after)] == ["7", "8", "9"]
+    assert seen[-1]["x-gateway-state"] == after[0]["x-gateway-state"] == "SLOW"
+    runs = httpx.get(f"{server.url}/api/runs").json()["runs"]
+    assert [run["totals"]["scored_steps"] for run in runs] == [9]
+
+
+@pytest.mark.parametrize(("path", "build", "headers"), AGENTS, ids=["codex", "claude"])
+def test_a_final_answer_is_no_summary(
+    gateway_server: Start, upstream: ScriptedUpstream, path: str, build: Any, headers: Any
+) -> None:
+    """An agent that answered, and then forgets its history, begins another run."""
+    upstream.default = REPLY
+    server = gateway_server(STEERING)
+    for step in range(3):
+        ask(server, path, build(step, "Repair it."), headers)
+    upstream.script(Reply("The parser accepts empty input now, and its tests pass."))
+    ask(server, path, build(3, "Repair it."), headers)
+    after = ask(server, path, build(0, "Now repair the lexer in the same way."), headers)
+    assert (after["x-gateway-step"], after["x-gateway-state"]) == ("0", "INIT")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.steering.identity.ids import signature
+from gateway.steering.identity.summary import retold
 from gateway.wire.heads import ChainState, Heads, chain_digests
 from gateway.wire.messages import history, system_text, tool_names
 
@@ -40,8 +41,9 @@ class Branch:
 
     `served_head`: head of the latest request served; replies to it continue the branch.
     `fallback_head`: the one before, which the client may extend again if the latest call failed.
-    `reply_digest`: digest of the latest reply by itself. `signature`: see `ids.signature`.
-    `steps`: scored steps. After a restart no call is on its way: load MODEL as ANYTHING.
+    `reply_digest`: digest of the latest reply by itself; `reply_marks`: those of its lines, when it
+    was final (see `summary.marks_of`). `signature`: see `ids.signature`. `steps`: scored steps.
+    After a restart no call is on its way: load MODEL as ANYTHING.
     """
 
     conversation_id: str
@@ -51,6 +53,7 @@ class Branch:
     parent: str | None = None
     fallback_head: bytes | None = None
     reply_digest: bytes | None = None
+    reply_marks: tuple[bytes, ...] = ()
     awaits: Awaits = Awaits.ANYTHING
     steps: int = 0
 
@@ -63,25 +66,43 @@ class Branch:
         return self.awaits is Awaits.ANYTHING and ref.served == self.fallback_head
 
     def extended(self, request: Incoming) -> Branch:
-        """After a request that continues or rewrites the branch was let in."""
+        """After a request that continues or rewrites the branch was let in.
+
+        One without the tools of the others (it asks for a summary) is no sign of another agent.
+        """
+        bare = self.has_tools and not request.has_tools
         return replace(
             self,
             served_head=request.heads.full,
             fallback_head=self.served_head,
-            signature=request.signature,
+            signature=self.signature if bare else request.signature,
             has_tools=request.has_tools or self.has_tools,
             awaits=Awaits.MODEL,
         )
 
-    def answered(self, served: bytes, reply_digest: bytes | None, *, final: bool) -> Branch:
+    def answered(
+        self,
+        served: bytes,
+        reply_digest: bytes | None,
+        *,
+        final: bool,
+        marks: tuple[bytes, ...] = (),
+    ) -> Branch:
         """After a whole reply to the request with the head `served`; `final`: it calls no tool.
 
-        A reply to a request that is no longer the latest leaves the branch as it is.
+        `marks`: those of a final reply's lines. A reply to a request that is no longer the latest
+        leaves the branch as it is.
         """
         if served != self.served_head:
             return self
         awaits = Awaits.ANYTHING if final else Awaits.TOOLS
-        return replace(self, fallback_head=None, reply_digest=reply_digest, awaits=awaits)
+        return replace(
+            self,
+            fallback_head=None,
+            reply_digest=reply_digest,
+            reply_marks=marks,
+            awaits=awaits,
+        )
 
     def failed(self, served: bytes) -> Branch:
         """After a call that brought no whole reply: the client may send it again, or another."""
@@ -90,12 +111,21 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A request as matching sees it; `client_retry`: the client says that it sends it again."""
+    """A request as matching sees it; `client_retry`: the client says that it sends it again.
+
+    `messages` are those that `heads` were made from.
+    """
 
     heads: Heads
     signature: bytes
     has_tools: bool
     client_retry: bool = False
+    messages: Sequence[object] = ()
+
+    def retells(self, branch: Branch, known: int = 0) -> bool:
+        """Whether what comes after the first `known` messages was made from the branch's latest
+        reply: it was a summary."""
+        return bool(branch.reply_marks) and retold(branch.reply_marks, self.messages[known:])
 
     def opens(self, conversation_id: str, parent: str | None = None) -> Branch:
         """The branch that begins with this request."""
@@ -129,9 +159,11 @@ def read_request(
     the history, where the body does not bring all of it.
     """
     tools = tool_names(body)
+    whole = history(body) if messages is None else messages
     return Incoming(
-        heads=chain_digests(history(body) if messages is None else messages, tenant, resume=resume),
+        heads=chain_digests(whole, tenant, resume=resume),
         signature=signature(system_text(body), tools),
         has_tools=bool(tools),
         client_retry=_says_retry(headers),
+        messages=whole,
     )

@@ -217,7 +217,8 @@ def _rewritten(
 ) -> Match | None:
     """The compaction that the request may be: an id from the client, but another history.
 
-    Proof is the latest reply of a branch in the part that is not known. Without proof it takes the
+    Proof is the latest reply of a branch in the part that is not known, or its lines there in the
+    client's own words: the agent had it made as a summary. Without proof it takes the
     same signature and a branch that has no call on its way, and
     * a history with assistant turns: a branch with scored steps, at best the id's own;
     * a history without (a summary, a new list of tasks): the id's own branch, when it owes no tool
@@ -232,6 +233,7 @@ def _rewritten(
     ]
     alike.sort(key=lambda branch: branch.conversation_id != conversation_id)
     chosen = next((b for b in alike if b.reply_digest and b.reply_digest in fresh), None)
+    chosen = chosen or _summarised(request, branches, position)
     if chosen is None and not weak:
         if request.heads.state.turns == 0:
             idle = alike[:1] if alike and alike[0].conversation_id == conversation_id else []
@@ -246,6 +248,16 @@ def _rewritten(
         position=position,
         head=found.head if found else None,
     )
+
+
+def _summarised(request: Incoming, branches: Branches, position: int) -> Branch | None:
+    """The branch whose latest reply the new part of the history was made from.
+
+    What asked for the summary may have been another prompt with other tools, so that the signature
+    says nothing.
+    """
+    idle = (branch for branch in branches.values() if branch.awaits is Awaits.ANYTHING)
+    return next((branch for branch in idle if request.retells(branch, position)), None)
 
 
 def identity_label(source: str, kind: MatchKind) -> str:
