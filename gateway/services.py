@@ -14,8 +14,9 @@ from gateway import __version__
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
+from gateway.conversations.past import PastSteps
 from gateway.conversations.recall import Recall
-from gateway.conversations.session import Lookup, Steering, SteeringRules
+from gateway.conversations.session import Lookup, Past, Steering, SteeringRules
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.events import EventHub
@@ -60,6 +61,7 @@ class Services:
         metrics: Metrics,
         index: ConversationIndex,
         lookup: Lookup | None,
+        past: Past | None,
         instance: str,
     ) -> None:
         self.settings = settings
@@ -93,7 +95,9 @@ class Services:
             target_of=self._guidance_target,
             serves=self.catalogue.refusal,
         )
-        self.steering = Steering(rules, lookup, deadline_s=settings.steering.deadline_ms / 1000)
+        self.steering = Steering(
+            rules, lookup, past, deadline_s=settings.steering.deadline_ms / 1000
+        )
         self._users = 0
         self._retired = False
 
@@ -286,7 +290,11 @@ class Runtime:
         library = self.library
         if library is not None:
             library = library.with_settings(settings.etraces)
-        return Services(settings, self.metrics, self._index, library, self.instance)
+        stores = self._opened
+        # Texts that were not kept tell monitors nothing.
+        kept = self.settings.storage.store_content
+        past = PastSteps(stores.runs, stores.states) if kept else None
+        return Services(settings, self.metrics, self._index, library, past, self.instance)
 
     async def aclose(self) -> None:
         """Close what was opened, in reverse."""

@@ -107,8 +107,8 @@ class ConversationIndex:
         self._answers[response_head(conversation.tenant, answer.id)] = conversation.id
         self.add_head(conversation, answer.after.digest, answer.chain.digest)
 
-    async def answer(self, tenant: str, name: str) -> Answered | None:
-        """The answer with this id, from memory or the store."""
+    async def answer(self, tenant: str, name: str) -> tuple[str, Answered | None]:
+        """The answer with this id, from memory or the store, and its conversation's id."""
         head = response_head(tenant, name)
         owner = self._answers.get(head)
         if owner is None:
@@ -118,17 +118,17 @@ class ConversationIndex:
                     self._restore(record)
             owner = self._answers.get(head)
         found = self._by_id.get(owner) if owner is not None else None
-        return found.answered.get(name) if found is not None else None
+        return (found.id, found.answered.get(name)) if found is not None else ("", None)
 
-    async def newest_answer(self, tenant: str, external_key: str) -> Answered | None:
-        """The latest answer of the conversation with this id from outside."""
+    async def newest_answer(self, tenant: str, external_key: str) -> tuple[str, Answered | None]:
+        """The latest answer of the conversation with this id from outside, and its own id."""
         if not self._by_key.get((tenant, external_key)):
             await self.load_key(tenant, external_key)
         for name in reversed(self._by_key.get((tenant, external_key), ())):
             found = self._by_id.get(name)
             if found is not None and found.answered:
-                return next(reversed(found.answered.values()))
-        return None
+                return found.id, next(reversed(found.answered.values()))
+        return "", None
 
     def by_prefix(self, tenant: str, request: ChatRequest) -> Conversation | None:
         """The conversation whose last request is the longest beginning of this one's bytes."""

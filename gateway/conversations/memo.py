@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import orjson
 from gateway.conversations.answered import Answered, carried_from, carried_json
 from gateway.conversations.answered import from_json as answers_from_json
 from gateway.conversations.answered import to_json as to_json_answers
+from gateway.conversations.past import run_id
 from gateway.steering.conversation import Awaits, Branch
 from gateway.steering.etrace.state import GuidanceState, from_json, to_json
 from gateway.steering.fold import Carried, ConversationFold, StepOutcome
@@ -20,6 +21,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.identity.summary import marks_from
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Held
+from gateway.steering.steps import Step
 from gateway.stores.records import ConversationRecord
 from gateway.wire.heads import ChainState
 from gateway.wire.prefix import Prefix
@@ -53,6 +55,9 @@ class Conversation:
     """What a compaction left; the transcript alone does not tell it."""
 
     base_offset: int = 0
+    base_of: str = ""
+    """The conversation whose run log has the steps behind `base`; "" where windows restart."""
+
     last: Carried | None = None
     """Where the newest run stood when it was last recorded."""
 
@@ -90,13 +95,18 @@ class Conversation:
 
     def run_id(self, run: int) -> str:
         """The id of a run: the conversation's and a number, equal on every replica."""
-        return f"{self.id}.{run}"
+        return run_id(self.id, run)
 
-    def ready_fold(self, policy: Policy) -> ConversationFold:
-        """The fold over the transcript; a new one when none is in memory."""
+    def ready_fold(self, policy: Policy, earlier: Sequence[Step] = ()) -> ConversationFold:
+        """The fold over the transcript; a new one, behind the steps `earlier`, when none is in
+        memory."""
         if self.fold is None:
             self.fold = ConversationFold(
-                policy, base=self.base, offset=self.base_offset, keep=_KEPT_OUTCOMES
+                policy,
+                base=self.base,
+                offset=self.base_offset,
+                keep=_KEPT_OUTCOMES,
+                earlier=earlier,
             )
         return self.fold
 

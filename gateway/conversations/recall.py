@@ -60,7 +60,7 @@ class Recall:
     ) -> Recalled:
         """The conversation of one request, which from now on is its latest request."""
         identity = identify(headers, request.body, self._settings)
-        answer = await self._answer(request, identity, tenant)
+        owner, answer = await self._answer(request, identity, tenant)
         if answer is not None:
             request.earlier = answer.earlier()
             identity = _named(identity, request.body)
@@ -83,6 +83,7 @@ class Recall:
         if found is not None:
             if answer is not None and found.fold is None and verdict.kind in _GOES_ON:
                 found.base, found.base_offset = answer.carried, request.earlier_count
+                found.base_of = owner
             self._remember(found, known, root, request, incoming)
         named = found.id if found is not None else verdict.conversation_id
         return Recalled(
@@ -96,14 +97,15 @@ class Recall:
 
     async def _answer(
         self, request: SteeredRequest, identity: Identity, tenant: str
-    ) -> Answered | None:
-        """The answer a request goes on from, where it leaves the history before to the server."""
+    ) -> tuple[str, Answered | None]:
+        """The answer a request goes on from, where it leaves the history before to the server, and
+        whose it is."""
         named = request.goes_on_from
         if named is not None:
             return await self._index.answer(tenant, named)
         if request.in_conversation and identity.value is not None:
             return await self._index.newest_answer(tenant, identity.value)
-        return None
+        return "", None
 
     def _read(
         self,
@@ -309,6 +311,7 @@ def _compact(conversation: Conversation, incoming: Incoming) -> None:
         stands = conversation.stood()  # a summary, no final answer
     conversation.base = stands or conversation.base
     conversation.base_offset = offset
+    conversation.base_of = ""
     conversation.fold = None
     # The store keeps heads by the history they begin with, and this history has a new beginning.
     conversation.root = b""

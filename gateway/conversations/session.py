@@ -22,10 +22,11 @@ from gateway.steering.etrace.placement import Placed, place
 from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.etrace.target import Target
-from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
+from gateway.steering.fold import Carried, ConversationFold, RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Route, Routes, RoutingSettings, Serves, choose
+from gateway.steering.steps import Step
 from gateway.stores.records import PromptMessage
 
 Found = Mapping[Tier, Sequence[Match]]
@@ -45,6 +46,14 @@ class Lookup(Protocol):
     def gates(self) -> Gates: ...
 
     async def __call__(self, queries: Sequence[Query], tenant: str) -> Found: ...
+
+
+class Past(Protocol):
+    """Knows the steps of a run that are on record."""
+
+    async def __call__(
+        self, tenant: str, conversation_id: str, upto: Carried
+    ) -> Sequence[Step]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +115,17 @@ class DeadlinePassed(Exception):
 class Steering:
     """Decides about requests by one set of rules."""
 
-    def __init__(self, rules: SteeringRules, lookup: Lookup | None, *, deadline_s: float) -> None:
+    def __init__(
+        self,
+        rules: SteeringRules,
+        lookup: Lookup | None,
+        past: Past | None = None,
+        *,
+        deadline_s: float,
+    ) -> None:
         self.rules = rules
         self._lookup = lookup
+        self._past = past
         self._deadline_s = deadline_s
 
     async def __call__(
@@ -142,6 +159,8 @@ class Steering:
         started: float,
         now: float,
     ) -> Steered:
+        if conversation.fold is None and conversation.base is not None:
+            await self._go_on(conversation, conversation.base)
         steered = self._observe(recalled, conversation, request, mode, now)
         self._check(started)
         self._route(steered, request)
@@ -149,6 +168,12 @@ class Steering:
             await self._guide(steered, conversation, request)
             self._check(started)
         return steered
+
+    async def _go_on(self, conversation: Conversation, base: Carried) -> None:
+        """Take up a run whose steps this request does not bring, with what came before."""
+        if self._past is not None and conversation.base_of:
+            earlier = await self._past(conversation.tenant, conversation.base_of, base)
+            conversation.ready_fold(self.rules.policy, earlier)
 
     def _check(self, started: float) -> None:
         if time.perf_counter() - started > self._deadline_s:
@@ -271,7 +296,7 @@ class Steering:
             step=steered.step or None,
             state=steered.state,
             readings=latest.readings if latest else None,
-            recent=[outcome.step for outcome in run.outcomes],
+            recent=run.recent,
             model=steered.model,
         )
         gates = self._lookup.gates if self._lookup else Gates(e1=1.0, e2=1.0)

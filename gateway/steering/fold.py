@@ -56,10 +56,12 @@ class RunFold:
     """One run: scorer, state machine and monitors over its steps.
 
     `start` is the index of the run's first message. `keep` bounds how many of the newest outcomes
-    stay in `outcomes` (they hold the texts of their steps); None keeps all.
+    stay in `outcomes` (they hold the texts of their steps); None keeps all. `earlier`: the steps
+    behind `base`, oldest first, which monitors and scorer look back at and nobody scores again.
     """
 
     __slots__ = (
+        "_earlier",
         "_policy",
         "_scorer",
         "_suite",
@@ -78,9 +80,11 @@ class RunFold:
         start: int = 0,
         base: Carried | None = None,
         keep: int | None = None,
+        earlier: Sequence[Step] = (),
     ) -> None:
         base = base or Carried()
         self._policy = policy
+        self._earlier = deque(earlier, maxlen=keep)
         self.index = base.run
         self.start = start
         self.state = base.state
@@ -88,6 +92,14 @@ class RunFold:
         self.history: list[float] = list(base.history)
         self.outcomes: deque[StepOutcome] = deque(maxlen=keep)
         self.restart_windows()
+        for step in earlier:
+            self._scorer.push(step)
+            self._suite.push(step)
+
+    @property
+    def recent(self) -> list[Step]:
+        """The newest steps of the run, oldest first."""
+        return [*self._earlier, *(outcome.step for outcome in self.outcomes)]
 
     def restart_windows(self) -> None:
         """Forget what monitors and scorer remember of earlier steps; state and history stay."""
@@ -140,12 +152,13 @@ class ConversationFold:
 
     `offset` messages at the front are read (they tell how the agent writes its calls) but their
     steps are not scored: with `base` they stand for what a compaction left of the run. A base whose
-    run has ended makes the next run begin. `keep` as in `RunFold`.
+    run has ended makes the next run begin. `keep` and `earlier` as in `RunFold`.
     """
 
     __slots__ = (
         "_base",
         "_consumed",
+        "_earlier",
         "_given_out",
         "_keep",
         "_offset",
@@ -163,10 +176,12 @@ class ConversationFold:
         base: Carried | None = None,
         offset: int = 0,
         keep: int | None = None,
+        earlier: Sequence[Step] = (),
     ) -> None:
         if base is not None and base.state is FSMState.END:
-            base = Carried(run=base.run + 1)
+            base, earlier = Carried(run=base.run + 1), ()
         self._policy = policy
+        self._earlier = earlier
         self._base = base or Carried()
         self._offset = offset
         self._keep = keep
@@ -236,10 +251,10 @@ class ConversationFold:
         # The newest step: to be scored yet, or scored and given out but still open to answers.
         self._pending: Draft | None = None
         self._scored: Draft | None = None
-        self.runs = [self._run(self._base, self._offset)]
+        self.runs = [self._run(self._base, self._offset, self._earlier)]
 
-    def _run(self, base: Carried, start: int) -> RunFold:
-        return RunFold(self._policy, start=start, base=base, keep=self._keep)
+    def _run(self, base: Carried, start: int, earlier: Sequence[Step] = ()) -> RunFold:
+        return RunFold(self._policy, start=start, base=base, keep=self._keep, earlier=earlier)
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
         """The outcomes of all new steps; None when a step that was given out has changed."""

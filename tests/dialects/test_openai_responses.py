@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,19 @@ TASK = "Repair the parser."
 OUTPUT = "FAILED tests/test_parser.py::test_empty - AssertionError"
 
 
+_open: list[OpenAI] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _open:
+        _open.pop().close()
+
+
 def client_of(server: AppServer) -> OpenAI:
-    return OpenAI(api_key="sk-client", base_url=server.base_url, max_retries=0)
+    _open.append(OpenAI(api_key="sk-client", base_url=server.base_url, max_retries=0))
+    return _open[-1]
 
 
 def run_by_id(client: OpenAI, steps: int, **extra: Any) -> list[Any]:
@@ -141,26 +153,91 @@ def test_guidance_is_not_told_twice_to_a_server_that_keeps_it(
     assert len(told) == len(set(told))
 
 
+def go_on(client: OpenAI, answer: Any, output: str = OUTPUT) -> Any:
+    """The next call of a tool loop that leaves the history to the server."""
+    results: Any = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": output}
+        for item in answer.output
+        if item.type == "function_call"
+    ]
+    return client.responses.create(
+        model="gpt-5", input=results, previous_response_id=answer.id, tools=[TOOL]
+    )
+
+
+@pytest.mark.parametrize("suite", ["robust", "reference"])
+@pytest.mark.parametrize("stops", [{1}, {4, 6}])
 def test_a_restart_goes_on_from_a_response(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, suite: str, stops: set[int]
+) -> None:
+    """A gateway restarted on its database reads every later step as one that never stopped."""
+    upstream.default = looping_model(9)
+    settings = {**STEERING, "monitors": {"suite": suite}}
+    storage = {**settings, "storage": {"path": str(tmp_path / "kept.db")}}
+    steady, server = gateway_server(settings), gateway_server(storage)
+    with client_of(steady) as client:
+        answers = run_by_id(client, 8)
+    with client_of(server) as client:
+        answer = client.responses.create(model="gpt-5", input=TASK, tools=[TOOL])
+    for step in range(8):
+        if step in stops:
+            server.stop()
+            server = gateway_server(storage)
+        with client_of(server) as client:
+            answer = go_on(client, answer)
+    assert states(server) == states(steady)
+    assert len(states(server)) == len(answers) == 9
+
+
+def test_a_forgotten_transcript_is_read_back(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Of two conversations with room for one in memory, each keeps its readings."""
+    upstream.default = looping_model(9)
+    narrow = {"steering": {**STEERING["steering"], "max_transcripts_in_memory": 1}}
+    steady, server = gateway_server(STEERING), gateway_server(narrow)
+    with client_of(steady) as client:
+        run_by_id(client, 6)
+    with client_of(server) as client:
+        answers = [
+            client.responses.create(model="gpt-5", input=task, tools=[TOOL])
+            for task in (TASK, "Another.")
+        ]
+        for _ in range(6):
+            answers = [go_on(client, answer) for answer in answers]
+    alone = [row[:4] for row in states(steady)]
+    both = [row[:4] for row in states(server)]
+    assert both == alone * 2
+
+
+def test_a_fork_reads_what_it_shares(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    """A gateway restarted on its database knows the response, the run's state and its step."""
-    upstream.default = looping_model(9)
+    """A line that leaves another, and one that leaves that after a restart, have the readings of
+    one that went the same way alone."""
+    upstream.default = looping_model(20)
     storage = {**STEERING, "storage": {"path": str(tmp_path / "kept.db")}}
-    first = gateway_server(storage)
-    answers = run_by_id(client_of(first), 4)
-    before = states(first)
-    first.stop()
-    second = gateway_server(storage)
-    call = next(item for item in answers[-1].output if item.type == "function_call")
-    result: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": OUTPUT}]
-    raw = client_of(second).responses.with_raw_response.create(
-        model="gpt-5", input=result, previous_response_id=answers[-1].id, tools=[TOOL]
-    )
-    assert raw.headers["x-gateway-step"] == "5"
-    after = states(second)
-    assert after[:5] == before
-    assert after[5][2] == pytest.approx(before[-1][2], abs=0.5)
+    steady, server = gateway_server(STEERING), gateway_server(storage)
+    way = [OUTPUT, OUTPUT, "other", OUTPUT, OUTPUT, "another", OUTPUT, OUTPUT]
+    with client_of(steady) as client:
+        answer = client.responses.create(model="gpt-5", input=TASK, tools=[TOOL])
+        for output in way:
+            answer = go_on(client, answer, output)
+    with client_of(server) as client:
+        answers = run_by_id(client, 4)
+        answer = answers[2]
+        for output in [*way[2:5], OUTPUT]:
+            left, answer = answer, go_on(client, answer, output)
+    server.stop()
+    server = gateway_server(storage)
+    with client_of(server) as client:
+        for output in way[5:]:
+            left = go_on(client, left, output)
+    expected = {row[0]: row[1:4] for row in states(steady)}
+    found = states(server)
+    for step in range(3, 9):
+        assert expected[step] in [row[1:4] for row in found if row[0] == step]
+    assert {row[0] for row in found} == set(range(9))
 
 
 def test_a_fork_from_an_older_response(gateway_server: Start, upstream: ScriptedUpstream) -> None:
