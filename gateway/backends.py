@@ -24,13 +24,15 @@ class Stores:
     close: Callable[[], Awaitable[None]]
 
 
-async def open_stores(settings: StorageSettings) -> Stores:
+async def open_stores(settings: StorageSettings, *, vectors: bool = False) -> Stores:
     """The stores at `settings.path`; `:memory:` keeps nothing beyond the process.
+
+    `vectors`: patterns are going to be searched.
 
     Raises:
         StoreError: the file cannot be used.
     """
-    return _in_memory(settings) if settings.in_memory else await _in_sqlite(settings)
+    return _in_memory(settings) if settings.in_memory else await _in_sqlite(settings, vectors)
 
 
 def _in_memory(settings: StorageSettings) -> Stores:
@@ -45,7 +47,7 @@ def _in_memory(settings: StorageSettings) -> Stores:
     )
 
 
-async def _in_sqlite(settings: StorageSettings) -> Stores:
+async def _in_sqlite(settings: StorageSettings, vectors: bool) -> Stores:
     # SQLite's own library is loaded only by those who use it.
     from gateway.stores.sqlite.keys import SqliteKeyStore
     from gateway.stores.sqlite.opening import open_gateway_file
@@ -53,7 +55,7 @@ async def _in_sqlite(settings: StorageSettings) -> Stores:
     from gateway.stores.sqlite.runs import SqliteRunStore
     from gateway.stores.sqlite.states import SqliteStateStore
 
-    database = await open_gateway_file(settings)
+    database = await open_gateway_file(settings, vectors=vectors)
     return Stores(
         states=SqliteStateStore(database),
         runs=SqliteRunStore(database),

@@ -12,6 +12,9 @@ from gateway.observability.logging import get_logger
 from gateway.stores.base import StoreError
 from gateway.stores.keys import KeyRecord, KeyStore
 
+DEFAULT_TENANT = "default"
+"""Whose the requests are while no key is asked for."""
+
 KEY_PREFIX = "gw-"
 _SECRET_BYTES = 32  # too many to guess, so that one round of SHA-256 is enough to hide them
 _SHOWN_CHARACTERS = 9

@@ -188,7 +188,8 @@ class Runtime:
         Raises:
             StoreError: the store cannot be used.
         """
-        self._stores = stores = await open_stores(self.settings.storage)
+        searched = self.settings.etraces.enabled
+        self._stores = stores = await open_stores(self.settings.storage, vectors=searched)
         await self.keys.refresh(stores.keys)
         self._chores.append(spawn(self.keys.follow(stores.keys), name="watch gateway keys"))
         self._chores.append(spawn(self._retain(stores.runs), name="retention"))

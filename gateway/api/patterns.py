@@ -20,6 +20,7 @@ from gateway.api.schema import Schema, page_of
 from gateway.api.views import PATTERN, pattern_view
 from gateway.embedding.base import EmbeddingError
 from gateway.errors import BadRequest, Forbidden
+from gateway.keys import DEFAULT_TENANT
 from gateway.steering.etrace.codec import to_record
 from gateway.steering.etrace.pattern import Tier
 from gateway.stores.patterns import Added, PatternFilter
@@ -110,8 +111,11 @@ async def import_patterns(call: Call) -> Reply:
     if not call.body.strip():
         raise BadRequest("the body holds no pattern", param="body")
     try:
-        lines = call.body.decode("utf-8").splitlines()
-        report = await library(call.runtime).import_lines(lines, call.values["tenant"] or "")
+        report = await library(call.runtime).import_lines(
+            call.body.split(b"\n"),
+            call.values["tenant"] or DEFAULT_TENANT,
+            names_tenant=not call.values["tenant"],
+        )
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None
     tell(call.runtime, "imported", total=report.total)
@@ -203,7 +207,8 @@ OPERATIONS = (
         name="importPatterns",
         method="POST",
         path="/api/patterns.jsonl",
-        summary="Add the patterns of JSON lines; e1 patterns become those of `tenant`.",
+        summary="Add the patterns of JSON lines; e1 patterns become those of `tenant`, else of the "
+        "tenant their line names.",
         handler=import_patterns,
         params=(TENANT,),
         body=_TEXT_BODY,

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,15 +15,22 @@ from typing import Any
 from gateway.config import load_settings
 from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import ConfigError
+from gateway.keys import DEFAULT_TENANT
 from gateway.library import PatternLibrary
 from gateway.progress import progress_bar
+from gateway.steering.etrace.codec import read_line
+from gateway.steering.etrace.labels import failure_label
 from gateway.steering.etrace.pattern import Query, Tier
+from gateway.steering.etrace.settings import Gates
 from gateway.stores.base import StoreError
 from gateway.stores.patterns import PatternFilter, StoredPattern
 from gateway.stores.sqlite.opening import open_gateway_file
 from gateway.stores.sqlite.patterns import SQLitePatternStore
+from gateway.visible import visible
 
 _PAGE = 200
+_REASONS = 20
+"""Refused lines that are told one by one."""
 
 
 def add_parser(commands: Any) -> None:
@@ -42,7 +49,7 @@ def add_parser(commands: Any) -> None:
     search.add_argument("text", help="the situation in words")
     search.add_argument("--tier", choices=["e1", "e2"], default="e2")
     search.add_argument("--failure-type", metavar="TYPE")
-    search.add_argument("--limit", type=int, default=5)
+    search.add_argument("--limit", type=_count, default=5)
     delete = _verb(verbs, "delete", "remove a pattern", _delete)
     delete.add_argument("pattern_id")
     _verb(verbs, "reindex", "embed the patterns that have no vector of the embedder", _reindex)
@@ -51,7 +58,7 @@ def add_parser(commands: Any) -> None:
 def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
-    parser.add_argument("--tenant", default="", help="whose e1 patterns (default: none)")
+    parser.add_argument("--tenant", help=f"whose e1 patterns (default: {DEFAULT_TENANT})")
     parser.add_argument("--json", action="store_true", help="JSON on stdout")
     parser.set_defaults(run=lambda args: asyncio.run(_run(handler, args)))
     return parser
@@ -59,7 +66,7 @@ def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.Argumen
 
 async def _run(handler: Any, args: argparse.Namespace) -> int:
     try:
-        async with _library(args) as library:
+        async with _library(args, repair=handler is _reindex) as library:
             return int(await handler(library, args) or 0)
     except BrokenPipeError:
         raise
@@ -68,13 +75,13 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
 
 
 @asynccontextmanager
-async def _library(args: argparse.Namespace) -> AsyncIterator[PatternLibrary]:
+async def _library(args: argparse.Namespace, *, repair: bool) -> AsyncIterator[PatternLibrary]:
     settings = load_settings(args.config)
-    database = await open_gateway_file(settings.storage)
+    database = await open_gateway_file(settings.storage, vectors=True)
     try:
         embedder = await open_embedder(settings.embedding)
         store = SQLitePatternStore(database)
-        yield await PatternLibrary.open(store, embedder, settings.etraces)
+        yield await PatternLibrary.open(store, embedder, settings.etraces, repair=repair)
     finally:
         await database.close()
 
@@ -97,21 +104,36 @@ async def _export(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 
 async def _add(library: PatternLibrary, args: argparse.Namespace) -> None:
-    await _take_in(library, [args.pattern], args)
+    pattern = read_line(args.pattern, tenant=_tenant(args))
+    ((added, pattern_id),) = await library.add([pattern])
+    if args.json:
+        _print(json.dumps({"result": added.value, "pattern_id": pattern_id}))
+    else:
+        _print(f"{added.value}  {pattern_id}")
 
 
-async def _import(library: PatternLibrary, args: argparse.Namespace) -> None:
-    lines = args.file.read_text(encoding="utf-8").splitlines()
-    await _take_in(library, lines, args)
-
-
-async def _take_in(library: PatternLibrary, lines: Iterable[str], args: argparse.Namespace) -> None:
-    report = await library.import_lines(lines, args.tenant)
+async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
+    lines = args.file.read_bytes().split(b"\n")
+    with progress_bar(sys.stderr) as bar:
+        task = bar.add_task("importing", total=len(lines))
+        report = await library.import_lines(
+            lines,
+            _tenant(args),
+            lambda count: bar.update(task, completed=count),
+            names_tenant=args.tenant is None,
+            keep_going=True,
+        )
     counts = {outcome.value: number for outcome, number in report.counts.items()}
+    counts["refused"] = len(report.refused)
     if args.json:
         _print(json.dumps(counts))
     else:
         _print(", ".join(f"{number} {name}" for name, number in counts.items()))
+    for reason in report.refused[:_REASONS]:
+        sys.stderr.write(f"{args.file}: {visible(reason)}\n")
+    if more := len(report.refused[_REASONS:]):
+        sys.stderr.write(f"{args.file}: and {more} more lines\n")
+    return 1 if report.refused else 0
 
 
 async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
@@ -119,22 +141,30 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
         tier=Tier(args.tier),
         text=args.text,
         top_k=args.limit,
-        failure_type=args.failure_type,
+        failure_type=failure_label(args.failure_type),
     )
-    gate = library.gates.e1 if args.tier == "e1" else library.gates.e2
-    for match in (await library.look_up(query, args.tenant))[: args.limit]:
+    gate = _gate(library.gates, query)
+    matches = (await library.look_up(query, _tenant(args)))[: args.limit]
+    for match in matches:
         found = {"similarity": round(match.similarity, 4), "pattern_id": match.pattern.pattern_id}
         if args.json:
             _print(json.dumps({**found, "fields": match.pattern.fields}))
         else:
-            mark = "*" if match.similarity >= gate else " "
+            own = match.pattern.gate_threshold
+            mark = "*" if match.similarity >= (gate if own is None else own) else " "
             _print(f"{match.similarity:6.3f}{mark} {match.pattern.pattern_id}")
     if not args.json:
-        _print(f"  * would be injected (gate {gate:g})")
+        _print(f"  * similar enough for a run at risk (gate {gate:g})" if matches else "none found")
+
+
+def _gate(gates: Gates, query: Query) -> float:
+    if query.tier is Tier.E1:
+        return gates.e1
+    return gates.e2 if query.failure_type or gates.e2_untyped is None else gates.e2_untyped
 
 
 async def _delete(library: PatternLibrary, args: argparse.Namespace) -> int:
-    if await library.store.delete(args.tenant, args.pattern_id):
+    if await library.store.delete(_tenant(args), args.pattern_id):
         _print(json.dumps({"deleted": args.pattern_id}) if args.json else "deleted")
         return 0
     raise ConfigError(f"no pattern {args.pattern_id!r}")
@@ -149,10 +179,20 @@ async def _reindex(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 def _filter(args: argparse.Namespace) -> PatternFilter:
     return PatternFilter(
-        tenant=args.tenant,
+        tenant=_tenant(args),
         tier=Tier(args.tier) if args.tier else None,
-        failure_type=args.failure_type,
+        failure_type=failure_label(args.failure_type),
     )
+
+
+def _tenant(args: argparse.Namespace) -> str:
+    return args.tenant or DEFAULT_TENANT
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
 
 
 def _plain(stored: StoredPattern) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from gateway.config import AuthSettings
 from gateway.errors import Unauthorized
-from gateway.keys import KeyRing, key_digest
+from gateway.keys import DEFAULT_TENANT, KeyRing, key_digest
 from gateway.upstream.base import RawHeaders, header
 
-DEFAULT_TENANT = "default"
 LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
 
 

@@ -15,7 +15,7 @@ from gateway.library.starter import starter_patterns
 from gateway.steering.etrace.codec import read_lines, to_line
 from gateway.steering.etrace.pattern import Match, Pattern, Query, Tier, embedding_text
 from gateway.steering.etrace.settings import EtraceSettings, Gates
-from gateway.stores.base import StoreError
+from gateway.stores.base import StoreCorrupt, StoreError
 from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
 
 T = TypeVar("T")
@@ -35,13 +35,14 @@ _MODELS_KEPT = 256
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """How many patterns an import added, replaced, and found unchanged."""
+    """How many patterns an import added, replaced, and found unchanged; which lines it refused."""
 
     counts: dict[Added, int] = field(default_factory=lambda: dict.fromkeys(Added, 0))
+    refused: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> int:
-        """All patterns that were read."""
+        """All patterns that were stored."""
         return sum(self.counts.values())
 
 
@@ -70,14 +71,21 @@ class PatternLibrary:
         *,
         failed: Failed | None = None,
         starter: bool = True,
+        repair: bool = False,
     ) -> PatternLibrary:
         """The library over an open store; an empty one gets the starter patterns.
 
-        Patterns without a vector of this embedder are not found until `reindex` has run.
+        Patterns without a vector of this embedder are not found until `reindex` has run. With
+        `repair` a damaged search index is made anew instead of raising StoreCorrupt.
         Raises: StoreError, EmbeddingError.
         """
         library = cls(store, embedder, settings, failed)
-        await store.open_space(embedder.embedder_id, embedder.dimensions)
+        try:
+            await store.open_space(embedder.embedder_id, embedder.dimensions)
+        except StoreCorrupt:
+            if not repair:
+                raise
+            await store.rebuild()
         if starter and not await store.count():
             await library.add(starter_patterns())
         return library
@@ -153,15 +161,26 @@ class PatternLibrary:
         await self.store.edit(pattern, vector)
 
     async def import_lines(
-        self, lines: Iterable[str], tenant: str, progress: Progress | None = None
+        self,
+        lines: Iterable[str | bytes],
+        tenant: str,
+        progress: Progress | None = None,
+        *,
+        names_tenant: bool = False,
+        keep_going: bool = False,
     ) -> ImportReport:
         """Store the patterns of a JSONL file; e1 patterns become the tenant's.
 
-        Raises: ValueError (`line N: ...`) for a line that is no pattern. What stood in the file up
-        to 256 patterns before it is stored then: mending the file and importing it again is safe.
+        With `names_tenant`, they become the tenant's that their line names, if any. A line that is
+        no pattern refuses the file, or, to `keep_going`, is reported while all others are stored.
+        Importing a file again is safe.
+        Raises: ValueError (`line N: ...`), before anything is stored.
         """
         report = ImportReport()
-        for batch in _batches(read_lines(lines, tenant=tenant)):
+        refused = report.refused.append if keep_going else None
+        read = read_lines(lines, tenant=tenant, names_tenant=names_tenant, refused=refused)
+        patterns = await asyncio.to_thread(list, read)
+        for batch in _batches(iter(patterns)):
             for outcome, _ in await self.add(batch):
                 report.counts[outcome] += 1
             if progress is not None:

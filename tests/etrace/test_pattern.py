@@ -179,7 +179,7 @@ def test_a_file_cannot_name_its_tenant() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: Expecting"),
+        ("{", "line 2: not JSON: Expecting"),
         ("[]", "line 2: a pattern is a JSON object"),
         ('{"tier": "e9", "unlock": "u"}', "line 2: tier: 'e9'"),
         ('{"tier": 3}', "line 2: tier: int is not text"),

@@ -129,12 +129,49 @@ async def test_a_file_is_imported_and_counted() -> None:
     assert [stored.pattern.tenant for stored in page.patterns] == ["acme"]
 
 
-async def test_a_bad_line_stops_an_import_with_its_number() -> None:
-    """The lines before it in its batch are not stored."""
+async def test_a_bad_line_refuses_a_file_before_anything_is_stored() -> None:
+    """Its number is told, however many good lines stand before it."""
     library = await a_library()
-    with pytest.raises(ValueError, match="line 2: tier"):
-        await library.import_lines([to_line(STARTER[0]), '{"tier": "e7"}'], "")
+    many = [Pattern(tier=Tier.E3, fields={"instruction": f"rule {n}"}) for n in range(600)]
+    with pytest.raises(ValueError, match="line 601: tier"):
+        await library.import_lines([*map(to_line, many), '{"tier": "e7"}'], "")
     assert await library.store.count() == 0
+
+
+async def test_an_import_that_keeps_going_loses_bad_lines_only() -> None:
+    """Each is told by its number; line ends and marks of any system's editor do no harm."""
+    library = await a_library()
+    lines = [b"\xef\xbb\xbf" + to_line(STARTER[0]).encode() + b"\r", b"{", b"\xff\xfe\xff", b"\r"]
+    lines += [to_line(pattern).encode() for pattern in STARTER[1:]]
+    report = await library.import_lines(lines, "", keep_going=True)
+    assert [reason.partition(":")[0] for reason in report.refused] == ["line 2", "line 3"]
+    assert await library.store.count() == report.total == len(STARTER)
+
+
+async def test_instances_come_back_to_the_tenants_they_were_exported_from() -> None:
+    """Where the importer lets the lines name their tenant; else they are the importer's."""
+    library = await a_library()
+    await library.add([an_e1("mine", "a"), an_e1("theirs", "b")])
+    lines = [line async for line in library.export_lines(PatternFilter())]
+    other = await a_library()
+    await other.import_lines(lines, "default", names_tenant=True)
+    page = await other.store.list_patterns(PatternFilter())
+    assert [stored.pattern.tenant for stored in page.patterns] == ["a", "b"]
+    taken = await a_library()
+    await taken.import_lines(lines, "c")
+    page = await taken.store.list_patterns(PatternFilter())
+    assert [stored.pattern.tenant for stored in page.patterns] == ["c", "c"]
+
+
+async def test_a_text_with_any_line_end_survives_a_file() -> None:
+    """Lines are split at line feeds only."""
+    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"
+    library, other = await a_library(), await a_library()
+    await library.add([Pattern(tier=Tier.E3, fields={"instruction": text})])
+    (line,) = [line async for line in library.export_lines(PatternFilter())]
+    await other.import_lines(f"{line}\n".encode().split(b"\n"), "")
+    (stored,) = (await other.store.list_patterns(PatternFilter())).patterns
+    assert stored.pattern.fields["instruction"] == text
 
 
 async def test_an_export_can_be_imported_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -181,3 +182,17 @@ async def test_memory_holds_to_store_content(
     assert answer.status_code == 200
     assert [place for place, secret in SECRETS.items() if secret in answer.text] == []
     assert "omitted" in answer.text
+
+
+async def test_without_the_vector_extension_a_gateway_without_patterns_serves(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the complaint about the missing extension promises."""
+    monkeypatch.setitem(sys.modules, "sqlite_vec", None)
+    upstream.default = worker(3)
+    server = gateway_server({"etraces": {"enabled": False}})
+    answer = await Agent(http, server.base_url).turn()
+    assert answer.gateway("step") == "0"

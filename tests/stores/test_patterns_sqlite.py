@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 from pathlib import Path
 
 import apsw
@@ -13,6 +15,7 @@ from gateway.stores.base import StoreCorrupt, StoreError, StoreFull, StoreUnavai
 from gateway.stores.patterns import PatternFilter, SpaceMismatch
 from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.pattern_index import VectorSpace
 from gateway.stores.sqlite.pattern_schema import PATTERN_MIGRATIONS, load_vector_extension
 from gateway.stores.sqlite.patterns import SQLitePatternStore
 from gateway.stores.sqlite.schema import CORE_MIGRATIONS
@@ -189,4 +192,43 @@ async def test_before_a_space_is_open_nothing_is_searched(tmp_path: Path) -> Non
     database = await open_database(tmp_path / "g.db")
     with pytest.raises(SpaceMismatch, match="no vector space"):
         await found(SQLitePatternStore(database))
+    await database.close()
+
+
+async def test_an_index_made_anew_by_another_process_is_used_at_once(tmp_path: Path) -> None:
+    """A gateway that runs meanwhile finds, adds and deletes as before."""
+    path = tmp_path / "g.db"
+    await filled(path)
+    running, mending = await open_database(path), await open_database(path)
+    store, mender = SQLitePatternStore(running), SQLitePatternStore(mending)
+    await store.open_space("test", SIZE)
+    await mender.open_space("test", SIZE)
+    await mender.rebuild()
+    await mender.rebuild()
+    assert await found(store, vector=drawn(1), limit=1) == ["t1"]
+    ((_, pattern_id),) = await store.add([(pattern("new"), vector(1))])
+    assert await found(mender, limit=1) == ["new"]
+    assert await store.delete("", pattern_id)
+    assert await found(mender, limit=1) != ["new"]
+    await running.close()
+    await mending.close()
+
+
+async def test_searches_leave_a_reader_to_other_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many run and however long they take, the rest of the gateway reads on."""
+    database = await open_database(tmp_path / "g.db")
+    store = SQLitePatternStore(database)
+    await store.open_space("test", SIZE)
+    may_end = threading.Event()
+    monkeypatch.setattr(VectorSpace, "search", lambda *_, **__: may_end.wait(60) and [])
+    searches = [asyncio.ensure_future(found(store)) for _ in range(4)]
+    try:
+        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            assert await store.count() == 0
+    finally:
+        may_end.set()
+    assert await asyncio.gather(*searches) == [[]] * 4
     await database.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gateway.steering.etrace.labels import failure_label
@@ -29,9 +29,10 @@ STRUCTURAL = frozenset(
 
 
 def to_record(pattern: Pattern) -> dict[str, Any]:
-    """The pattern as a JSON object; what is empty is left out, the tenant always."""
+    """The pattern as a JSON object; what is empty is left out."""
     record: dict[str, Any] = {"pattern_id": pattern.pattern_id, "tier": pattern.tier.value}
     optional = {
+        "tenant": pattern.tenant or None,
         "failure_type": pattern.failure_type,
         "model_family": pattern.model_family or None,
         "gate_threshold": pattern.gate_threshold,
@@ -41,11 +42,13 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
     return record | {"fields": dict(pattern.fields)}
 
 
-def from_record(record: Mapping[str, Any], *, tenant: str = "") -> Pattern:
+def from_record(
+    record: Mapping[str, Any], *, tenant: str = "", names_tenant: bool = False
+) -> Pattern:
     """A pattern from a JSON object, its payload under `fields` or flat beside `tier`.
 
     `tenant` owns the pattern when it is of tier e1; a tenant named in the record is ignored, so
-    that a file can not put patterns into another tenant's store.
+    that a file can not put patterns into another tenant's store, unless `names_tenant` lets it.
     Raises: ValueError, with the key in front, for what is missing, of a wrong type or too long.
     """
     if not isinstance(record, Mapping):
@@ -55,12 +58,13 @@ def from_record(record: Mapping[str, Any], *, tenant: str = "") -> Pattern:
     fields = record.get("fields", flat)
     if not isinstance(fields, Mapping):
         raise ValueError("fields: not a JSON object")
+    owner = (_string(record, "tenant") if names_tenant else "") or tenant
     found = {**fields, **{key: record[key] for key in _LIMITS if record.get(key) is not None}}
     return Pattern(
         tier=tier,
         fields={key: value for key, value in fields.items() if key not in STRUCTURAL},
         pattern_id=_string(record, "pattern_id") or _string(record, "id"),
-        tenant=tenant if tier is Tier.E1 else "",
+        tenant=owner if tier is Tier.E1 else "",
         failure_type=failure_label(_string(found, "failure_type")),
         model_family=_string(found, "model_family"),
         gate_threshold=_number(found, "gate_threshold"),
@@ -76,20 +80,41 @@ def to_line(pattern: Pattern) -> str:
     return json.dumps(to_record(pattern), ensure_ascii=False, separators=(", ", ": "))
 
 
-def read_lines(lines: Iterable[str], *, tenant: str = "") -> Iterator[Pattern]:
+def read_line(line: str | bytes, *, tenant: str = "", names_tenant: bool = False) -> Pattern:
+    """The pattern of one line of JSON, as `from_record`. Raises: ValueError."""
+    try:
+        return from_record(json.loads(line), tenant=tenant, names_tenant=names_tenant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg}, column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_lines(
+    lines: Iterable[str | bytes],
+    *,
+    tenant: str = "",
+    names_tenant: bool = False,
+    refused: Callable[[str], None] | None = None,
+) -> Iterator[Pattern]:
     """The patterns of a JSONL file, in order; blank lines are skipped.
 
-    Raises: ValueError that starts with `line N:` at the first line that is no pattern.
+    Lines end with a line feed and nothing else: texts may hold other characters that Python's
+    `splitlines` splits at. With `refused`, a line that is no pattern is told (`line N: ...`) and
+    passed over. The other arguments are those of `from_record`.
+    Raises: ValueError, worded as what `refused` is told, when there is no `refused`.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            yield from_record(json.loads(line), tenant=tenant)
-        except RecursionError:
-            raise ValueError(f"line {number}: nested too deeply") from None
+            pattern = read_line(line, tenant=tenant, names_tenant=names_tenant)
         except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from None
+            if refused is None:
+                raise ValueError(f"line {number}: {error}") from None
+            refused(f"line {number}: {error}")
+        else:
+            yield pattern
 
 
 def _tier(name: str) -> Tier:

@@ -89,6 +89,11 @@ class Database:
         return self._settings.store_content
 
     @property
+    def reader_threads(self) -> int:
+        """How many reads run at once."""
+        return len(self._readers)
+
+    @property
     def waiting_writes(self) -> int:
         """Writes accepted and not yet committed."""
         return self._writes.waiting

@@ -12,13 +12,15 @@ ALL_MIGRATIONS = (*MIGRATIONS, *PATTERN_MIGRATIONS, *KEY_MIGRATIONS)
 """What a file may need; one opened with less is refused as written by a newer version."""
 
 
-async def open_gateway_file(settings: StorageSettings) -> Database:
-    """The file at `settings.path`, made or migrated as needed, its connections knowing vectors.
+async def open_gateway_file(settings: StorageSettings, *, vectors: bool = False) -> Database:
+    """The file at `settings.path`, made or migrated as needed.
+
+    With `vectors` its connections can search patterns, for which they need an extension of SQLite.
 
     Raises: StoreError, ValueError; as Database.open.
     """
     return await Database.open(
         settings,
         migrations=ALL_MIGRATIONS,
-        hooks=(*CONNECTION_HOOKS, load_vector_extension),
+        hooks=(*CONNECTION_HOOKS, load_vector_extension) if vectors else CONNECTION_HOOKS,
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 import apsw
 
+from gateway.stores.base import StoreCorrupt
 from gateway.stores.patterns import Vector
 
 CANDIDATES = 48
@@ -55,6 +56,15 @@ class VectorSpace:
         # The index packs eight bits into a byte.
         self._padding = -dimensions % 8
 
+    def current(self, connection: apsw.Connection) -> VectorSpace:
+        """The space as it is now: another process may have made its index anew meanwhile."""
+        row: Any = connection.execute(
+            "SELECT generation FROM pattern_spaces WHERE number = ?", (self.number,)
+        ).fetchone()
+        if row is None or row[0] == self.generation:
+            return self
+        return VectorSpace(self.number, self.dimensions, row[0])
+
     def create(self, connection: apsw.Connection) -> None:
         """Make the tables of the space, if they are not there."""
         bits = 3 * (self.dimensions + self._padding)
@@ -69,14 +79,15 @@ class VectorSpace:
 
     def rebuilt(self, connection: apsw.Connection) -> VectorSpace:
         """The space with an index made anew from its vectors; vectors of a wrong size are lost."""
+        old = self.current(connection)
+        space = VectorSpace(self.number, self.dimensions, old.generation + 1)
         connection.execute(
-            "UPDATE pattern_spaces SET generation = generation + 1 WHERE number = ?",
-            (self.number,),
+            "UPDATE pattern_spaces SET generation = ? WHERE number = ?",
+            (space.generation, self.number),
         )
         # What cannot be dropped stays behind, unused.
         with contextlib.suppress(apsw.Error), connection:
-            connection.execute(f"DROP TABLE IF EXISTS {self.index}")
-        space = VectorSpace(self.number, self.dimensions, self.generation + 1)
+            connection.execute(f"DROP TABLE IF EXISTS {old.index}")
         space.create(connection)
         connection.execute(
             f"DELETE FROM {self.vectors} WHERE length(vector) <> ? "
@@ -90,7 +101,14 @@ class VectorSpace:
         return space
 
     def check(self, connection: apsw.Connection) -> None:
-        """Search once, so that a damaged index is noticed. Raises: apsw.Error."""
+        """Notice a damaged index, or one that lacks vectors. Raises: apsw.Error, StoreCorrupt."""
+        # In one statement: another process may be adding patterns.
+        row: Any = connection.execute(
+            f"SELECT (SELECT count(*) FROM {self.index}), (SELECT count(*) FROM {self.vectors})"
+        ).fetchone()
+        indexed, there = row
+        if indexed != there:
+            raise StoreCorrupt(f"it has {indexed} entries for {there} vectors")
         probe = array("f", [1.0] * self.dimensions)
         self.search(connection, probe, scope=("", "e2"), failure_type=None, families=None, limit=1)
 

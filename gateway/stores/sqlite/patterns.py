@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +37,10 @@ class SQLitePatternStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._space: VectorSpace | None = None
+        # A search is processor time and nothing else. As many of them as there are cores would keep
+        # the event loop from its own, as many as readers every other query from the database.
+        spare = min(database.reader_threads, os.cpu_count() or 1) - 1
+        self._searching = asyncio.Semaphore(max(1, spare))
 
     async def open_space(self, embedder_id: str, dimensions: int) -> int:
         """As the protocol says.
@@ -66,7 +72,8 @@ class SQLitePatternStore:
         space = self._checked(*(vector for _, vector in entries))
 
         def work(connection: apsw.Connection) -> list[tuple[Added, str]]:
-            return [rows.add(connection, space, with_id(each), vector) for each, vector in entries]
+            now = space.current(connection)
+            return [rows.add(connection, now, with_id(each), vector) for each, vector in entries]
 
         return await self._database.write(work)
 
@@ -83,7 +90,7 @@ class SQLitePatternStore:
             same = rows.same_content(connection, pattern)
             if same is not None and same[0] != known[0]:
                 raise PatternConflict(f"pattern {same[1]!r} has the same content")
-            rows.replace(connection, space, known[0], pattern, vector)
+            rows.replace(connection, space.current(connection), known[0], pattern, vector)
 
         await self._database.write(work)
 
@@ -104,7 +111,7 @@ class SQLitePatternStore:
             pk = rows.find(connection, tenant, pattern_id)
             if pk is None:
                 return False
-            space.remove(connection, pk)
+            space.current(connection).remove(connection, pk)
             connection.execute("DELETE FROM patterns WHERE pk = ?", (pk,))
             return True
 
@@ -129,7 +136,7 @@ class SQLitePatternStore:
             return []  # a text without a known word is near to nothing
 
         def work(connection: apsw.Connection) -> list[Match]:
-            nearest = space.search(
+            nearest = space.current(connection).search(
                 connection,
                 search.vector,
                 scope=(search.scope, search.tier.value),
@@ -145,7 +152,8 @@ class SQLitePatternStore:
                 for row in connection.execute(statement, (pk,))
             ]
 
-        return await self._database.read(work)
+        async with self._searching:
+            return await self._database.read(work)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[Match]:
         def work(connection: apsw.Connection) -> list[Match]:
@@ -189,6 +197,7 @@ class SQLitePatternStore:
         space = self._checked(*(vector for _, vector in entries))
 
         def work(connection: apsw.Connection) -> None:
+            now = space.current(connection)
             for pattern, vector in entries:
                 # Edited or removed while its vector was made: the vector is not its own any more.
                 row: Any = connection.execute(
@@ -196,7 +205,7 @@ class SQLitePatternStore:
                     (pattern.tenant, pattern.pattern_id, content_id(pattern)),
                 ).fetchone()
                 if row is not None:
-                    space.put(connection, row[0], vector)
+                    now.put(connection, row[0], vector)
 
         await self._database.write(work)
 
