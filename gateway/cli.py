@@ -68,15 +68,17 @@ def _add_check_config(commands: Any) -> None:
 def _serve(args: argparse.Namespace) -> int:
     from gateway.server import serve
 
+    path = _config_file(args.config)
+
     def load() -> Settings:
         env = dict(os.environ)
         if args.host is not None:
             env["GATEWAY_SERVER__HOST"] = args.host
         if args.port is not None:
             env["GATEWAY_SERVER__PORT"] = str(args.port)
-        return load_settings(args.config, env)
+        return load_settings(path, env)
 
-    return 0 if serve(load(), load, _config_file(args.config)) else 1
+    return 0 if serve(load(), load, path) else 1
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -102,15 +104,17 @@ def _check_config(args: argparse.Namespace) -> int:
     else:
         for key in ignored:
             _print(f"note: {key} belongs to the LiteLLM proxy and has no meaning here")
-        _print(f"{path or 'defaults'}: {problem or 'ok'}")
+        named = problem is not None and path is not None and problem.startswith(str(path))
+        _print(str(problem) if named else f"{path or 'defaults'}: {problem or 'ok'}")
     return 2 if problem else 0
 
 
 def _config_file(given: Path | None) -> Path | None:
     if given is not None:
         return given
-    chosen = Path(os.environ.get("GATEWAY_CONFIG") or DEFAULT_FILE)
-    return chosen if chosen.exists() else None
+    if chosen := os.environ.get("GATEWAY_CONFIG"):
+        return Path(chosen)
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
 
 
 def _print(text: str) -> None:

@@ -22,7 +22,9 @@ FOREIGN_SECTIONS = (
     "general_settings",
     "environment_variables",
 )
-_USED_KEYS = frozenset({*_ROUTER_KEYS, *_TIMEOUT_KEYS, "default_fallbacks", "master_key"})
+_USED_KEYS = frozenset(
+    {*_ROUTER_KEYS, *_TIMEOUT_KEYS, "default_fallbacks", "master_key", "model_group_alias"}
+)
 
 
 def translate(raw: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
             continue
         _move(_with_default_fallbacks(values), _ROUTER_KEYS, out, "router")
         _move(values, _TIMEOUT_KEYS, out, "timeouts")
+        _add_aliases(values.get("model_group_alias"), out)
     general = raw.get("general_settings")
     if isinstance(general, dict) and general.get("master_key"):
         auth = out.setdefault("auth", {})
@@ -69,6 +72,22 @@ def _with_default_fallbacks(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(default, list):
         return values
     return {**values, "fallbacks": [*(values.get("fallbacks") or []), {"*": default}]}
+
+
+def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
+    """The deployments of each name again, under the names that stand for it."""
+    listed = out.get("model_list")
+    if not isinstance(aliases, dict) or not isinstance(listed, list):
+        return
+    known = {d.get("model_name") for d in listed if isinstance(d, dict)}
+    out["model_list"] = listed + [
+        {**deployment, "model_name": alias}
+        for alias, of in aliases.items()
+        if alias not in known
+        for deployment in listed
+        if isinstance(deployment, dict)
+        and deployment.get("model_name") == (of.get("model") if isinstance(of, dict) else of)
+    ]
 
 
 def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], section: str) -> None:

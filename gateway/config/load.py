@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,10 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
         upstream = merged.setdefault("default_upstream", {})
         if isinstance(upstream, dict):
             upstream.setdefault("api_base", base)
-    return build(Settings, resolve(merged, env))
+    try:
+        return build(Settings, resolve(merged, env))
+    except ConfigError as exc:
+        raise _naming_the_variable(exc, env) from exc
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -62,9 +65,10 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
+        reason = exc.strerror if isinstance(exc, OSError) else f"not UTF-8 text: {exc.reason}"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from exc
     try:
-        raw = yaml.safe_load(text)
+        raw = _load_yaml(text)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -76,6 +80,37 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected a mapping at the top, got {type(raw).__name__}")
     return raw
+
+
+def _load_yaml(text: str) -> Any:
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _refuse_repeated_keys(node, "", set())
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _refuse_repeated_keys(node: yaml.Node, path: str, seen: set[int]) -> None:
+    """YAML itself would silently take the last of them."""
+    if id(node) in seen:
+        return  # an alias
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for i, item in enumerate(node.value):
+            _refuse_repeated_keys(item, f"{path}[{i}]", seen)
+    if isinstance(node, yaml.MappingNode):
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            where = join(path, str(key.value))
+            if where in first:
+                problem = f"{where} is set twice, first in line {first[where]}"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            first[where] = key.start_mark.line + 1
+            _refuse_repeated_keys(value, where, seen)
 
 
 def resolve(value: Any, env: Mapping[str, str], path: str = "", secret: bool = False) -> Any:
@@ -111,14 +146,27 @@ def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -
     return found
 
 
+def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """(variable, keys) of those that are settings; names with one part are not."""
+    for name in env:
+        if name.startswith(ENV_PREFIX) and ENV_SEPARATOR in name:
+            yield name, name.removeprefix(ENV_PREFIX).lower().split(ENV_SEPARATOR)
+
+
+def _naming_the_variable(error: ConfigError, env: Mapping[str, str]) -> ConfigError:
+    """`error`, telling which variable set what it complains of, when one did."""
+    path = str(error).partition(":")[0]
+    for name, keys in _key_paths(env):
+        if path in (keys[0], ".".join(keys)):
+            return ConfigError(f"{error} (set by {name})")
+    return error
+
+
 def _overlay_environment(merged: dict[str, Any], env: Mapping[str, str]) -> None:
-    """`GATEWAY_SERVER__PORT=9000` sets `server.port`; names with one part are not settings."""
-    for name, value in env.items():
-        if not name.startswith(ENV_PREFIX) or ENV_SEPARATOR not in name:
-            continue
-        keys = name.removeprefix(ENV_PREFIX).lower().split(ENV_SEPARATOR)
+    """`GATEWAY_SERVER__PORT=9000` sets `server.port`."""
+    for name, keys in _key_paths(env):
         node = merged
         for key in keys[:-1]:
             child = node.get(key)
             node[key] = node = dict(child) if isinstance(child, dict) else {}
-        node[keys[-1]] = value
+        node[keys[-1]] = env[name]

@@ -108,3 +108,16 @@ def test_empty_sections_of_theirs() -> None:
     raw = {"router_settings": None, "litellm_settings": None, "general_settings": []}
     assert settings_from_dict(raw) == settings_from_dict({})
     assert ignored_keys(raw) == []
+
+
+def test_aliases_of_model_groups() -> None:
+    """A name that stands for another has its deployments; one that is configured is no alias."""
+    raw = yaml.safe_load(PROXY_FILE)
+    aliases = {"gpt-4": "gpt-4o", "old": {"model": "claude", "hidden": True}, "local": "claude"}
+    raw["router_settings"]["model_group_alias"] = aliases
+    named = settings_from_dict(raw, ENV).model_list
+    models = {n: [d.litellm_params["model"] for d in named if d.model_name == n] for n in aliases}
+    assert models["gpt-4"] == ["azure/gpt-4o-eu", "gpt-4o"]
+    assert models["old"] == ["anthropic/claude-sonnet-4-5"]
+    assert models["local"] == ["hosted_vllm/llama"]
+    assert "router_settings.model_group_alias" not in ignored_keys(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,37 @@ def test_a_file_that_cannot_be_read(name: str) -> None:
     Path("latin.yaml").write_bytes(b"a: \xe9")
     with pytest.raises(ConfigError, match=r"latin\.yaml: cannot be read"):
         read_file("latin.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("server: {}\nlogging: {}\nserver: {}", "line 3, column 1: server is set twice"),
+        ("server:\n  port: 1\n  port: 2", "line 3, column 3: server.port is set twice"),
+        ("model_list: [{model_name: a, model_name: b}]", "model_list[0].model_name is set twice"),
+    ],
+)
+def test_a_key_that_is_set_twice(text: str, says: str) -> None:
+    """YAML would take the last one without a word."""
+    Path(DEFAULT_FILE).write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_settings(env={})
+
+
+def test_anchors_are_no_repetition() -> None:
+    """What is written once and used twice is allowed, and so is what is merged in."""
+    entry = "&a {model_name: a, litellm_params: {model: openai/x}}"
+    Path(DEFAULT_FILE).write_text(f"model_list: [{entry}, *a, {{<<: *a, model_name: b}}]")
+    assert [d.model_name for d in load_settings(env={}).model_list] == ["a", "a", "b"]
+
+
+def test_a_wrong_variable_is_named() -> None:
+    """A complaint about a key that is nowhere in the file tells where it comes from."""
+    with pytest.raises(ConfigError, match=r"server\.prt: .* \(set by GATEWAY_SERVER__PRT\)"):
+        load_settings(env={"GATEWAY_SERVER__PRT": "1"})
+    Path(DEFAULT_FILE).write_text("server: {port: x}")
+    with pytest.raises(ConfigError, match=r"got str 'x'$"):
+        load_settings(env={"GATEWAY_SERVER__HOST": "::"})
 
 
 def test_words_that_yaml_takes_for_booleans() -> None:
