@@ -125,9 +125,13 @@ class Overloaded(GatewayError):
 
 
 class ShuttingDown(GatewayError):
-    """The time for running requests to end is over; `retry-after` is in the headers."""
+    """No new request is let in, or the time for running ones to end is over."""
 
     status, type, code, label = 503, "server_error", "shutting_down", "shutdown"
+
+    def __init__(self) -> None:
+        headers = (("retry-after", "1"), ("connection", "close"))
+        super().__init__("the gateway is shutting down", headers=headers)
 
 
 class UpstreamFailure(GatewayError):

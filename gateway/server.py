@@ -9,6 +9,8 @@ import ipaddress
 import os
 import signal
 import socket
+import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import cast
@@ -17,15 +19,17 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from gateway.app import build_app
-from gateway.config import Settings
+from gateway.config import Settings, ignored_keys, read_file
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
-from gateway.observability.logging import configure_logging
+from gateway.observability.logging import configure_logging, get_logger
 from gateway.tasks import spawn
 from gateway.upstream.deployments import DeploymentTable
 
 _WATCH_PERIOD_S = 1.0
+_DRAIN_POLL_S = 0.05
+_CLOSE_S = 1.0  # for connections without a request to be closed
 _ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound to
 
 
@@ -41,10 +45,14 @@ def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | 
     """
     configure_logging(settings.logging)
     check(settings)
+    if ignored := ignored_keys(read_file(config_path)) if config_path else []:
+        get_logger("gateway").warning("keys of the LiteLLM proxy without a meaning", keys=ignored)
     app = build_app(settings)
     server = GatewayServer(uvicorn_config(app, settings), app)
     server.reload_from(load, config_path)
     sock = _bind(settings.server.host, settings.server.port)
+    # uvicorn raises the signal again when it has drained: an end as asked for has status 0.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.suppress(SystemExit):  # uvicorn's way of saying that the start failed
         server.run(sockets=[sock])
     return server.started
@@ -84,7 +92,11 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn with a drain that `/readyz` tells of, and reload on SIGHUP or file change."""
+    """uvicorn with a drain that `/readyz` tells of, and reload on SIGHUP or file change.
+
+    While it drains it still listens: probes are answered, and new requests are told with 503 to go
+    elsewhere, which balancers and clients understand better than a refused connection.
+    """
 
     def __init__(self, config: uvicorn.Config, app: Edge) -> None:
         super().__init__(config)
@@ -98,7 +110,7 @@ class GatewayServer(uvicorn.Server):
         self._load, self._watched, self._loaded = load, path, _stamp(path)
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """First signal: drain. uvicorn stops accepting and waits for what is running."""
+        """First signal: drain. Let no new request in and wait for what is running."""
         self._app.runtime.draining = True
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
@@ -123,9 +135,17 @@ class GatewayServer(uvicorn.Server):
             )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, let running requests end, close the services."""
-        log, drain_s = self._app.runtime.log, self._app.runtime.settings.server.drain_s
+        """Let running requests end, stop listening, close the services."""
+        log, drain_s = self._app.runtime.log, cast(float, self.config.timeout_graceful_shutdown)
         log.info("shutting down", running=len(self.server_state.tasks), drain_s=drain_s)
+        ends_at = time.monotonic() + drain_s
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        running = self.server_state.tasks
+        while running and not self.force_exit and time.monotonic() < ends_at:
+            await asyncio.wait(set(running), timeout=_DRAIN_POLL_S)
+        left_s = max(0.0, ends_at - time.monotonic()) if running else _CLOSE_S
+        self.config.timeout_graceful_shutdown = cast(int, left_s)
         await super().shutdown(sockets)
         log.info("stopped")
 
@@ -242,7 +262,7 @@ def _is_own(host: str, bound: str) -> bool:
         return True
     if bound not in _ANY_ADDRESS and not _is_loopback(bound):
         return False
-    return _is_loopback(host)
+    return _is_loopback(host) or host in _ANY_ADDRESS
 
 
 def _is_loopback(host: str) -> bool:

@@ -64,8 +64,7 @@ class Edge:
         except asyncio.CancelledError:
             # Nobody else cancels a request: the drain is over, and the client shall know.
             exchange.error = "shutdown"
-            headers = (("retry-after", "1"), ("connection", "close"))
-            await answer.error(ShuttingDown("the gateway is shutting down", headers=headers))
+            await answer.error(ShuttingDown())
         except Exception:
             exchange.error = "internal"
             self._log.exception("unhandled error", request_id=exchange.request_id)
@@ -76,6 +75,8 @@ class Edge:
             self._finish(exchange)
 
     def _admit(self) -> None:
+        if self.runtime.draining:
+            raise ShuttingDown
         if self._max_concurrent and self._in_flight > self._max_concurrent:
             raise Overloaded(
                 f"{self._max_concurrent} requests are in flight (server.max_concurrent_requests)",
@@ -141,6 +142,8 @@ class _Answer:
             if exchange.client_request_id:
                 out = [h for h in out if h[0] != b"x-request-id"]
                 out += [(b"x-request-id", own), (b"x-upstream-request-id", theirs)]
+        ours = {name for name, _ in exchange.headers}
+        out = [h for h in out if h[0] not in ours]  # the upstream may be another gateway
         return out + [(name, _printable(value)) for name, value in exchange.headers]
 
 

@@ -13,7 +13,7 @@ import orjson
 from gateway.config import ServerSettings
 from gateway.dialects import Dialect
 from gateway.endpoints.body import DisconnectWatch, Send
-from gateway.errors import UpstreamFailure, UpstreamMalformed
+from gateway.errors import GatewayError, ShuttingDown, UpstreamFailure, UpstreamMalformed
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
@@ -82,6 +82,10 @@ class Relay:
             if not completed:
                 await self._break_off(exc, tell=plain)
                 return
+        except asyncio.CancelledError:
+            if not (completed or self._exchange.client_gone):
+                await self._break_off(ShuttingDown(), tell=plain)
+            raise
         rest = usage_filter.flush() if usage_filter else b""
         await self._body(rest, last=True)
 
@@ -141,7 +145,7 @@ class Relay:
         usage = response.usage or read.usage
         await self._complete(Reply(completion=read.completion, usage=usage))
 
-    async def _break_off(self, exc: UpstreamFailure, *, tell: bool) -> None:
+    async def _break_off(self, exc: GatewayError, *, tell: bool) -> None:
         """One error event, then the connection is closed without the end of the body.
 
         Many clients take a stream that just ends for a complete one.

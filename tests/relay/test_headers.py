@@ -219,3 +219,13 @@ def test_date_and_server_are_the_upstreams_or_absent(here: httpx.Client) -> None
     """The gateway signs nothing with a name of its own."""
     heard = hear(here, json=HELLO)
     assert "server" not in heard.headers
+
+
+def test_a_gateway_behind_the_gateway_does_not_speak_for_it(
+    there: ScriptedUpstream, here: httpx.Client
+) -> None:
+    """What this gateway tells of itself is told once, whatever the upstream says of the kind."""
+    there.script(Reply("well", headers={"x-gateway-model": "theirs", "x-gateway-other": "kept"}))
+    heard = hear(here, json=HELLO)
+    assert heard.headers.get_list("x-gateway-model") == ["m"]
+    assert heard.headers["x-gateway-other"] == "kept"

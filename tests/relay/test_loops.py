@@ -27,6 +27,7 @@ from tests.relay.gateways import HELLO, a_gateway, hear
         ("0.0.0.0", "http://127.0.0.1:8080/v1", True),  # noqa: S104 - compared, not bound
         ("::", "http://[::1]:8080", True),
         ("192.0.2.7", "http://192.0.2.7:8080/v1", True),
+        ("127.0.0.1", "http://0.0.0.0:8080/v1", True),
         ("127.0.0.1", "http://127.0.0.1:8081/v1", False),
         ("127.0.0.1", "https://api.openai.com/v1", False),
         ("192.0.2.7", "http://127.0.0.1:8080/v1", False),

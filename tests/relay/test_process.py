@@ -35,7 +35,7 @@ def test_serving_with_only_the_environment(upstream: ScriptedUpstream, tmp_path:
         assert upstream.last.header("authorization") == "Bearer sk-client-1234567890"
     events = [json.loads(line)["event"] for line in gateway.lines]
     assert events == ["listening", "request", "shutting down", "stopped"]
-    assert gateway.process.returncode in (0, -signal.SIGTERM)
+    assert gateway.process.returncode == 0
     (line,) = gateway.events("request")
     assert (line["status"], line["model"], line["lane"]) == (200, "m", "native")
     assert (line["request_id"], line["attempts"]) == ("mine", ["default:200"])
@@ -56,14 +56,22 @@ def test_running_requests_end_before_the_process(
             upstream.wait_for_requests()
             gateway.process.send_signal(signal.SIGTERM)
             gateway.wait_for("shutting down")
-            with pytest.raises(httpx.TransportError):
-                httpx.get(f"{gateway.url}/healthz")
+            ready = httpx.get(f"{gateway.url}/readyz")
+            assert (ready.status_code, ready.json()["status"]) == (503, "unready")
+            assert httpx.get(f"{gateway.url}/healthz").status_code == 200
+            with httpx.Client(base_url=gateway.base_url) as late:
+                refused = hear(late, json=HELLO)
+            assert (refused.status, refused.error["code"]) == (503, "shutting_down")
+            assert refused.headers["connection"] == "close"
+            assert "retry-after" in refused.headers
             reader.join()
         assert heard[0].events[-1] == "[DONE]"
         assert heard[0].broken is None
         gateway.end()
+        assert gateway.process.returncode == 0
     assert gateway.events("stopped")
-    assert [e["level"] for e in gateway.events("request")] == ["info"]
+    served = {e["status"]: e["path"] for e in gateway.events("request")}
+    assert served == {200: "/v1/chat/completions", 503: "/v1/chat/completions"}
 
 
 def test_what_does_not_end_in_time_is_ended(upstream: ScriptedUpstream, tmp_path: Path) -> None:
@@ -90,6 +98,7 @@ def test_what_does_not_end_in_time_is_ended(upstream: ScriptedUpstream, tmp_path
         gateway.end()
     assert (heard["whole"].status, heard["whole"].error["code"]) == (503, "shutting_down")
     assert heard["stream"].broken is not None
+    assert heard["stream"].events[-1]["error"]["code"] == "shutting_down"
     assert "[DONE]" not in heard["stream"].events
     for request in upstream.requests:
         request.wait_disconnected()
@@ -139,6 +148,18 @@ def test_a_new_config_without_a_restart(
         (refusal,) = gateway.events("config not reloaded, the old one stays")
         assert refusal["reason"] == "server.prot: unknown key; did you mean 'port'?"
     upstream.wait_for_connections(0)
+
+
+def test_a_config_file_that_vanishes_changes_nothing(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Editors write a new file and remove the old one: in between the settings stay."""
+    with GatewayProcess(tmp_path, before(upstream)) as gateway:
+        gateway.config.unlink()
+        refusal = gateway.wait_for("config not reloaded, the old one stays")
+        assert "cannot be read: No such file" in refusal["reason"]
+        with httpx.Client(base_url=gateway.base_url) as client:
+            assert hear(client, json=HELLO).status == 200
 
 
 def test_it_does_not_start_before_itself(tmp_path: Path) -> None:
