@@ -44,10 +44,11 @@ def build_app(settings: Settings) -> Edge:
     auth = Authenticator(settings.auth, host=settings.server.host, keys=runtime.keys)
     runtime.reloaded.append(lambda fresh: auth.update(fresh.auth))
     pipeline = Pipeline(runtime)
-    chat, responses, messages = (
-        SteeredEndpoint(runtime, pipeline, auth, dialect) for dialect in (CHAT, RESPONSES, MESSAGES)
-    )
     anything = PassThrough(runtime, auth)
+    chat, responses, messages = (
+        SteeredEndpoint(runtime, pipeline, auth, dialect, anything)
+        for dialect in (CHAT, RESPONSES, MESSAGES)
+    )
     models = ModelsEndpoint(runtime, auth, anything)
     health = HealthEndpoints(runtime)
     routes = [
@@ -58,6 +59,7 @@ def build_app(settings: Settings) -> Edge:
         Route("/v1/messages", messages, methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/models", models, methods=["GET"]),
+        Route("/v1/models/{model:path}", _Endpoint(models.one), methods=["GET"]),
         Route("/api/hello", _Endpoint(health.hello), methods=["GET"]),
         Route("/healthz", _Endpoint(health.healthz), methods=["GET"]),
         Route("/readyz", _Endpoint(health.readyz), methods=["GET"]),

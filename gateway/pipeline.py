@@ -183,14 +183,14 @@ class Pipeline:
             delivery = await services.dispatcher.send(call, prepared.model)
         finally:
             exchange.waited_s += time.perf_counter() - started
+            exchange.headers += [
+                (b"x-gateway-model", exchange.model_asked.encode("ascii", "backslashreplace")),
+                (b"x-gateway-attempts", str(len(call.attempts)).encode()),
+            ]
         exchange.first_byte_s = time.perf_counter() - exchange.started
         target = delivery.target
         exchange.lane, exchange.deployment = target.lane, target.name
         exchange.provider = target.provider
-        exchange.headers += [
-            (b"x-gateway-model", exchange.model_asked.encode("ascii", "backslashreplace")),
-            (b"x-gateway-attempts", str(len(call.attempts)).encode()),
-        ]
         return delivery.response
 
     async def record(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.config import AuthSettings
 from gateway.errors import Unauthorized
 from gateway.keys import DEFAULT_TENANT, KeyRing, key_digest
-from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.base import RawHeaders
 
 LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
 
@@ -115,11 +115,14 @@ class Authenticator:
 def offered_keys(headers: RawHeaders) -> list[tuple[bytes, str]]:
     """(header name, key) of every key the request carries, the gateway's own header first."""
     found = []
-    for name in (b"x-gateway-key", b"authorization", b"x-api-key"):
-        value = header(headers, name).decode("latin-1")
-        if name == b"authorization":
-            scheme, _, value = value.partition(" ")
-            value = value if scheme.lower() == "bearer" else ""
-        if value.strip():
-            found.append((name, value.strip()))
+    for wanted in (b"x-gateway-key", b"authorization", b"x-api-key"):
+        for name, raw in headers:
+            if name != wanted:
+                continue
+            value = raw.decode("latin-1")
+            if name == b"authorization":
+                scheme, _, value = value.partition(" ")
+                value = value if scheme.lower() == "bearer" else ""
+            if value.strip():
+                found.append((name, value.strip()))
     return found

@@ -1,4 +1,4 @@
-"""`GET /v1/models`: the configured names, then what the default upstream offers."""
+"""`GET /v1/models`: the configured names, then what the default upstream offers; one by its id."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 
 from gateway.endpoints.auth import Authenticator, Principal
-from gateway.endpoints.body import Receive, Scope, Send
+from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.loops import refuse_loop
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.reply import send_json
-from gateway.endpoints.steered import refuse_loop
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.services import Runtime, Services
@@ -44,13 +44,23 @@ class ModelsEndpoint:
             call = _listing(headers, scope["query_string"], self._auth.principal(headers))
             started = time.perf_counter()
             try:
-                async with asyncio.timeout(_LIST_WAIT_S):
+                async with DisconnectWatch(receive, exchange), asyncio.timeout(_LIST_WAIT_S):
                     body = await _upstream_list(services, call)
             except (UpstreamFailure, TimeoutError):
                 body = b""
             exchange.waited_s += time.perf_counter() - started
             merged = _merged(services.table.names, _entries(body))
         await send_json(send, 200, {"object": "list", "data": merged})
+
+    async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`GET /v1/models/{id}`: a configured name is known here, any other upstream."""
+        model = scope["path_params"]["model"]
+        if model not in _configured(self._runtime.services.table.names):
+            await self._passthrough(scope, receive, send)
+            return
+        scope[EXCHANGE].route = "models"
+        self._auth.principal(scope["headers"])
+        await send_json(send, 200, _own(model))
 
 
 def _listing(headers: RawHeaders, query: bytes, principal: Principal) -> Call:
@@ -91,6 +101,13 @@ def _entries(body: bytes) -> list[dict[str, Any]]:
 
 
 def _merged(names: list[str], theirs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    configured = [n for n in names if "*" not in n]
-    own = [{"id": n, "object": "model", "created": 0, "owned_by": "gateway"} for n in configured]
-    return own + [e for e in theirs if e.get("id") not in set(configured)]
+    configured = _configured(names)
+    return [_own(n) for n in configured] + [e for e in theirs if e.get("id") not in configured]
+
+
+def _configured(names: list[str]) -> list[str]:
+    return [n for n in names if "*" not in n]
+
+
+def _own(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}

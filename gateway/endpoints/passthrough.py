@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator
 
@@ -11,13 +12,14 @@ from gateway.dialects import MESSAGES, RESPONSES
 from gateway.endpoints.auth import Authenticator
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.steered import refuse_loop
+from gateway.endpoints.loops import refuse_loop
 from gateway.errors import BadRequest, GatewayError, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.services import Runtime, Services
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call, outgoing_headers, target_url
+from gateway.upstream.native import StaleConnection
 from gateway.wire.request import ChatRequest, parse_object
 
 
@@ -117,7 +119,9 @@ async def _to_default(
     if length and not isinstance(content, bytes):
         headers.append((b"content-length", length))
     url = target_url(target.api_base, call.path, call.query)
-    return await services.native.send(call.method, url, headers, content)
+    while True:
+        with contextlib.suppress(StaleConnection):  # each leaves one idle connection less
+            return await services.native.send(call.method, url, headers, content)
 
 
 async def _relay(

@@ -8,13 +8,13 @@ from gateway.dialects import Dialect
 from gateway.endpoints.auth import Authenticator
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.loops import refuse_loop
+from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.relay import Relay
-from gateway.errors import LoopDetected
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.services import Runtime
 from gateway.upstream.base import LaneResponse, RawHeaders, header
-from gateway.upstream.dispatch import has_passed
 from gateway.wire.watch import READABLE, UsageFilter
 
 _ROUTES = {"chat": "chat_completions"}
@@ -25,19 +25,28 @@ class SteeredEndpoint:
     """Reads one request, lets the pipeline prepare and send it, relays the answer."""
 
     def __init__(
-        self, runtime: Runtime, pipeline: Pipeline, auth: Authenticator, dialect: Dialect
+        self,
+        runtime: Runtime,
+        pipeline: Pipeline,
+        auth: Authenticator,
+        dialect: Dialect,
+        unread: PassThrough,
     ) -> None:
         self._runtime = runtime
         self._pipeline = pipeline
         self._auth = auth
+        self._unread = unread
         self._dialect = dialect
         self._route = _ROUTES.get(dialect.name, dialect.name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
-        exchange.route = self._route
         exchange.error_body = self._dialect.error_body
         headers: RawHeaders = scope["headers"]
+        if header(headers, b"content-encoding").lower() not in (b"", b"identity"):
+            await self._unread(scope, receive, send)  # the upstream may know how to read it
+            return
+        exchange.route = self._route
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(headers)
@@ -94,16 +103,3 @@ def is_event_stream(response: LaneResponse, asked: bool) -> bool:
     if response.status >= 300:
         return False
     return kind.startswith(b"text/event-stream") or (asked and b"json" not in kind)
-
-
-def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
-    """Stop a request that this gateway itself has sent.
-
-    Raises:
-        LoopDetected: it carries this gateway's mark.
-    """
-    if has_passed(headers, instance):
-        raise LoopDetected(
-            "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "
-            "the gateway's own environment) points at the gateway itself"
-        )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 import httpx
@@ -35,8 +39,9 @@ CREDENTIAL_HEADERS = frozenset(
 # Set anew for each connection, or meant for the gateway itself.
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
 
-# Another attempt may succeed: rate limits and server errors (529 is Anthropic's "overloaded").
-RETRY_STATUSES = frozenset({429, 500, 502, 503, 504, 529})
+# Another attempt may succeed: rate limits and server errors, those of providers (529 is Anthropic's
+# "overloaded") and of what stands before them (520 to 527 are Cloudflare's) among them.
+RETRY_STATUSES = frozenset({429, *range(500, 600)})
 
 
 class ForeignLane(Protocol):
@@ -218,12 +223,14 @@ def has_passed(headers: RawHeaders, instance: bytes) -> bool:
 
 
 def retry_after_s(headers: RawHeaders) -> float | None:
-    """Seconds the upstream asks to wait; None when it does not say, or says it as a date."""
+    """Seconds the upstream asks to wait, as a number or as a date; None when it does not say."""
     for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
-        try:
-            return max(0.0, float(header(headers, name)) / unit)
-        except ValueError:
-            continue
+        value = header(headers, name).decode("latin-1")
+        with contextlib.suppress(ValueError, OverflowError):
+            seconds = float(value) / unit
+            return None if math.isnan(seconds) else max(0.0, seconds)
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     return None
 
 

@@ -10,12 +10,15 @@ import asyncio
 import io
 import math
 import re
+import time
 import urllib.request
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
 import httpx
+from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -26,8 +29,14 @@ from gateway.upstream.base import RawHeaders, end_to_end
 # aiohttp would add these to a request that does not have them; a proxy adds nothing.
 _NEVER_ADD = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
+_NO_KEEPALIVE_S = 0.001  # aiohttp's way to have none without a Connection header that says so
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces
 _BIG_BODY = 2**20  # from here on aiohttp wants a file, which it writes piece by piece
+_STALE_S = 1.0  # by then a connection that was closed while it lay idle has shown it
+_MAX_HEADER_BYTES = 2**16  # of one response header; aiohttp's own limit of 8 KiB is met in practice
+
+_CONNECTED: ContextVar[bool] = ContextVar("connected")
+"""Whether the request being sent made its connection, and did not take one that lay idle."""
 
 
 class NativeLane:
@@ -38,6 +47,7 @@ class NativeLane:
         self._max_connections = max_connections
         self._limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s or None)
         self._session: aiohttp.ClientSession | None = None
+        self._uploads: aiohttp.ClientSession | None = None
 
     async def send(
         self,
@@ -49,16 +59,19 @@ class NativeLane:
         """Send one request; returns when the status line and headers are there.
 
         Raises:
+            StaleConnection: the connection had been used before, and was closed meanwhile.
             UpstreamUnreachable: no connection, or closed before an answer.
             UpstreamTimeout: connect, first-byte or total limit passed.
             UpstreamMalformed: the answer is not HTTP.
         """
         if not isinstance(url, URL):
             url = URL(str(url), encoded=True)
-        session = self._session or self._open()
+        session = self._session_for(content)
         timeouts = self._timeouts
         guard = IdleGuard(timeouts.idle_s, timeouts.total_s)
         limit, name = _first_byte_limit(timeouts)
+        began = time.monotonic()
+        _CONNECTED.set(False)
         try:
             async with asyncio.timeout(limit):
                 answer = await session.request(
@@ -76,7 +89,11 @@ class NativeLane:
                 f"the upstream sent nothing within {limit:g} s (timeouts.{name})"
             ) from exc
         except (aiohttp.ClientError, ValueError, OSError) as exc:
-            raise _translated(exc, url, timeouts) from exc
+            failure = _translated(exc, url, timeouts)
+            reused = not _CONNECTED.get() and time.monotonic() - began < _STALE_S
+            if reused and isinstance(failure, UpstreamUnreachable):
+                raise StaleConnection(failure.message, retryable=True) from exc
+            raise failure from exc
         if not 200 <= answer.status <= 599:
             answer.close()
             raise UpstreamMalformed(f"the upstream answered with status {answer.status}")
@@ -84,22 +101,45 @@ class NativeLane:
 
     async def aclose(self) -> None:
         """Close the pool."""
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, self._uploads):
+            if session is not None:
+                await session.close()
 
-    def _open(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=self._max_connections, keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=60
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
+    def _session_for(self, content: bytes | AsyncIterator[bytes]) -> aiohttp.ClientSession:
+        """The pool; for a body that cannot be sent a second time, connections that are new."""
+        if isinstance(content, bytes):
+            if self._session is None:
+                self._session = self._open(_KEEPALIVE_S)
+            return self._session
+        if self._uploads is None:
+            self._uploads = self._open(_NO_KEEPALIVE_S)
+        return self._uploads
+
+    def _open(self, keepalive_s: float) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=_Connector(
+                limit=self._max_connections, keepalive_timeout=keepalive_s, ttl_dns_cache=60
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_NEVER_ADD,
             trust_env=bool(urllib.request.getproxies()),
             auto_decompress=False,
             read_bufsize=2**18,
+            max_line_size=_MAX_HEADER_BYTES,
+            max_field_size=_MAX_HEADER_BYTES,
         )
-        return self._session
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Notes when it connects."""
+
+    async def _create_connection(self, *args: Any, **kwargs: Any) -> ResponseHandler:
+        _CONNECTED.set(True)
+        return await super()._create_connection(*args, **kwargs)
+
+
+class StaleConnection(UpstreamUnreachable):
+    """The upstream closed an idle connection at the moment it was used: it read nothing of it."""
 
 
 class NativeResponse:

@@ -105,6 +105,20 @@ def test_without_a_body(there: ScriptedUpstream, port: int) -> None:
     leave(there, connection)
 
 
+def test_while_models_are_listed(
+    upstream: ScriptedUpstream, relay: Callable[..., httpx.Client]
+) -> None:
+    """A list that is merged is a call like any other."""
+    params = {"model": "openai/x", "api_base": "http://127.0.0.1:9"}
+    client = relay({"model_list": [{"model_name": "mine", "litellm_params": params}]})
+    upstream.script(SLOW, path="/models")
+    raw = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+    connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=10)
+    connection.sendall(raw)
+    upstream.wait_for_requests()
+    leave(upstream, connection)
+
+
 def test_after_an_upload(there: ScriptedUpstream, port: int) -> None:
     """A streamed body is complete and the answer slow."""
     there.script(SLOW, path="/files")

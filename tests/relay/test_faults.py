@@ -314,11 +314,15 @@ def test_a_refused_connection(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [K.SLOW_FIRST_BYTE, K.DROP_BEFORE_RESPONSE, K.SERVER_ERROR])
 def test_other_routes_are_asked_once(
-    upstream: ScriptedUpstream, client: httpx.Client, kind: FaultKind
+    upstream: ScriptedUpstream, tmp_path: Path, kind: FaultKind
 ) -> None:
     """What is only passed through is not repeated: the gateway cannot know that it may be."""
     upstream.default = a_fault(kind)
-    heard = hear(client, "/embeddings", json={"model": "m", "input": "x"})
+    with (
+        a_gateway(upstream.base_url, tmp_path, HASTY) as server,
+        httpx.Client(base_url=server.base_url, timeout=20) as client,
+    ):
+        heard = hear(client, "/embeddings", json={"model": "m", "input": "x"})
     assert heard.status == ERRORS[kind].status
     assert len(upstream.requests) == 1
 

@@ -48,6 +48,15 @@ def test_a_gateway_key_opens_and_goes_no_further(
     assert not any(key in sent(upstream) for key in (OURS, OTHER, ADMIN))
 
 
+def test_a_key_in_a_repeated_header_goes_no_further(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """A second `Authorization` is looked at like the first."""
+    twice = [("authorization", "Bearer sk-provider"), ("authorization", f"Bearer {OURS}")]
+    assert hear(relay(AUTH), json=HELLO, headers=twice).status == 200
+    assert OURS not in sent(upstream)
+
+
 def test_the_clients_provider_key_goes_on_beside_a_gateway_key(
     upstream: ScriptedUpstream, relay: Relay
 ) -> None:

@@ -93,3 +93,13 @@ def test_one_model_is_asked_of_the_upstream(there: ScriptedUpstream, here: httpx
     """`/v1/models/{id}` passes through."""
     assert here.get("/models/scripted-small").json()["id"] == "scripted-small"
     assert here.get("/models/nothing").status_code == 404
+
+
+def test_a_configured_name_is_known_here(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """Clients look a model up before they use it: the upstream has never heard of ours."""
+    client = relay({"model_list": NAMES})
+    mine = client.get("/models/mine").json()
+    assert (mine["id"], mine["object"]) == ("mine", "model")
+    assert not upstream.requests
+    assert client.get("/models/nothing").status_code == 404
+    assert len(upstream.requests) == 1

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from email.utils import formatdate
 from typing import Any
 
 import httpx
@@ -38,7 +39,7 @@ def deployments(*servers: ScriptedUpstream, name: str = "m", **more: Any) -> lis
     ]
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 520, 524, 529])
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
 def test_a_passing_failure_is_not_seen(
     upstream: ScriptedUpstream, relay: Relay, body: dict[str, Any], status: int
@@ -90,6 +91,25 @@ def test_a_long_retry_after_is_the_clients_to_wait(
     heard = hear(relay(), json=HELLO)
     assert (heard.status, heard.headers["retry-after"]) == (429, "60")
     assert (len(upstream.requests), time.monotonic() - started < 30) == (1, True)
+
+
+def test_a_retry_after_may_be_a_date(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """A date far ahead is the client's to wait for, one that has passed is no wait."""
+    ahead = formatdate(time.time() + 3600, usegmt=True)
+    upstream.script(Fault(FaultKind.RATE_LIMIT, retry_after=ahead))
+    heard = hear(relay(), json=HELLO)
+    assert (heard.status, heard.headers["retry-after"]) == (429, ahead)
+    assert len(upstream.requests) == 1
+    passed = formatdate(time.time() - 3600, usegmt=True)
+    upstream.script(Fault(FaultKind.UNAVAILABLE, retry_after=passed), Reply("well"))
+    assert hear(relay({"router": {"backoff_s": 600}}), json=HELLO).status == 200
+
+
+def test_attempts_are_told_when_none_succeeded(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """Also by the gateway's own error."""
+    upstream.default = Fault(FaultKind.DROP_BEFORE_RESPONSE)
+    heard = hear(relay(), json=HELLO)
+    assert (heard.status, heard.headers["x-gateway-attempts"]) == (502, "3")
 
 
 @pytest.mark.parametrize("said", ["soon", "", "nan", "inf", "-5", "Wed, 21 Oct 2026 07:28:00 GMT"])
