@@ -27,7 +27,8 @@ from gateway.dialects import SteeredRequest
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.services import Runtime, Services
-from gateway.steering.experiments import assign
+from gateway.steering.chance import Chance
+from gateway.steering.experiments import assign, mode_of
 from gateway.steering.fold import StepOutcome
 from gateway.stores.base import StoreError, VersionConflict
 from gateway.stores.patterns import Event
@@ -229,10 +230,12 @@ class Pipeline:
             exchange.headers += identity_headers(recalled)
             return
         mode = self._mode(services, prepared.asked, recalled)
-        steered = await services.steering(recalled, request, mode, started, now)
+        chance = _chance(services, prepared.asked)
+        steered = await services.steering(recalled, request, mode, started, now, chance)
         prepared.steered = steered
-        exchange.headers += [*identity_headers(recalled), *steering_headers(steered)]
-        exchange.notes |= log_notes(steered)
+        arm = prepared.asked.arm
+        exchange.headers += [*identity_headers(recalled), *steering_headers(steered, arm)]
+        exchange.notes |= log_notes(steered, arm)
 
     def _mode(self, services: Services, asked: Asked, recalled: Recalled) -> str:
         if asked.mode:
@@ -241,7 +244,8 @@ class Pipeline:
         if experiment.id:
             asked.experiment = experiment.id
             asked.unit = asked.unit or recalled.conversation_id
-            return assign(experiment, asked.unit)
+            asked.arm = assign(experiment, asked.unit)
+            return mode_of(asked.arm)
         return services.settings.steering.mode
 
     def _unsteered(self, prepared: Prepared, kind: str, reason: str) -> None:
@@ -284,7 +288,7 @@ class Pipeline:
             profile=services.settings.monitors.profile,
             policy_digest=services.policy_digest,
             experiment=prepared.asked.experiment,
-            arm=steered.mode if prepared.asked.experiment else None,
+            arm=prepared.asked.arm,
             unit=prepared.asked.unit if prepared.asked.experiment else None,
             outcome=prepared.asked.outcome,
             cost_usd=cost,
@@ -338,6 +342,19 @@ class Pipeline:
         if asked.outcome and given:
             event = Event.HELPED if asked.outcome == "success" else Event.HURT
             tally.note(tenant, given, event)
+
+
+def _chance(services: Services, asked: Asked) -> Chance | None:
+    """What decides when to act in the control arm; None in any other."""
+    if asked.arm != "random" or asked.unit is None:
+        return None
+    experiment = services.settings.experiment
+    return Chance(
+        experiment=experiment.id,
+        unit=asked.unit,
+        routing_share=experiment.random_routing_share,
+        guidance_share=experiment.random_guidance_share,
+    )
 
 
 def _adds_usage(services: Services, steered: Steered, request: SteeredRequest) -> bool:

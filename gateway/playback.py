@@ -35,7 +35,7 @@ def play(recording: Recording, settings: ReplayPolicy) -> dict[str, Any]:
     raises for a malformed transcript.
     """
     outcomes, length, prompts = _fold(recording, settings.policy)
-    guide = Guide(settings, recording.model)
+    guide = Guide(settings, recording.model, recording.id)
     steps = []
     last = UNKNOWN
     for index in range(length):

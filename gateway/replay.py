@@ -26,7 +26,9 @@ from gateway.playback import Line, Replayed, Work
 from gateway.progress import progress_bar
 from gateway.recordings import read_lines, recording_files
 from gateway.replay_guide import Price, ReplayPolicy
+from gateway.steering.chance import Chance
 from gateway.steering.difficulty import ScorerName
+from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.monitors.base import SuiteName
 
 CHUNK_RUNS = 16
@@ -61,14 +63,29 @@ def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = Non
 
 
 def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
-    """What the gateway's settings decide, for a replay."""
+    """What the gateway's settings decide, for a replay.
+
+    An experiment with no arm but `random` is replayed, with each recording's id as its unit.
+    """
     return ReplayPolicy(
         policy=settings.policy(),
         routes=settings.routes(),
         routing=settings.routing,
         etraces=settings.etraces,
         injection=settings.injection,
+        acting=settings.steering.acting(),
+        chance=_chance(settings.experiment),
         prices=prices or {},
+    )
+
+
+def _chance(experiment: ExperimentSettings) -> Chance | None:
+    if not experiment.id or [arm for arm, share in experiment.arms.items() if share] != ["random"]:
+        return None
+    return Chance(
+        experiment=experiment.id,
+        routing_share=experiment.random_routing_share,
+        guidance_share=experiment.random_guidance_share,
     )
 
 

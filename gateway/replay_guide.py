@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from gateway.steering.acting import (
+    ActSettings,
+    Standing,
+    planned_actions,
+    routed_state,
+    worth_it,
+)
+from gateway.steering.calibration import shipped_calibration
+from gateway.steering.chance import Chance, Stance
 from gateway.steering.etrace.gate import Moment, note, plan
 from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
@@ -31,22 +41,29 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPolicy:
-    """All that decides a replay: the core's policy, routes, guidance, and prices per model."""
+    """All that decides a replay: the core's policy, routes, guidance, and prices per model.
+
+    `chance`: of the control arm, for recordings to be steered as its units; None = as `on`.
+    """
 
     policy: Policy = field(default_factory=Policy)
     routes: Routes = field(default_factory=Routes)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     etraces: EtraceSettings = field(default_factory=EtraceSettings)
     injection: InjectionSettings = field(default_factory=InjectionSettings)
+    acting: ActSettings = field(default_factory=ActSettings)
+    chance: Chance | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
 
 
 class Guide:
     """What each call would be routed to and given, following one recording."""
 
-    def __init__(self, settings: ReplayPolicy, requested: str) -> None:
+    def __init__(self, settings: ReplayPolicy, requested: str, unit: str) -> None:
         self._settings = settings
         self._requested = requested
+        self._chance = settings.chance and replace(settings.chance, unit=unit)
+        self._weights = settings.policy.monitors.resolved_weights()
         self._run = 0
         self._guidance = GuidanceState()
         self._held: Held | None = None
@@ -57,12 +74,16 @@ class Guide:
         """The model asked and the guidance given after this step."""
         if outcome is None:
             self._restart(self._run + 1)
-            return self._route(FSMState.INIT, 0), []
+            return self._route(Standing(state=FSMState.INIT), 0), []
         if outcome.run != self._run:
             self._restart(outcome.run)
         self._recent = [*self._recent, outcome.step][-self._settings.etraces.e2_steps :]
-        model = self._route(outcome.state, outcome.index)
-        return model, self._guide(outcome, model)
+        standing = Standing(state=outcome.state, readings=outcome.readings)
+        stance = Stance(routing=standing, guidance=standing)
+        if self._chance is not None:
+            stance = self._chance.stance(outcome.index, standing, self._weights)
+        model = self._route(stance.routing, outcome.index)
+        return model, self._guide(outcome, stance.guidance, model)
 
     def _restart(self, run: int) -> None:
         self._run = run
@@ -70,7 +91,13 @@ class Guide:
         self._held = None
         self._recent = []
 
-    def _route(self, state: FSMState, step: int) -> str:
+    def _worth(self, standing: Standing, action: str) -> bool:
+        settings = self._settings
+        calibration = settings.policy.difficulty.calibration or shipped_calibration()
+        return worth_it(action, standing.state, standing.readings, calibration, settings.acting)
+
+    def _route(self, standing: Standing, step: int) -> str:
+        state, _ = routed_state(standing.state, partial(self._worth, standing))
         route = choose(
             state,
             self._requested,
@@ -83,17 +110,19 @@ class Guide:
         self._models.append(route.model)
         return route.model
 
-    def _guide(self, outcome: StepOutcome, model: str) -> list[dict[str, Any]]:
+    def _guide(self, outcome: StepOutcome, standing: Standing, model: str) -> list[dict[str, Any]]:
         settings = self._settings
         lookback = settings.etraces.e1_lookback_steps
         moment = Moment(
             step=outcome.index,
-            state=outcome.state,
-            readings=outcome.readings,
+            state=standing.state,
+            readings=standing.readings,
             recent=self._recent,
             model=model,
+            at_risk=standing.at_risk,
         )
         planned = plan(self._guidance, moment, settings.etraces, settings.injection, OPEN_GATES)
+        planned = planned_actions(planned, partial(self._worth, standing))
         given: list[dict[str, Any]] = []
         if planned.directive:
             given.append({"source": "skip"})

@@ -17,6 +17,7 @@ from gateway.playback import play
 from gateway.recordings import Recording, parse_recording, read_lines, recording_files
 from gateway.replay import load_policy, policy_from_dict, run_replay
 from gateway.replay_guide import ReplayPolicy
+from gateway.steering.acting import random_switch
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
 
@@ -267,6 +268,50 @@ def test_two_policies_are_compared_by_what_changes(tmp_path: Path) -> None:
     assert "USD" in out
 
 
+def looping() -> dict[str, Any]:
+    """A run that makes one call eight times."""
+    record = a_run()
+    record["messages"][1:3] = record["messages"][1:3] * 8
+    return record
+
+
+def test_the_bars_of_acting_count(tmp_path: Path) -> None:
+    """A policy that asks more of a sign than it is worth says less, and the replay shows it."""
+    bars = {"steering": {"act_above": {"monitor_text": 1.0, "e1": 1.0, "e2": 1.0}}}
+    other = policy_from_dict({**JUDGED, **bars})
+    file = write(tmp_path / "a.jsonl", looping())
+    _, out, _ = replay(file, policy=judged(), other=other, as_json=True)
+    run = json.loads(out)
+    told = [{item["source"] for item in step.get("guidance", ())} for step in run["steps"]]
+    assert "monitor" in set().union(*told)
+    signalled = [
+        step["guidance"] for step in run["other"]["steps"] if step["fired"] and "guidance" in step
+    ]
+    assert signalled == []
+
+
+def test_the_control_arm_is_replayed_by_its_draw(tmp_path: Path) -> None:
+    """An arm of chance alone routes and guides drawn steps; readings stay the run's."""
+    shares = {"random_routing_share": 0.5, "random_guidance_share": 0.5}
+    config = {**JUDGED, "model_routing": {"SLOW": "big"}}
+    random = {"experiment": {"id": "trial", "arms": {"random": 1, "off": 0}, **shares}}
+    file = write(tmp_path / "a.jsonl", looping())
+    other = policy_from_dict({**config, **random})
+    _, out, _ = replay(file, policy=policy_from_dict(config), other=other, as_json=True)
+    run = json.loads(out)
+    drawn = [random_switch("trial", "r1", n, 0.5) for n in range(1, len(run["steps"]) + 1)]
+    chance = run["other"]["steps"]
+    assert [step["model"] == "big" for step in chance] == drawn
+    assert [
+        step for step, acts in zip(chance, drawn, strict=True) if "guidance" in step and not acts
+    ] == []
+    assert "guidance" in chance[drawn.index(True)]
+    assert [step["fired"] for step in chance] == [step["fired"] for step in run["steps"]]
+    for unclear in ({"id": ""}, {"arms": {"random": 1, "on": 1}}):
+        mixed = {**config, "experiment": {**random["experiment"], **unclear}}
+        assert policy_from_dict(mixed).chance is None
+
+
 def test_equal_policies_change_nothing(tmp_path: Path) -> None:
     """A policy compared with itself changes no run."""
     _, out, _ = replay(write(tmp_path / "a.jsonl", a_run()), other=ReplayPolicy())
@@ -275,10 +320,7 @@ def test_equal_policies_change_nothing(tmp_path: Path) -> None:
 
 def test_a_loop_shows_in_guidance_and_signals(tmp_path: Path) -> None:
     """A monitor text is planned once the loop fires, and the first showing is recorded."""
-    record = a_run()
-    loop = record["messages"][1:3]
-    record["messages"][1:3] = loop * 8
-    _, out, _ = replay(write(tmp_path / "a.jsonl", record), as_json=True, policy=judged())
+    _, out, _ = replay(write(tmp_path / "a.jsonl", looping()), as_json=True, policy=judged())
     run = json.loads(out)
     fired = run["first"]["streak"]
     assert run["first"]["alarm"] == fired <= 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.errors import BadRequest
-from gateway.steering.experiments import ARMS
+from gateway.steering.experiments import MODES
 
 _OUTCOMES = ("success", "failure")
 
@@ -18,11 +18,12 @@ class Asked:
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        self.mode = _one_of(headers, "x-gateway-mode", ARMS)
+        self.mode = _one_of(headers, "x-gateway-mode", MODES)
         self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
         self.unit = headers.get("x-gateway-experiment-unit")
         self.agent = headers.get("user-agent", "").split(" ")[0][:80]
         self.experiment: str | None = None
+        self.arm: str | None = None
 
 
 def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, overload
 
 from gateway.conversations.memo import Conversation
 from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
 from gateway.conversations.recall import Recalled
 from gateway.dialects import SteeredRequest
-from gateway.steering.acting import ActSettings, worth_it
+from gateway.steering.acting import ActSettings, Standing, planned_actions, routed_state, worth_it
 from gateway.steering.calibration import shipped_calibration
+from gateway.steering.chance import Chance, Stance
 from gateway.steering.conversation import MatchKind
 from gateway.steering.etrace.decide import Decided, decide
 from gateway.steering.etrace.edits import Edit
@@ -30,13 +32,6 @@ from gateway.steering.steps import Step
 from gateway.stores.records import PromptMessage
 
 Found = Mapping[Tier, Sequence[Match]]
-
-# What leaving the usual model in a state is called where the bars of acting are set.
-_ROUTES_AWAY: Mapping[FSMState, str] = {
-    FSMState.FAST: "route_fast",
-    FSMState.SLOW: "route_slow",
-    FSMState.SKIP: "route_slow",
-}
 
 
 class Lookup(Protocol):
@@ -86,6 +81,9 @@ class Steered:
     """Scored steps of the run so far; 0 on its first call."""
 
     latest: StepOutcome | None
+    stance: Stance
+    """What the actions on this call are decided by."""
+
     model: str
     state_after: FSMState
     """As `state`, or END when the answer was final."""
@@ -129,11 +127,18 @@ class Steering:
         self._deadline_s = deadline_s
 
     async def __call__(
-        self, recalled: Recalled, request: SteeredRequest, mode: str, started: float, now: float
+        self,
+        recalled: Recalled,
+        request: SteeredRequest,
+        mode: str,
+        started: float,
+        now: float,
+        chance: Chance | None = None,
     ) -> Steered:
         """The decision about one request of a known conversation.
 
-        `started` is on the monotonic clock of `time.perf_counter`, `now` in seconds of the epoch.
+        `chance` decides when to act, None = the readings do. `started` is on the monotonic clock of
+        `time.perf_counter`, `now` in seconds of the epoch.
 
         Raises:
             DeadlinePassed: no decision in time; what was folded so far is kept.
@@ -143,29 +148,22 @@ class Steering:
             raise ValueError("a side request is not steered")
         async with conversation.lock:
             try:
-                return await self._steer(recalled, conversation, request, mode, started, now)
+                if conversation.fold is None and conversation.base is not None:
+                    await self._go_on(conversation, conversation.base)
+                steered = self._observe(recalled, conversation, request, mode, now)
+                self._stand(steered, chance)
+                return await self._steer(steered, request, started)
             except BaseException:
                 # The call goes out all the same, and nobody will tell what became of it.
                 served = recalled.incoming.heads.full
                 conversation.branch = conversation.branch.failed(served)
                 raise
 
-    async def _steer(
-        self,
-        recalled: Recalled,
-        conversation: Conversation,
-        request: SteeredRequest,
-        mode: str,
-        started: float,
-        now: float,
-    ) -> Steered:
-        if conversation.fold is None and conversation.base is not None:
-            await self._go_on(conversation, conversation.base)
-        steered = self._observe(recalled, conversation, request, mode, now)
+    async def _steer(self, steered: Steered, request: SteeredRequest, started: float) -> Steered:
         self._check(started)
         self._route(steered, request)
-        if mode != "off":
-            await self._guide(steered, conversation, request)
+        if steered.mode != "off":
+            await self._guide(steered, steered.conversation, request)
             self._check(started)
         return steered
 
@@ -210,6 +208,7 @@ class Steering:
         if steps != conversation.branch.steps:
             conversation.branch = replace(conversation.branch, steps=steps)
         latest = run.outcomes[-1] if run.outcomes else None
+        standing = Standing(state=run.state, readings=latest.readings if latest else None)
         return Steered(
             recalled=recalled,
             mode=mode,
@@ -218,12 +217,21 @@ class Steering:
             state=run.state,
             step=run.steps,
             latest=latest,
+            stance=Stance(routing=standing, guidance=standing),
             model=request.model,
             state_after=run.state,
             tasks={r.index: task_of(transcript, r.start) for r in _new_runs(conversation, fold)},
             prompts=_prompts(conversation, request, run),
             timings_ms={"observe": (time.perf_counter() - begun) * 1000},
         )
+
+    def _stand(self, steered: Steered, chance: Chance | None) -> None:
+        """Let chance, where the arm is its own, say whether to act."""
+        if chance is None:
+            return
+        weights = self.rules.policy.monitors.resolved_weights()
+        steered.stance = chance.stance(steered.step, steered.stance.routing, weights)
+        steered.reasons += steered.stance.reasons
 
     def _route(self, steered: Steered, request: SteeredRequest) -> None:
         conversation = steered.conversation
@@ -242,11 +250,11 @@ class Steering:
 
     def _choose(self, steered: Steered, request: SteeredRequest) -> Route:
         serves: Serves = lambda model: self.rules.serves(model, request)  # noqa: E731
-        state, routes = steered.state, self.rules.routes
-        action = _ROUTES_AWAY.get(state) if routes.models(request.model) else None
-        if action is not None and not self._worth(action, steered):
-            steered.reasons.append(f"routing: {action} below its bar")
-            state = FSMState.NORMAL
+        standing, routes = steered.stance.routing, self.rules.routes
+        state = standing.state
+        if routes.models(request.model):
+            state, reason = routed_state(state, partial(self._worth, standing))
+            steered.reasons += [reason] if reason else []
         return choose(
             state,
             request.model,
@@ -290,38 +298,20 @@ class Steering:
         steered.timings_ms["place"] = (time.perf_counter() - looked_up) * 1000
 
     def _plan(self, steered: Steered, guidance: GuidanceState) -> Plan:
-        latest = steered.latest
+        standing = steered.stance.guidance
         run = steered.conversation.ready_fold(self.rules.policy).current
         moment = Moment(
             step=steered.step or None,
-            state=steered.state,
-            readings=latest.readings if latest else None,
+            state=standing.state,
+            readings=standing.readings,
             recent=run.recent,
             model=steered.model,
+            at_risk=standing.at_risk,
         )
         gates = self._lookup.gates if self._lookup else Gates(e1=1.0, e2=1.0)
         planned = plan(guidance, moment, self.rules.etraces, self.rules.injection, gates)
-        return self._limited(planned, steered)
-
-    def _limited(self, planned: Plan, steered: Steered) -> Plan:
-        """The plan without the actions whose expected precision is below their bar."""
-        refused = []
-        if planned.monitor and not self._worth("monitor_text", steered):
-            planned = replace(planned, monitor=None)
-            refused.append("monitor_text")
-        if planned.directive and not self._worth("skip_directive", steered):
-            planned = replace(planned, directive=False)
-            refused.append("skip_directive")
-        if self._spent(steered):
-            planned = replace(planned, directive=True)
-        for tier in (Tier.E1, Tier.E2):
-            asked = any(query.tier is tier for query in planned.queries)
-            if asked and not self._worth(tier.value, steered):
-                queries = tuple(query for query in planned.queries if query.tier is not tier)
-                planned = replace(planned, queries=queries)
-                refused.append(tier.value)
-        reasons = tuple(f"{action}: below its bar" for action in refused)
-        return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
+        planned = planned_actions(planned, partial(self._worth, standing))
+        return replace(planned, directive=True) if self._spent(steered) else planned
 
     def _spent(self, steered: Steered) -> bool:
         """Whether the run has used up its tokens, and is to be told."""
@@ -331,11 +321,10 @@ class Steering:
         steered.reasons.append("budget: token_budget used up")
         return True
 
-    def _worth(self, action: str, steered: Steered) -> bool:
-        readings = steered.latest.readings if steered.latest else None
+    def _worth(self, standing: Standing, action: str) -> bool:
         rules = self.rules
         calibration = rules.policy.difficulty.calibration or shipped_calibration()
-        return worth_it(action, steered.state, readings, calibration, rules.acting)
+        return worth_it(action, standing.state, standing.readings, calibration, rules.acting)
 
 
 class MessageView(Sequence[Mapping[str, Any]]):

@@ -17,13 +17,18 @@ def identity_headers(recalled: Recalled) -> RawHeaders:
     ]
 
 
-def steering_headers(steered: Steered) -> RawHeaders:
-    """What tells the client where its run stands, and what was done about it."""
+def steering_headers(steered: Steered, arm: str | None) -> RawHeaders:
+    """What tells the client where its run stands, and what was done about it.
+
+    The mode is what happens to the request; `arm`, of an experiment, may have its own name.
+    """
     headers = [
         (b"x-gateway-mode", steered.mode.encode()),
         (b"x-gateway-step", str(steered.step).encode()),
         (b"x-gateway-state", steered.state.value.encode()),
     ]
+    if arm is not None:
+        headers.append((b"x-gateway-arm", arm.encode()))
     if steered.latest is not None:
         readings = steered.latest.readings
         headers.append((b"x-gateway-difficulty", b"%.4f" % steered.latest.difficulty))
@@ -44,13 +49,15 @@ def guidance_label(steered: Steered) -> str:
     )
 
 
-def log_notes(steered: Steered) -> dict[str, Any]:
+def log_notes(steered: Steered, arm: str | None) -> dict[str, Any]:
     """Steering's share of the canonical log line; numbers and names, no content."""
     notes: dict[str, Any] = {
         "mode": steered.mode,
         "step": steered.step,
         "state": steered.state.value,
     }
+    if arm is not None:
+        notes["arm"] = arm
     if steered.latest is not None:
         notes["difficulty"] = round(steered.latest.difficulty, 4)
         notes["fired"] = steered.latest.readings.fired

@@ -12,6 +12,7 @@ from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.small_charts import daily, interval
 from gateway.reporting.effects import effects_of
 from gateway.reporting.experiment import STRATA, Comparison
+from gateway.steering.experiments import ARMS
 
 LIST_PARAMS = (TENANT,)
 REPORT_PARAMS = (
@@ -34,6 +35,7 @@ async def show_list(visit: Visit) -> Page:
         values={
             "title": "Experiments",
             "experiments": found.experiments,
+            "arms": ARMS,
             "settings": visit.runtime.settings.experiment,
         },
     )

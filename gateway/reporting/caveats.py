@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ approximation."""
 
 _NOTABLE_POINTS = 0.05  # the difference of success that a sample should be able to show
 _UNEVEN_SHARE = 0.05
+_UNEVEN_DOSE = 0.25  # of the texts of the arm that gave more
+_UNEVEN_MODELS = 0.1  # of the calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,7 @@ def caveats_of(
         *_about_assignment(arms, ratio, runs, checked),
         *_about_outcomes(arms),
         *_about_size(arms, comparisons),
+        *_about_dose(runs),
         *_about_cost(arms),
         *_about_runs(runs),
     ]
@@ -73,7 +77,7 @@ def _about_assignment(
             "crossed_units",
             f"{crossed} units have runs in several arms, so that the arms are not independent.",
         )
-    if not any(arm.arm in ("off", "shadow") for arm in arms) or len(arms) < 2:
+    if not any(arm.arm != "on" for arm in arms) or len(arms) < 2:
         yield "no_comparison", "There are no runs of two arms to compare."
 
 
@@ -132,6 +136,39 @@ def _runs_needed(arms: Sequence[Arm]) -> int:
     return math.ceil(16 * variance / _NOTABLE_POINTS**2 / 10) * 10
 
 
+def _about_dose(runs: Sequence[RunRecord]) -> Found:
+    """Whether `on` and `random` did equally much: only then is their difference one of timing."""
+    on, random = ([run for run in runs if run.arm == arm] for arm in ("on", "random"))
+    if min(len(on), len(random)) < FEW_RUNS:
+        return
+    told, told_random = _guidance(on), _guidance(random)
+    apart = _models_apart(on, random)
+    if abs(told - told_random) > _UNEVEN_DOSE * max(told, told_random) or apart > _UNEVEN_MODELS:
+        yield (
+            "uneven_dose",
+            "on and random did not do equally much (texts per run: on "
+            f"{told:.1f}, random {told_random:.1f}; calls that went to other models: {apart:.0%}):"
+            " they differ in more than timing. experiment.random_routing_share and "
+            "random_guidance_share set how often random acts.",
+        )
+
+
+def _guidance(runs: Sequence[RunRecord]) -> float:
+    return sum(run.totals.injections for run in runs) / len(runs)
+
+
+def _models_apart(one: Sequence[RunRecord], other: Sequence[RunRecord]) -> float:
+    """Share of the calls by which two groups' models differ: their total variation, in [0, 1]."""
+    shares = []
+    for runs in (one, other):
+        calls = Counter[str]()
+        for run in runs:
+            calls.update(run.totals.models)
+        shares.append({model: count / calls.total() for model, count in calls.items()})
+    models = shares[0].keys() | shares[1].keys()
+    return sum(abs(shares[0].get(m, 0.0) - shares[1].get(m, 0.0)) for m in models) / 2
+
+
 def _about_cost(arms: Sequence[Arm]) -> Found:
     unpriced = {arm.arm: arm.unpriced for arm in arms if arm.unpriced}
     if unpriced:
@@ -143,7 +180,7 @@ def _about_cost(arms: Sequence[Arm]) -> Found:
 
 
 def _about_runs(runs: Sequence[RunRecord]) -> Found:
-    policies = {run.policy_digest for run in runs if run.arm == "on"}
+    policies = {run.policy_digest for run in runs if run.arm in ("on", "random")}
     if len(policies) > 1:
         yield (
             "policy_changed",

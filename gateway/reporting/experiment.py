@@ -30,6 +30,9 @@ STRATA: Mapping[str, Callable[[RunRecord], str]] = {
 }
 """What runs can be told apart by, so that like is compared with like."""
 
+BASELINES = ("off", "shadow", "random")
+"""Arms that others are compared with, the one that does least first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
@@ -103,7 +106,8 @@ class Day:
 class ExperimentReport:
     """What an experiment shows, and what stands against believing it.
 
-    `baseline`: off when there is such an arm, else shadow, None when neither.
+    `baseline`: off when there is such an arm, else shadow, else random, None when none of them.
+    `comparisons`: every other arm with the baseline, and on with random, which is about timing.
     `policies`: digests of the policies its runs were steered by.
     """
 
@@ -138,13 +142,12 @@ def report(
         raise ValueError(f"stratum: must be one of {', '.join(STRATA)}, not {stratum!r}")
     groups = {arm: [run for run in runs if run.arm == arm] for arm in ARMS}
     groups = {arm: group for arm, group in groups.items() if group}
-    baseline = next((arm for arm in ("off", "shadow") if arm in groups), None)
+    baseline = next((arm for arm in BASELINES if arm in groups), None)
     arms = tuple(_arm(arm, group) for arm, group in groups.items())
     strata = _strata(runs, stratum)
-    compared = () if baseline is None else tuple(a for a in groups if a != baseline)
     comparisons = tuple(
-        _compare(experiment, arm, groups[arm], str(baseline), groups[str(baseline)], strata)
-        for arm in compared
+        _compare(experiment, arm, groups[arm], control, groups[control], strata)
+        for arm, control in _compared(groups, baseline)
     )
     ratio = None if shares is None else sample_ratio(_units_per_arm(runs), shares)
     times = [run.started_at for run in runs]
@@ -189,6 +192,14 @@ def _arm(arm: str, runs: Sequence[RunRecord]) -> Arm:
 
 
 Groups = Mapping[str, Sequence[RunRecord]]
+
+
+def _compared(groups: Groups, baseline: str | None) -> list[tuple[str, str]]:
+    """Which arm is compared with which."""
+    pairs = [(arm, baseline) for arm in groups if baseline not in (None, arm)]
+    if {"on", "random"} <= groups.keys() and baseline != "random":
+        pairs.append(("on", "random"))
+    return [(arm, control) for arm, control in pairs if control is not None]
 
 
 def _compare(

@@ -198,14 +198,15 @@ def _verdict(
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """The chance of a larger value, for 1 or 2 degrees of freedom: there are three arms.
+    """The chance of a larger value of chi-square with `degrees` degrees of freedom, at least 1.
 
-    Raises: ValueError for more.
+    Exact, from the tail for one or two degrees and two more at a time.
+    Raises: ValueError for fewer.
     """
-    match degrees:
-        case 1:
-            return math.erfc(math.sqrt(statistic / 2))
-        case 2:
-            return math.exp(-statistic / 2)
-        case _:
-            raise ValueError(f"degrees: {degrees} is not 1 or 2")
+    if degrees < 1:
+        raise ValueError(f"degrees: {degrees} is below 1")
+    half = statistic / 2
+    tail = math.erfc(math.sqrt(half)) if degrees % 2 else math.exp(-half)
+    for more in range(4 - degrees % 2, degrees + 1, 2):
+        tail += half ** (more / 2 - 1) * math.exp(-half) / math.gamma(more / 2)
+    return tail

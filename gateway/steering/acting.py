@@ -6,11 +6,13 @@ Each action rests on a signal, and calibration measured how often a run that sho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from gateway.steering.calibration import Calibration
+from gateway.steering.etrace.gate import Plan
+from gateway.steering.etrace.pattern import Tier
 from gateway.steering.experiments import draw
 from gateway.steering.fsm import FSMState
 from gateway.steering.monitors.base import Readings
@@ -107,6 +109,53 @@ def worth_it(
     if not signalled and action != "route_fast":
         return True
     return permitted(action, state, readings, calibration, settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What the actions on a call are decided by: where the run stands, or is taken to stand.
+
+    `at_risk`: whether to act, where that is not for the readings to say; None = it is.
+    """
+
+    state: FSMState
+    readings: Readings | None = None
+    at_risk: bool | None = None
+
+
+def planned_actions(planned: Plan, worth: Callable[[str], bool]) -> Plan:
+    """The plan without the actions that are not worth it; its reasons name them."""
+    refused = []
+    if planned.monitor and not worth("monitor_text"):
+        planned = replace(planned, monitor=None)
+        refused.append("monitor_text")
+    if planned.directive and not worth("skip_directive"):
+        planned = replace(planned, directive=False)
+        refused.append("skip_directive")
+    for tier in (Tier.E1, Tier.E2):
+        asked = any(query.tier is tier for query in planned.queries)
+        if asked and not worth(tier.value):
+            queries = tuple(query for query in planned.queries if query.tier is not tier)
+            planned = replace(planned, queries=queries)
+            refused.append(tier.value)
+    reasons = tuple(f"{action}: below its bar" for action in refused)
+    return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
+
+
+def routed_state(state: FSMState, worth: Callable[[str], bool]) -> tuple[FSMState, str]:
+    """The state to route by, and why it is not `state`: NORMAL where leaving the usual model is not
+    worth it."""
+    action = _ROUTES_AWAY.get(state)
+    if action is None or worth(action):
+        return state, ""
+    return FSMState.NORMAL, f"routing: {action} below its bar"
+
+
+_ROUTES_AWAY: Mapping[FSMState, str] = {
+    FSMState.FAST: "route_fast",
+    FSMState.SLOW: "route_slow",
+    FSMState.SKIP: "route_slow",
+}
 
 
 def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:

@@ -188,7 +188,7 @@ def test_counts_are_the_tenants_own(house: House) -> None:
         summary = client.get("/api/health-summary").json()
         assert (summary["total_runs"], summary["calls"], summary["input_tokens"]) == (0, 0, 0)
         (listed,) = client.get("/api/experiments").json()["experiments"]
-        assert listed["runs"] == {"on": 0, "shadow": 0, "off": 0}
+        assert listed["runs"] == {"on": 0, "random": 0, "shadow": 0, "off": 0}
         report = client.get("/api/experiments/secret-zanzibar/report").json()
         assert (report["runs"], report["arms"]) == (0, [])
 

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
+from gateway.steering.experiments import ARMS
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, a_finished_run, client_of, until
 
@@ -324,7 +325,9 @@ def test_an_experiments_page_tells_the_report(start: Start, upstream: ScriptedUp
             agent = Agent(client, upstream, f"Task {number}")
             agent.step()
             agent.answer(**{"x-gateway-outcome": "success" if number % 3 else "failure"})
-    assert "routing/2" in page_of(server, "/dashboard/experiments")
+    listed = page_of(server, "/dashboard/experiments")
+    assert "routing/2" in listed
+    assert [f">{arm}</th>" in listed for arm in ARMS] == [True] * 4
     page = page_of(server, "/dashboard/experiments/routing%2F2?stratum=model")
     for words in ("on against off", "Before you conclude", "Sample ratio", "Success by day"):
         assert words in page

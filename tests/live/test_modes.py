@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 
-from gateway.steering.experiments import ARMS, ExperimentSettings, assign
+from gateway.steering.experiments import MODES, ExperimentSettings, assign
 from gateway.stores.queries import RunTrace
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, TOOLS, Agent, opening, trace, worker
@@ -52,7 +52,7 @@ async def recorded(database: Path, agent: Agent) -> RunTrace:
 
 @pytest.mark.parametrize("stream", [None, True])
 @pytest.mark.parametrize("way", ["header", "config", "arm"])
-@pytest.mark.parametrize("mode", ARMS)
+@pytest.mark.parametrize("mode", MODES)
 async def test_a_mode_is_chosen_in_three_ways(
     gateway_server: Start,
     upstream: ScriptedUpstream,
@@ -72,6 +72,7 @@ async def test_a_mode_is_chosen_in_three_ways(
     assert changed == ([True] * 5 if mode == "on" else [False] * 5)
     answer = await agent.send()
     assert answer.gateway("mode") == mode
+    assert answer.gateway("arm") == (mode if way == "arm" else None)
     assert answer.gateway("step") == "5"
     assert answer.gateway("model") == ("routed" if mode == "on" else "scripted")
     found = await trace(database, answer.conversation)

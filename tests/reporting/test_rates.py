@@ -18,6 +18,7 @@ from gateway.reporting.rates import (
     stratified,
     wilson,
 )
+from gateway.steering.experiments import ARMS
 
 counts = st.integers(0, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -113,17 +114,21 @@ def test_strata_without_a_pair_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("statistic", "degrees", "tail"),
-    [(3.841, 1, 0.05), (10.828, 1, 0.001), (5.991, 2, 0.05), (13.816, 2, 0.001), (0.0, 1, 1.0)],
+    [
+        *[(3.841, 1, 0.05), (10.828, 1, 0.001), (0.0, 1, 1.0)],
+        *[(5.991, 2, 0.05), (13.816, 2, 0.001)],
+        *[(7.815, 3, 0.05), (16.266, 3, 0.001), (0.0, 3, 1.0), (9.488, 4, 0.05)],
+    ],
 )
 def test_chi_square_has_the_tables_tails(statistic: float, degrees: int, tail: float) -> None:
     """The usual table's critical values have their tails."""
     assert chi_square_tail(statistic, degrees) == pytest.approx(tail, abs=2e-4)
 
 
-def test_chi_square_refuses_more_arms_than_there_are() -> None:
-    """There are three arms, so at most two degrees of freedom."""
+def test_chi_square_needs_two_arms() -> None:
+    """One arm leaves nothing free to vary."""
     with pytest.raises(ValueError, match="degrees"):
-        chi_square_tail(1.0, 3)
+        chi_square_tail(1.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +139,8 @@ def test_chi_square_refuses_more_arms_than_there_are() -> None:
         ({"on": 600, "off": 400}, {"on": 1, "off": 1}, True),
         ({"on": 600, "off": 400}, {"on": 3, "off": 2}, False),
         ({"on": 340, "shadow": 330, "off": 330}, {"on": 1, "shadow": 1, "off": 1}, False),
+        (dict.fromkeys(ARMS, 250), dict.fromkeys(ARMS, 1), False),
+        ({**dict.fromkeys(ARMS, 250), "random": 170}, dict.fromkeys(ARMS, 1), True),
         ({"on": 500, "off": 400, "shadow": 1}, {"on": 1, "off": 1}, True),
         ({"on": 200}, {"on": 1, "off": 1}, True),
     ],

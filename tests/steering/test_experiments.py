@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.experiments import ARMS, ExperimentSettings, assign, draw
+from gateway.steering.experiments import ARMS, MODES, ExperimentSettings, assign, draw, mode_of
 
 UNITS = st.text(max_size=40)
 
@@ -64,6 +64,28 @@ def test_the_order_of_arms_in_the_config_is_no_matter() -> None:
     assert [assign(one, u) for u in units] == [assign(other, u) for u in units]
 
 
+def test_an_arm_is_a_mode_or_chance() -> None:
+    """Requests of the arm `random` are changed as those of `on`; the others are their own mode."""
+    assert {arm: mode_of(arm) for arm in ARMS} == {**{m: m for m in MODES}, "random": "on"}
+
+
+def test_an_arm_without_a_share_moves_nobody() -> None:
+    """Who is assigned between the arms of old stays there, by the sums of old."""
+    settings = ExperimentSettings(id="e", arms={"on": 5, "shadow": 3, "off": 2, "random": 0})
+    for number in range(500):
+        point = draw("e", f"task-{number}") * 10
+        wanted = "on" if point < 5 else "shadow" if point < 8 else "off"
+        assert assign(settings, f"task-{number}") == wanted
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), True])
+def test_a_share_of_steps_is_a_share(share: float) -> None:
+    """The message names the key."""
+    for name in ("random_routing_share", "random_guidance_share"):
+        with pytest.raises(ValueError, match=rf"{name}: expected a number in \[0, 1\], got"):
+            ExperimentSettings(**{name: share})
+
+
 def test_half_and_half_is_the_default() -> None:
     """Without shares of its own an experiment compares on with off."""
     assert ExperimentSettings().arms == {"on": 0.5, "off": 0.5}
@@ -72,7 +94,7 @@ def test_half_and_half_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("arms", "message"),
     [
-        ({"maybe": 1.0}, r"arms\.maybe: not one of on, shadow, off"),
+        ({"maybe": 1.0}, r"arms\.maybe: not one of on, random, shadow, off"),
         ({"on": -0.1, "off": 1.0}, r"arms\.on: must be 0 or more, and finite, got -0\.1"),
         ({"on": 0.0}, "arms: the shares must add up to more than 0"),
         ({}, "arms: the shares must add up to more than 0"),

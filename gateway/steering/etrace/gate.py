@@ -28,7 +28,8 @@ class Moment:
 
     `step` = index of the newest scored step of the run, None on its first call; `state` = the state
     after that step; `readings` = the monitors on it, None when none is configured; `recent` = the
-    newest steps, oldest first; `model` = the routed model's name.
+    newest steps, oldest first; `model` = the routed model's name; `at_risk` = whether to act on
+    this step, where that is not for the readings to say; None = it is.
     """
 
     step: int | None
@@ -36,6 +37,7 @@ class Moment:
     readings: Readings | None = None
     recent: Sequence[Step] = ()
     model: str = ""
+    at_risk: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,8 @@ def plan(
 def _at_risk(guidance: GuidanceState, moment: Moment, settings: EtraceSettings) -> bool:
     if moment.step is None:
         return False
+    if moment.at_risk is not None:
+        return moment.at_risk
     readings = moment.readings
     if readings is None or not readings.scores:
         # With no monitor configured nothing could ever open the gate (reference, C30).
@@ -146,6 +150,8 @@ def _queries(
         queries.append(replace(base, top_k=settings.e3_max))
     if moment.step is None:
         return tuple(queries), ()
+    if moment.at_risk is False:
+        return tuple(queries), ("look-up: held back",)
     if reason := _e1_held(guidance, settings, at_risk):
         reasons.append(reason)
     elif text := query_text(moment.recent, settings.e1_steps):
@@ -195,6 +201,8 @@ def _monitor(
 ) -> tuple[MonitorText | None, tuple[str, ...]]:
     readings = moment.readings
     if moment.step is None or readings is None or not injection.monitor_guidance:
+        return None, ()
+    if moment.at_risk is False:
         return None, ()
     if not readings.fired and readings.composite < injection.monitor_composite:
         return None, ()
