@@ -26,9 +26,12 @@ TRUNCATION = "\n<... cut ...> "
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
+    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff"
+    # Format characters of single scripts and of notations.
+    "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U00013430-\U0001343f"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a]"
 )
-"""Control characters but tab and line ends, invisible and direction marks, lone surrogates."""
+"""Control and format characters (Cc, Cf) but tab and line ends, lone surrogates."""
 
 _FRAME = re.compile(
     r"""
