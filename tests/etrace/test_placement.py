@@ -424,3 +424,17 @@ def test_no_shape_of_messages_raises_or_is_altered(
 def test_traits_of_targets(provider: str, model: str, host: str, expected: Target) -> None:
     """Only OpenAI and Azure OpenAI are known to take a late system message."""
     assert target_for(provider, model, host) == expected
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+@pytest.mark.parametrize("parts", [False, True])
+def test_what_the_client_sends_back_is_not_put_in_again(role: str, parts: bool) -> None:
+    """Block by block: one that its own system text holds already is left out, another is not."""
+    told = apply([{**SYSTEM, "role": role}, USER], edits([SYSTEM, USER], RULE, target=UNKNOWN))
+    text = told[0]["content"]
+    echoed = [{"role": role, "content": [{"type": "text", "text": text}] if parts else text}, USER]
+    past = Injection(step=-1, place="system", offset=0, text=frame(["RULE"]))
+    assert edits(echoed, past=(past,), target=UNKNOWN) == []
+    (edit,) = edits(echoed, NOTE, past=(past,), target=UNKNOWN)
+    assert isinstance(edit, SystemAppend)
+    assert edit.texts == (frame(["NOTE"]),)

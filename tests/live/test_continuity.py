@@ -106,3 +106,20 @@ async def test_a_compacted_conversation_is_found_after_a_restart(
     assert compacted.identity == "compaction"
     assert {before.conversation} == {compacted.conversation, after.conversation}
     assert [a.gateway("step") for a in (before, compacted, after)] == ["3", "4", "5"]
+
+
+async def test_a_client_that_sends_back_its_guided_instructions_is_told_once(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """The Responses API tells the instructions it was given; doubled each call, they would fill the
+    context."""
+    upstream.default = worker(9)
+    server = gateway_server(GUIDING)
+    agent = Agent(http, server.base_url)
+    for _ in range(6):
+        await agent.turn("FAILED test_it - AssertionError")
+        system = upstream.last.messages[0]
+        frames = guidance_frames({"messages": [system]})
+        assert len(frames) == len(set(frames)) > 0
+        agent.messages[0] = system
+    assert len(frames) > 1

@@ -22,6 +22,7 @@ from gateway.stores.base import (
 )
 from gateway.stores.records import StepContent
 from gateway.stores.settings import StorageSettings
+from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SqliteStateStore
 from tests.stores.builders import (
@@ -180,6 +181,7 @@ _LIMITED = """
 import asyncio, resource, signal, sys
 from gateway.stores.base import StoreError
 from gateway.stores.settings import StorageSettings
+from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SqliteStateStore
 from tests.stores.builders import one_run
@@ -227,3 +229,20 @@ def test_every_error_has_a_label() -> None:
     mine = [kind.label for kind in kinds if kind.__module__ == "gateway.stores.base"]
     assert len(set(mine)) == len(mine) == 10
     assert all(label.isidentifier() for label in mine)
+
+
+@pytest.mark.parametrize(
+    ("closed", "says"), [("gateway.db", "may not be written"), ("", "directory that is read-only")]
+)
+def test_what_may_not_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, says: str
+) -> None:
+    """SQLite says of both only that it cannot open the file. The rights are the test's own, because
+    to a superuser nothing is closed."""
+    path = tmp_path / "gateway.db"
+    path.touch()
+    closed_path = tmp_path / closed
+    monkeypatch.setattr(os, "access", lambda where, _mode: Path(where) != closed_path)
+    error = translate(apsw.CantOpenError("unable to open database file"), str(path))
+    assert isinstance(error, StoreReadOnly)
+    assert says in str(error)

@@ -232,3 +232,19 @@ async def test_searches_leave_a_reader_to_other_queries(
         may_end.set()
     assert await asyncio.gather(*searches) == [[]] * 4
     await database.close()
+
+
+@pytest.mark.parametrize("spoilt", ["fields = '{'", "tier = 'e7', failure_type = x'ff'"])
+async def test_a_damaged_pattern_is_a_store_error_that_names_it(
+    tmp_path: Path, spoilt: str
+) -> None:
+    """So that its look-up fails open by itself, and nothing else with it."""
+    path = tmp_path / "g.db"
+    database = await open_database(path)
+    store = SQLitePatternStore(database)
+    await store.open_space("test", SIZE)
+    await store.add([(pattern("a", pattern_id="broken"), vector(1))])
+    spoil(path, f"UPDATE patterns SET {spoilt}")
+    with pytest.raises(StoreCorrupt, match="'broken' is damaged"):
+        await found(store)
+    await database.close()

@@ -11,7 +11,7 @@ the messages the caller puts it in front as `{"role": "system", "content": ...}`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from gateway.steering.etrace.edits import (
 )
 from gateway.steering.etrace.guidance import SKIP_DIRECTIVE
 from gateway.steering.etrace.pattern import Tier
-from gateway.steering.etrace.render import frame
+from gateway.steering.etrace.render import FRAME_OPEN, frame
 from gateway.steering.etrace.settings import InjectionSettings
 from gateway.steering.etrace.state import FIRST_CALL, GuidanceState, Injection, Place
 from gateway.steering.etrace.target import Target
@@ -66,6 +66,7 @@ def place(
     offset = len(messages) - lead
     replayed = _remembered(decided, settings)
     added = _new_injections(decided, tail_ok, offset, settings)
+    told = _told(messages[:lead])
     system: list[str] = []
     between: list[Injection] = []
     # The directive goes before all of this step's blocks, those of a retried call included.
@@ -74,7 +75,7 @@ def place(
     for block in (*earlier, *_directive(decided, tail_ok, offset), *current):
         if block.place == "message" and _fits(block, messages, lead, target, settings):
             between.append(block)
-        else:
+        elif block.text not in told:
             system.append(block.text)
     edits = _system_edits(messages, lead, system, target, tools)
     edits += _message_edits(messages, lead, between, target)
@@ -88,6 +89,19 @@ def place(
         added=added,
         voids_cache=decided.step != FIRST_CALL and any(i.place == "system" for i in added),
     )
+
+
+def _told(leading: Sequence[Message]) -> str:
+    """The blocks that the client's own system text holds: some providers tell the instructions they
+    were given, and some clients send what they are told. Each call would double them."""
+    texts = [text for message in leading for text in _texts(message.get("content"))]
+    return "\n".join(text for text in texts if FRAME_OPEN in text)
+
+
+def _texts(content: Any) -> list[str]:
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = (part.get("text") for part in parts if isinstance(part, Mapping))
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _directive(decided: Decided, tail_ok: bool, offset: int) -> tuple[Injection, ...]:

@@ -54,6 +54,8 @@ def translate(error: BaseException, path: str) -> BaseException:
         ((meaning, words) for kind, meaning, words in _MEANINGS if isinstance(error, kind)),
         (StoreError, "refused the operation"),
     )
+    if meaning is StoreUnavailable and (forbidden := _unwritable(path)):
+        meaning, words = StoreReadOnly, forbidden
     translated = meaning(f"{path!r} {words} ({error})")
     translated.__cause__ = error
     return translated
@@ -109,6 +111,14 @@ def _prepare(
     connection.pragma("temp_store", "memory")
     for hook in hooks:
         hook(connection)
+
+
+def _unwritable(path: str) -> str:
+    """What keeps the file from being written; empty when nothing does."""
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        return "may not be written"
+    # SQLite keeps its log beside the file.
+    return "" if os.access(Path(path).parent, os.W_OK) else "is in a directory that is read-only"
 
 
 def _create_private(path: str) -> None:

@@ -12,6 +12,7 @@ import orjson
 
 from gateway.steering.etrace.families import family_matches
 from gateway.steering.etrace.pattern import Pattern, Tier, content_id
+from gateway.stores.base import StoreCorrupt
 from gateway.stores.patterns import Added, Event, PatternFilter, StoredPattern, Vector
 from gateway.stores.sqlite.pattern_index import VectorSpace
 
@@ -141,17 +142,20 @@ def suitable_families(connection: apsw.Connection, model: str) -> list[str] | No
 
 
 def to_pattern(row: tuple[Any, ...]) -> Pattern:
-    """The pattern of a row of `COLUMNS`."""
-    return Pattern(
-        tenant=row[1],
-        pattern_id=row[2],
-        tier=Tier(row[3]),
-        failure_type=row[4] or None,
-        model_family=row[5],
-        gate_threshold=row[6],
-        source_trace_id=row[7],
-        fields=orjson.loads(row[8]),
-    )
+    """The pattern of a row of `COLUMNS`. Raises: StoreCorrupt for a row that holds none."""
+    try:
+        return Pattern(
+            tenant=row[1],
+            pattern_id=row[2],
+            tier=Tier(row[3]),
+            failure_type=row[4] or None,
+            model_family=row[5],
+            gate_threshold=row[6],
+            source_trace_id=row[7],
+            fields=orjson.loads(row[8]),
+        )
+    except (ValueError, TypeError) as error:
+        raise StoreCorrupt(f"the pattern {row[2]!r} is damaged ({error})") from error
 
 
 def _stored(row: tuple[Any, ...]) -> StoredPattern:
