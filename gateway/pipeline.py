@@ -3,7 +3,8 @@
     prepare   who is it (recall), where does the run stand (observe), which model (route), what to
               say (guide): gateway/conversations, gateway/steering
     send      to the first upstream that answers: gateway/upstream
-    complete  the answer is whole: settle, commit; only then does the client get its last byte
+    complete  the answer is whole: settle, commit (gateway/recorder.py); only then does the client
+              get its last byte
     abandon   there was no whole answer
 
 This is the only place where steering may fail without the request failing.
@@ -12,35 +13,27 @@ This is the only place where steering may fail without the request failing.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from gateway.conversations.announcing import call_event
 from gateway.conversations.asked import Asked
 from gateway.conversations.recall import Recalled
-from gateway.conversations.recording import CallFacts, call_record, settle
 from gateway.conversations.session import DeadlinePassed, Steered
 from gateway.conversations.telling import identity_headers, log_notes, steering_headers
 from gateway.dialects import SteeredRequest
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
+from gateway.recorder import Recorder
 from gateway.services import Runtime, Services
 from gateway.steering.chance import Chance
 from gateway.steering.experiments import assign, mode_of
-from gateway.steering.fold import StepOutcome
-from gateway.stores.base import StoreError, VersionConflict
-from gateway.stores.patterns import Event
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call
 from gateway.wire.request import Splice
-from gateway.wire.usage import token_usage
-
-RECORD_TIMEOUT_S = 10.0
-"""Longest wait of a client's last byte for the store; twice the default wait for a locked file."""
 
 
 class ReplyView(Protocol):
@@ -51,6 +44,9 @@ class ReplyView(Protocol):
 
     @property
     def usage(self) -> dict[str, Any] | None: ...
+
+    @property
+    def under_way(self) -> str | None: ...
 
 
 class Prepared:
@@ -97,12 +93,25 @@ class Prepared:
         """The answer is whole, and the client has not had its last byte yet."""
         self.completed = True
         self.exchange.usage = reply.usage
-        await self._pipeline.record(self._services, self, reply.completion)
+        if reply.under_way is not None:
+            await self._pipeline.recorder.put_off(self._services, self, reply.under_way)
+        else:
+            await self._pipeline.recorder.record(self._services, self, reply.completion)
 
-    def abandon(self) -> None:
-        """There is no whole answer; what is known of the call is kept, without waiting for it."""
-        if not self.completed and self.steered is not None:
-            spawn(self._pipeline.record(self._services, self, None))
+    def abandon(self, seen: Callable[[], bytes]) -> None:
+        """There is no whole answer; what is known of the call is kept, without waiting for it.
+
+        `seen` gives what came of a stream; an answer made in the background may still be asked for.
+        """
+        if self.completed or self.steered is None:
+            return
+        name = None
+        if self._request.in_background:
+            name = self._request.dialect.read_stream(seen(), json.loads).under_way
+        if name is not None:
+            spawn(self._pipeline.recorder.put_off(self._services, self, name))
+        else:
+            spawn(self._pipeline.recorder.record(self._services, self, None))
 
     def _body(self, target: Target) -> bytes:
         request = self._request
@@ -138,9 +147,10 @@ class Prepared:
 
 
 class Pipeline:
-    """Prepares requests, sends them, records what became of them."""
+    """Prepares requests and sends them; what became of them is its recorder's."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self.recorder = Recorder(runtime)
         self._runtime = runtime
         self._log = get_logger("gateway.steering")
 
@@ -193,24 +203,6 @@ class Pipeline:
         exchange.lane, exchange.deployment = target.lane, target.name
         exchange.provider = target.provider
         return delivery.response
-
-    async def record(
-        self, services: Services, prepared: Prepared, completion: Mapping[str, Any] | None
-    ) -> None:
-        """Commit the call; a store that fails costs the record, not the answer."""
-        steered = prepared.steered
-        if steered is None:
-            return
-        try:
-            async with asyncio.timeout(RECORD_TIMEOUT_S), steered.conversation.lock:
-                await self._commit(services, prepared, steered, completion)
-        except (StoreError, TimeoutError) as exc:
-            kind = exc.label if isinstance(exc, StoreError) else "timeout"
-            self._runtime.metrics.store_failures.labels(kind).inc()
-            self._log.error("call not recorded", reason=str(exc) or kind)
-        except Exception as exc:
-            self._runtime.metrics.store_failures.labels("internal").inc()
-            self._log.exception("call not recorded", reason=str(exc))
 
     async def _steer(
         self,
@@ -267,81 +259,6 @@ class Pipeline:
             reason=str(error),
             request_id=prepared.exchange.request_id,
         )
-
-    async def _commit(
-        self,
-        services: Services,
-        prepared: Prepared,
-        steered: Steered,
-        completion: Mapping[str, Any] | None,
-    ) -> None:
-        exchange = prepared.exchange
-        keep = services.settings.storage.store_content
-        heads = settle(steered, completion, services.index, keep=keep)
-        tokens = token_usage(exchange.usage)
-        steered.conversation.run_tokens += (tokens.input or 0) + (tokens.output or 0)
-        cost = unsteered = services.catalogue.cost(prepared.model, exchange.usage)
-        if prepared.model != exchange.model:
-            unsteered = services.catalogue.cost(exchange.model, exchange.usage)
-        facts = CallFacts(
-            agent=prepared.asked.agent,
-            profile=services.settings.monitors.profile,
-            policy_digest=services.policy_digest,
-            experiment=prepared.asked.experiment,
-            arm=prepared.asked.arm,
-            unit=prepared.asked.unit if prepared.asked.experiment else None,
-            outcome=prepared.asked.outcome,
-            cost_usd=cost,
-            cost_unsteered_usd=unsteered,
-        )
-        conversation = steered.conversation
-        outcomes, stands = list(conversation.unrecorded.values()), conversation.stands()
-        record = call_record(steered, exchange, completion, facts, heads, time.time())
-        try:
-            version = await self._runtime.store.commit(record)
-        except VersionConflict as conflict:
-            # Another gateway has moved it on: its rows stay, ours are added, the newer state wins.
-            conversation.version = conflict.actual
-            record = call_record(steered, exchange, completion, facts, heads, time.time())
-            version = await self._runtime.store.commit(record)
-        conversation.recorded(version, stands)
-        self._count(steered, outcomes)
-        self._runtime.metrics.charge(cost, unsteered)
-        if prepared.model != exchange.model:
-            self._runtime.metrics.reroutes.labels(steered.state.value).inc()
-        self._tell_patterns(prepared.asked, steered)
-        events = self._runtime.events
-        if events.active and (event := call_event(record)) is not None:
-            events.publish(event)
-
-    def _count(self, steered: Steered, outcomes: Sequence[StepOutcome]) -> None:
-        metrics = self._runtime.metrics
-        for outcome in outcomes:
-            metrics.steps.labels(outcome.state.value).inc()
-            metrics.difficulty.observe(outcome.difficulty)
-            metrics.composite.observe(outcome.readings.composite)
-            for name in outcome.readings.fired:
-                metrics.monitor_fires.labels(name).inc()
-        if steered.applies and steered.decided is not None:
-            items = steered.decided.items
-            for source, number in Counter(
-                i.tier.value if i.tier else "monitor" for i in items
-            ).items():
-                metrics.injections.labels(source).inc(number)
-
-    def _tell_patterns(self, asked: Asked, steered: Steered) -> None:
-        """Count what became of patterns: injected now, or helped or hurt by the run's outcome."""
-        tally = self._runtime.tally
-        if tally is None or not steered.applies:
-            return
-        tenant = steered.conversation.tenant
-        if steered.decided is not None:
-            new = [i.match.pattern.pattern_id for i in steered.decided.items if i.match]
-            tally.note(tenant, new, Event.INJECTED)
-        given = steered.conversation.guidance.pattern_ids
-        if asked.outcome and given:
-            event = Event.HELPED if asked.outcome == "success" else Event.HURT
-            tally.note(tenant, given, event)
 
 
 def _chance(services: Services, asked: Asked) -> Chance | None:

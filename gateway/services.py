@@ -17,6 +17,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.past import PastSteps
 from gateway.conversations.recall import Recall
 from gateway.conversations.session import Lookup, Past, Steering, SteeringRules
+from gateway.conversations.under_way import UnderWay
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.events import EventHub
@@ -153,6 +154,8 @@ class Runtime:
         """The patterns; None when E-traces are switched off."""
 
         self.tally: PatternTally | None = None
+        self.under_way = UnderWay()
+        """Calls whose answers are made in the background."""
 
     @property
     def services(self) -> Services:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +47,8 @@ class CallFacts:
     outcome: str | None = None
     cost_usd: float | None = None
     cost_unsteered_usd: float | None = None
+    answered: bool = True
+    """False for a call whose answer is still being made."""
 
 
 def settle(
@@ -55,10 +57,12 @@ def settle(
     index: ConversationIndex,
     *,
     keep: bool = True,
+    under_way: str | None = None,
 ) -> tuple[HeadRecord, ...]:
     """Take the answer into the conversation; the heads under which it can be found again.
 
     `keep`: whether the reply's content may be stored, where the client leaves it to the server.
+    `under_way`: the id of an answer that is still being made.
     """
     conversation = steered.conversation
     incoming = steered.recalled.incoming
@@ -72,7 +76,7 @@ def settle(
     choices = list(_messages(completion))
     if completion is None or not choices:
         conversation.branch = conversation.branch.failed(served)
-        return tuple(heads)
+        return (*heads, *_named(steered, under_way, (), index, base, keep=keep))
     fold = conversation.fold
     for position, (message, finish) in enumerate(choices):
         echo = _echo(completion) or [reply_message(message)]
@@ -93,15 +97,34 @@ def settle(
                 steered.state_after = FSMState.END
             if steered.run == conversation.run:
                 conversation.ended_run = steered.run if final else None
-    if fold is not None and (name := completion.get(ANSWER_ID)):
-        answer = answered(
-            name, incoming.heads.state, _echo(completion), fold.current.carry(), keep=keep
-        )
-        index.add_answer(conversation, answer)
-        head = response_head(conversation.tenant, name)
-        named = _head({**base, "root": head}, head, count, RESPONSE_KIND, steered.step)
-        heads.append(named)
-    return tuple(heads)
+    name, reply = completion.get(ANSWER_ID), _echo(completion)
+    return (*heads, *_named(steered, name, reply, index, base, keep=keep))
+
+
+def _named(
+    steered: Steered,
+    name: str | None,
+    reply: Sequence[Any],
+    index: ConversationIndex,
+    base: dict[str, Any],
+    *,
+    keep: bool,
+) -> Iterator[HeadRecord]:
+    """The head of an answer that a later request may go on from by its id."""
+    conversation, chain = steered.conversation, steered.recalled.incoming.heads.state
+    if not name:
+        return
+    if steered.recorded and name in conversation.answered:
+        carried = conversation.answered[name].carried  # later steps may have come before it
+    elif conversation.fold is not None:
+        carried = conversation.fold.current.carry()
+    else:
+        return
+    answer = answered(name, chain, reply, carried, keep=keep)
+    index.add_answer(conversation, answer)
+    head = response_head(conversation.tenant, name)
+    count = answer.after.count
+    yield _head({**base, "root": head}, head, count, RESPONSE_KIND, steered.step)
 
 
 def _echo(completion: Mapping[str, Any]) -> list[Any]:
@@ -128,7 +151,7 @@ def call_record(
     conversation = steered.conversation
     call = _call_row(steered, exchange, completion, facts)
     reply = replace(_reply_content(completion), messages=tuple(steered.prompts))
-    steps = _step_rows(steered, call, reply, now)
+    steps = _step_rows(steered, call if facts.answered else None, reply, now)
     record = conversation.record(steered.recalled.incoming.heads.state.count, now)
     return CallRecord(
         conversation=record,
@@ -224,7 +247,9 @@ def _reply_content(completion: Mapping[str, Any] | None) -> StepContent:
     )
 
 
-def _step_rows(steered: Steered, call: CallRow, reply: StepContent, now: float) -> list[StepRow]:
+def _step_rows(
+    steered: Steered, call: CallRow | None, reply: StepContent, now: float
+) -> list[StepRow]:
     """Every step that the store lacks, and the one the call was made at, with the call."""
     conversation = steered.conversation
     rows = {

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 from gateway.conversations.memo import Conversation
+from gateway.conversations.message_view import MessageView
 from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
 from gateway.conversations.recall import Recalled
 from gateway.dialects import SteeredRequest
@@ -98,6 +99,9 @@ class Steered:
     placed: Placed | None = None
     decided: Decided | None = None
     reasons: list[str] = field(default_factory=list)
+    recorded: bool = False
+    """Whether the store has it already, without the answer."""
+
     timings_ms: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -325,30 +329,6 @@ class Steering:
         rules = self.rules
         calibration = rules.policy.difficulty.calibration or shipped_calibration()
         return worth_it(action, standing.state, standing.readings, calibration, rules.acting)
-
-
-class MessageView(Sequence[Mapping[str, Any]]):
-    """The messages with a malformed one read as empty; made in no time, whatever their number."""
-
-    __slots__ = ("_messages",)
-
-    def __init__(self, messages: Sequence[Any]) -> None:
-        self._messages = messages
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    @overload
-    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
-        found = self._messages[index]
-        if isinstance(index, slice):
-            return MessageView(found)
-        return found if isinstance(found, dict) else {}
 
 
 def _without_kept(decided: Decided) -> Decided:

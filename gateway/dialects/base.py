@@ -30,6 +30,7 @@ class StreamRead:
 
     `completion` is None when there is no whole reply. `ended`: the end mark came; `accepted`: also
     without it the stream may count as whole. `failed`: the upstream itself reported an error.
+    `under_way`: the id of an answer that is being made in the background, stream or not.
     """
 
     completion: ChatView | None = None
@@ -37,6 +38,7 @@ class StreamRead:
     ended: bool = False
     accepted: bool = False
     failed: bool = False
+    under_way: str | None = None
 
 
 class SteeredRequest(ChatRequest):
@@ -73,6 +75,11 @@ class SteeredRequest(ChatRequest):
     def in_conversation(self) -> bool:
         """Whether the server keeps the history under an id of its own."""
         return self.dialect.name == "responses" and bool(self.body.get("conversation"))
+
+    @property
+    def in_background(self) -> bool:
+        """Whether the answer is made whether or not anybody waits for it."""
+        return self.dialect.name == "responses" and self.body.get("background") is True
 
     @property
     def earlier_count(self) -> int:
@@ -137,6 +144,9 @@ class Dialect(Protocol):
 
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
         """A complete answer; None when the body is no reply."""
+
+    def under_way(self, body: Mapping[str, Any]) -> str | None:
+        """The id of an answer that is still being made, when the body is one."""
 
     def error_body(self, error: GatewayError) -> bytes:
         """The body of an error answer made here."""

@@ -82,6 +82,10 @@ class ChatDialect:
         """See Dialect."""
         return body
 
+    def under_way(self, body: Mapping[str, Any]) -> str | None:
+        """See Dialect."""
+        return None
+
     def error_body(self, error: GatewayError) -> bytes:
         """See Dialect."""
         return error.body()

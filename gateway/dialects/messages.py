@@ -152,6 +152,10 @@ class MessagesDialect:
         """See Dialect."""
         return chat_view(body) if isinstance(body.get("content"), list) else None
 
+    def under_way(self, body: Mapping[str, Any]) -> str | None:
+        """See Dialect."""
+        return None
+
     def error_body(self, error: GatewayError) -> bytes:
         """See Dialect."""
         return json.dumps(_error(error), ensure_ascii=False).encode("utf-8", "replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from gateway.dialects.base import (
@@ -40,6 +41,7 @@ _REASONS: Final[Mapping[str, str]] = {
 """`incomplete_details.reason` -> finish reason in chat's words."""
 
 _SETTLED = ("response.completed", "response.incomplete", "response.failed")
+_UNDER_WAY = ("queued", "in_progress")
 _PARAMETERS = frozenset({"temperature", "top_p", "metadata", "service_tier", "reasoning", "user"})
 
 
@@ -126,6 +128,12 @@ class ResponsesDialect:
         """See Dialect."""
         return chat_view(body)
 
+    def under_way(self, body: Mapping[str, Any]) -> str | None:
+        """See Dialect."""
+        name = body.get("id")
+        unfinished = body.get("status") in _UNDER_WAY and isinstance(name, str)
+        return str(name) if unfinished else None
+
     def error_body(self, error: GatewayError) -> bytes:
         """See Dialect."""
         return error.body()
@@ -151,6 +159,7 @@ def _settled_last(stream: bytes, loads: Loads) -> dict[str, Any] | None:
 
 def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     items: list[Any] = []
+    begun: dict[str, Any] = {}
     settled: dict[str, Any] = {}
     ended = failed = False
     for data in events_of(stream, loads):
@@ -161,9 +170,13 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
             settled, ended = (response if isinstance(response, dict) else {}), True
         elif kind == "error":
             failed = True
+        elif isinstance(response, dict):
+            begun = response
     if settled and not settled.get("output"):
         settled = {**settled, "output": items}
-    return _read(settled, ended=ended, failed=failed)
+    read = _read(settled, ended=ended, failed=failed)
+    background = begun.get("background") is True and not ended
+    return replace(read, under_way=RESPONSES.under_way(begun)) if background else read
 
 
 def _read(response: dict[str, Any], *, ended: bool, failed: bool = False) -> StreamRead:

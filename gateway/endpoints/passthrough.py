@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator
 
 import orjson
 
+from gateway.conversations.under_way import UnderWay
 from gateway.dialects import MESSAGES, RESPONSES
 from gateway.endpoints.auth import Authenticator
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.loops import refuse_loop
+from gateway.endpoints.relay import Relay, Reply, answer, readable
 from gateway.errors import BadRequest, GatewayError, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.services import Runtime, Services
@@ -21,6 +24,8 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
 from gateway.wire.request import ChatRequest, parse_object
+
+_ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
 
 
 class PassThrough:
@@ -54,16 +59,70 @@ class PassThrough:
                 attempts=exchange.attempts,
             )
             limit = int(services.settings.server.max_body_mb * 2**20)
+            asked = _open_answer(self._runtime.under_way, principal.tenant, scope)
+            if asked is not None:
+                call.headers = readable(headers, plain=False)
             if _is_json(scope["method"], headers):
                 raw = await read_body(headers, receive, exchange, limit)
                 async with DisconnectWatch(receive, exchange) as watch:
                     response = await _send_json(services, exchange, call, raw)
-                    await _relay(response, send, exchange, watch)
+                    await self._answer(asked, services, response, send, exchange, watch)
             else:
                 upload = Upload(headers, receive, limit) if _has_body(headers) else None
                 async with DisconnectWatch(receive, exchange, upload) as watch:
                     response = await _send_stream(services, exchange, call, upload)
-                    await _relay(response, send, exchange, watch)
+                    await self._answer(asked, services, response, send, exchange, watch)
+
+    async def _answer(
+        self,
+        asked: Asked | None,
+        services: Services,
+        response: LaneResponse,
+        send: Send,
+        exchange: Exchange,
+        watch: DisconnectWatch,
+    ) -> None:
+        """Relay an answer; one that is asked for while it is being made is looked at."""
+        if asked is None or response.status >= 300 or exchange.method == "DELETE":
+            await _relay(response, send, exchange, watch)
+            if asked is not None and response.status < 300:
+                await self._runtime.under_way.settle(*asked, None, None)
+            return
+        exchange.lane, exchange.deployment = "native", exchange.deployment or "default"
+        poll = _Poll(self._runtime.under_way, asked, exchange)
+        relay = Relay(send, exchange, watch, poll.complete, services.settings.server, RESPONSES)
+        try:
+            await answer(relay, response, False, False)
+        finally:
+            await response.aclose()
+
+
+class _Poll:
+    """A request about an answer that was being made: what it brings is recorded."""
+
+    def __init__(self, under_way: UnderWay, asked: Asked, exchange: Exchange) -> None:
+        self._under_way = under_way
+        self._asked = asked
+        self._exchange = exchange
+
+    async def complete(self, reply: Reply) -> None:
+        """The answer to the poll is whole, and the client has not had its last byte yet."""
+        if reply.under_way is None and not reply.unread:
+            self._exchange.usage = reply.usage
+            await self._under_way.settle(*self._asked, reply.completion, reply.usage)
+
+
+Asked = tuple[str, str]
+"""Tenant and id of an answer."""
+
+
+def _open_answer(under_way: UnderWay, tenant: str, scope: Scope) -> Asked | None:
+    """The answer under way that a request polls, cancels or deletes."""
+    found = _ABOUT_ANSWER.fullmatch(scope["path"])
+    if found is None or (scope["method"] == "POST") != bool(found[2]):
+        return None
+    asked = tenant, found[1]
+    return asked if asked in under_way else None
 
 
 async def _send_json(

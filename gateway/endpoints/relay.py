@@ -19,7 +19,7 @@ from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.wire.request import parse_object
 from gateway.wire.sse import encode_comment
-from gateway.wire.watch import ResponseWatch, UsageFilter, stream_watch
+from gateway.wire.watch import READABLE, ResponseWatch, UsageFilter, stream_watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,11 @@ class Reply:
 
     completion: dict[str, Any] | None
     usage: dict[str, Any] | None
+    under_way: str | None = None
+    """The id of an answer that is still being made."""
+
+    unread: bool = False
+    """Whether it went by in a form that cannot be read here."""
 
 
 Complete = Callable[[Reply], Awaitable[None]]
@@ -53,6 +58,11 @@ class Relay:
         self._dialect = dialect
         self._limit = int(server.max_buffered_response_mb * 2**20)
         self._keepalive_s = server.sse_keepalive_s
+        self._watch: ResponseWatch | None = None
+
+    def seen(self) -> bytes:
+        """What has come of a stream, decompressed; empty when it cannot be read."""
+        return self._watch.content if self._watch is not None else b""
 
     async def stream(self, response: LaneResponse, usage_filter: UsageFilter | None) -> None:
         """An event stream, chunk by chunk.
@@ -61,7 +71,7 @@ class Relay:
         without its end marker and without a finish reason, gets an error event and no proper end.
         """
         encoding = header(response.headers, b"content-encoding")
-        watch = stream_watch(encoding, self._limit, self._dialect.end)
+        watch = self._watch = stream_watch(encoding, self._limit, self._dialect.end)
         if plain := encoding in (b"", b"identity"):
             chunks = self._with_keepalive(response) if self._keepalive_s else response
         else:
@@ -113,7 +123,7 @@ class Relay:
             await self._start(response, ())
             await self._body(b"".join(chunks), last=True)
             return
-        await self._complete(Reply(completion=None, usage=response.usage))
+        await self._complete(Reply(completion=None, usage=response.usage, unread=True))
         await self._pass_on(response, chunks, iterator)
 
     async def _pass_on(
@@ -137,7 +147,7 @@ class Relay:
     async def _finish_unmarked(self, watch: ResponseWatch, response: LaneResponse) -> None:
         """The stream ended without its end mark: some upstreams do that, and so does a cut one."""
         if watch.opaque:
-            await self._complete(Reply(completion=None, usage=response.usage))
+            await self._complete(Reply(completion=None, usage=response.usage, unread=True))
             return
         read = self._dialect.read_stream(watch.content, orjson.loads)
         if not (read.ended or read.accepted):
@@ -192,7 +202,7 @@ async def _next(iterator: AsyncIterator[bytes]) -> bytes:
 
 def _reply(dialect: Dialect, response: LaneResponse, watch: ResponseWatch) -> Reply:
     if watch.opaque:
-        return Reply(completion=None, usage=response.usage)
+        return Reply(completion=None, usage=response.usage, unread=True)
     try:
         body = parse_object(watch.content, orjson.loads)
     except Exception as exc:
@@ -203,4 +213,38 @@ def _reply(dialect: Dialect, response: LaneResponse, watch: ResponseWatch) -> Re
     return Reply(
         completion=dialect.read_answer(body),
         usage=response.usage or (usage if isinstance(usage, dict) else None),
+        under_way=dialect.under_way(body),
     )
+
+
+def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
+    """`headers` asking for an answer that can be read on its way; `plain`: changed as well."""
+    out = []
+    for name, value in headers:
+        if name == b"accept-encoding":
+            offers = [] if plain else value.split(b",")
+            kept = [o.strip() for o in offers if o.split(b";")[0].strip().lower() in READABLE]
+            value = b", ".join(kept) or b"identity"
+        out.append((name, value))
+    return out
+
+
+async def answer(
+    relay: Relay, response: LaneResponse, asked_for_stream: bool, hides_usage: bool
+) -> None:
+    """Send an answer on, as the stream or the whole body that it is."""
+    if is_event_stream(response, asked_for_stream):
+        await relay.stream(response, UsageFilter(orjson.loads) if hides_usage else None)
+    else:
+        await relay.whole(response)
+
+
+def is_event_stream(response: LaneResponse, asked: bool) -> bool:
+    """Whether a successful answer is server-sent events.
+
+    One that was asked for and is not labelled JSON counts as such, as clients take it.
+    """
+    kind = header(response.headers, b"content-type").lower()
+    if response.status >= 300:
+        return False
+    return kind.startswith(b"text/event-stream") or (asked and b"json" not in kind)

@@ -10,12 +10,11 @@ from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, read_b
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.loops import refuse_loop
 from gateway.endpoints.passthrough import PassThrough
-from gateway.endpoints.relay import Relay
+from gateway.endpoints.relay import Relay, answer, readable
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.services import Runtime
-from gateway.upstream.base import LaneResponse, RawHeaders, header
-from gateway.wire.watch import READABLE, UsageFilter
+from gateway.upstream.base import RawHeaders, header
 
 _ROUTES = {"chat": "chat_completions"}
 """Dialect -> its label in metrics, where that is not its name."""
@@ -66,40 +65,8 @@ class SteeredEndpoint:
                 try:
                     response = await self._pipeline.send(services, exchange, prepared, call)
                     try:
-                        await _answer(relay, response, request.stream, prepared.hides_usage)
+                        await answer(relay, response, request.stream, prepared.hides_usage)
                     finally:
                         await response.aclose()
                 finally:
-                    prepared.abandon()
-
-
-def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
-    """`headers` asking for an answer that can be read on its way; `plain`: changed as well."""
-    out = []
-    for name, value in headers:
-        if name == b"accept-encoding":
-            offers = [] if plain else value.split(b",")
-            kept = [o.strip() for o in offers if o.split(b";")[0].strip().lower() in READABLE]
-            value = b", ".join(kept) or b"identity"
-        out.append((name, value))
-    return out
-
-
-async def _answer(
-    relay: Relay, response: LaneResponse, asked_for_stream: bool, hides_usage: bool
-) -> None:
-    if is_event_stream(response, asked_for_stream):
-        await relay.stream(response, UsageFilter(orjson.loads) if hides_usage else None)
-    else:
-        await relay.whole(response)
-
-
-def is_event_stream(response: LaneResponse, asked: bool) -> bool:
-    """Whether a successful answer is server-sent events.
-
-    One that was asked for and is not labelled JSON counts as such, as clients take it.
-    """
-    kind = header(response.headers, b"content-type").lower()
-    if response.status >= 300:
-        return False
-    return kind.startswith(b"text/event-stream") or (asked and b"json" not in kind)
+                    prepared.abandon(relay.seen)

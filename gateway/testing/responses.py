@@ -39,10 +39,19 @@ ECHOED: Mapping[str, Any] = {
 """Request fields a response repeats, with the value it shows when the request has none."""
 
 
+BACKGROUND_POLLS = 1
+"""How often a background response is still in progress when it is asked for."""
+
+
 class ResponsesApi:
-    """Answers `/v1/responses` and remembers the answers, as the API does unless told not to."""
+    """Answers `/v1/responses` and remembers the answers, as the API does unless told not to.
+
+    A background response is queued first, in progress when it is asked for, and then complete.
+    """
 
     def __init__(self) -> None:
+        self._polls: dict[str, int] = {}
+        self._streams: dict[str, tuple[bytes, ...]] = {}
         self._responses: dict[str, Item] = {}
         self._inputs: dict[str, list[Item]] = {}
         self._histories: dict[str, list[Item]] = {}
@@ -64,17 +73,19 @@ class ResponsesApi:
     def answer(self, reply: Reply, request: ReceivedRequest) -> Answer:
         """The whole reply, as a JSON body or as stream events; stored unless `store` is false."""
         response = _response(reply, request)
+        background = request.fields.get("background") is True
         if request.fields.get("store") is not False:
             self._store(response, request)
+        if background:
+            self._polls[response["id"]] = BACKGROUND_POLLS
+            self._streams[response["id"]] = tuple(events(reply, response))
         if not request.stream:
-            return Answer(pieces=(orjson.dumps(response),))
-        streamed = tuple(events(reply, response))
-        return Answer(
-            pieces=streamed, streamed=True, finish_at=len(streamed) - 1, content_type=SSE_TYPE
-        )
+            shown = _unfinished(response, "queued") if background else response
+            return Answer(pieces=(orjson.dumps(shown),))
+        return _streamed(tuple(events(reply, response)))
 
     def stored(self, request: ReceivedRequest) -> Answer:
-        """GET or DELETE of a stored response, or its input items."""
+        """GET or DELETE of a stored response, its cancellation, or its input items."""
         wanted, _, rest = request.path.rpartition("/responses/")[2].partition("/")
         if wanted not in self._responses:
             message = f"Response with id '{wanted}' not found."
@@ -84,9 +95,21 @@ class ResponsesApi:
             body: Item = {"id": wanted, "object": "response", "deleted": True}
         elif rest == "input_items":
             body = {"object": "list", "data": self._inputs[wanted], "has_more": False}
+        elif rest == "cancel":
+            body = self._responses[wanted] = _unfinished(self._responses[wanted], "cancelled")
+            self._polls.pop(wanted, None)
+        elif "stream=true" in request.query and wanted in self._streams:
+            return _streamed(self._streams[wanted])
         else:
-            body = self._responses[wanted]
+            body = self._polled(wanted)
         return Answer(pieces=(orjson.dumps(body),))
+
+    def _polled(self, wanted: str) -> Item:
+        left = self._polls.get(wanted, 0)
+        if not left:
+            return self._responses[wanted]
+        self._polls[wanted] = left - 1
+        return _unfinished(self._responses[wanted], "in_progress")
 
     def _store(self, response: Item, request: ReceivedRequest) -> None:
         key = response["id"]
@@ -95,6 +118,14 @@ class ResponsesApi:
         self._histories[key] = [*request.history, *response["output"]]
         if conversation := _conversation(request):
             self._histories[conversation] = self._histories[key]
+
+
+def _unfinished(response: Item, status: str) -> Item:
+    return {**response, "status": status, "output": [], "usage": None, "incomplete_details": None}
+
+
+def _streamed(pieces: tuple[bytes, ...]) -> Answer:
+    return Answer(pieces=pieces, streamed=True, finish_at=len(pieces) - 1, content_type=SSE_TYPE)
 
 
 def input_items(request: ReceivedRequest) -> list[Item]:

@@ -41,7 +41,9 @@ def route_of(request: ReceivedRequest) -> Route:
     path = request.path.rstrip("/")
     if request.method == "POST":
         fitting = (r for r in (Route.COUNT_TOKENS, *_SPOKEN) if path.endswith(r.value))
-        return next(fitting, Route.ECHO)
+        route = next(fitting, Route.ECHO)
+        cancels = Route.STORED_RESPONSE.value in path and path.endswith("/cancel")
+        return Route.STORED_RESPONSE if cancels else route
     if Route.STORED_RESPONSE.value in path:
         return Route.STORED_RESPONSE
     listing = path.endswith(Route.MODELS.value) or f"{Route.MODELS.value}/" in path

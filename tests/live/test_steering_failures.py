@@ -278,7 +278,7 @@ async def test_a_store_that_hangs(
         await asyncio.sleep(60)
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.pipeline.RECORD_TIMEOUT_S", 0.2)
+        patch.setattr("gateway.recorder.RECORD_TIMEOUT_S", 0.2)
         patch.setattr(type(server.app.runtime.store), "commit", hangs)
         answer = await agent.turn()
     assert (answer.status, answer.gateway("step")) == (200, "1")

@@ -1,0 +1,179 @@
+"""Responses that are made in the background: recorded once, when somebody asks for the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from tests.dialects.gateways import OFF, STEERING, Start, looping_model, states
+from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL, run_by_id
+
+ASKED: dict[str, Any] = {"model": "gpt-5", "input": TASK, "background": True}
+
+
+@pytest.fixture
+def server(gateway_server: Start, upstream: ScriptedUpstream) -> AppServer:
+    upstream.default = looping_model(9)
+    return gateway_server(STEERING)
+
+
+@pytest.fixture
+def client(server: AppServer) -> Iterator[OpenAI]:
+    with OpenAI(api_key="k", base_url=server.base_url, max_retries=0) as made:
+        yield made
+
+
+def totals(server: AppServer) -> dict[str, Any]:
+    """Of the newest run."""
+    found: dict[str, Any] = httpx.get(f"{server.url}/api/runs").json()["runs"][0]["totals"]
+    return found
+
+
+def spent(server: AppServer) -> tuple[int, int, int, int]:
+    """Calls, repeated calls, input and output tokens on record."""
+    found = totals(server)
+    names = ("calls", "retries", "input_tokens", "output_tokens")
+    return tuple(found[name] for name in names)  # type: ignore[return-value]
+
+
+def left_open(server: AppServer) -> None:
+    """Return when the gateway has noticed that an answer is still being made."""
+    deadline = time.monotonic() + 10
+    while not len(server.app.runtime.under_way):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def polled(client: OpenAI, name: str) -> Any:
+    """The finished answer, asked for again and again."""
+    answer = client.responses.retrieve(name)
+    while answer.status in ("queued", "in_progress"):
+        answer = client.responses.retrieve(name)
+    return answer
+
+
+def test_a_run_in_the_background_is_the_same_run(
+    gateway_server: Start, server: AppServer, client: OpenAI
+) -> None:
+    """Steps, readings, guidance and tokens of a run whose answers are polled, one by one."""
+    steady = gateway_server(STEERING)
+    with OpenAI(api_key="k", base_url=steady.base_url, max_retries=0) as other:
+        run_by_id(other, 5)
+    sent: dict[str, Any] = {"model": "gpt-5", "tools": [TOOL], "background": True}
+    answer = client.responses.create(input=TASK, **sent)
+    for _ in range(5):
+        assert answer.status == "queued"
+        answer = polled(client, answer.id)
+        results: Any = [
+            {"type": "function_call_output", "call_id": item.call_id, "output": OUTPUT}
+            for item in answer.output
+            if item.type == "function_call"
+        ]
+        answer = client.responses.create(input=results, previous_response_id=answer.id, **sent)
+    polled(client, answer.id)
+    assert states(server) == states(steady)
+    assert spent(server) == spent(steady)
+    assert totals(server)["injections"] == totals(steady)["injections"]
+
+
+def test_it_is_recorded_once(server: AppServer, client: OpenAI) -> None:
+    """Its step is there from the start; its tokens come with the first finished answer only."""
+    name = client.responses.create(**ASKED).id
+    assert (len(states(server)), spent(server)) == (1, (0, 0, 0, 0))
+    assert client.responses.retrieve(name).status == "in_progress"
+    assert spent(server)[0] == 0
+    for _ in range(3):
+        assert client.responses.retrieve(name).status == "completed"
+        assert spent(server) == (1, 0, 12, 8)
+    exposed = httpx.get(f"{server.url}/metrics").text
+    assert 'gateway_tokens_total{direction="output"} 8.0' in exposed
+
+
+@pytest.mark.parametrize("settings", [STEERING, OFF], ids=["on", "off"])
+def test_polls_change_no_byte(
+    gateway_server: Start, upstream: ScriptedUpstream, settings: dict[str, Any]
+) -> None:
+    """Whatever its state, the answer is the upstream's to the byte."""
+    upstream.default = Reply("Done.", id="resp_1")
+    server = gateway_server(settings)
+    url = f"{server.base_url}/responses"
+    assert httpx.post(url, json=ASKED).status_code == 200
+    for _ in range(2):
+        through = httpx.get(f"{url}/resp_1?include=x", headers={"x-mine": "1"})
+        assert upstream.last.target == "/v1/responses/resp_1?include=x"
+        assert upstream.last.header("x-mine") == "1"
+    direct = httpx.get(f"{upstream.base_url}/responses/resp_1")
+    assert through.content == direct.content
+    assert spent(server)[0] == 1
+
+
+def test_a_stream_that_its_client_left(
+    server: AppServer, client: OpenAI, upstream: ScriptedUpstream
+) -> None:
+    """The answer is made all the same, and recorded when the stream is taken up again."""
+    upstream.script(Fault(FaultKind.STALL, reply=Reply("Done.")))
+    with client.responses.create(**ASKED, stream=True) as stream:
+        name = next(iter(stream)).response.id
+    left_open(server)
+    with client.responses.retrieve(name, stream=True, starting_after=1) as again:
+        kinds = [event.type for event in again]
+    assert kinds[-1] == "response.completed"
+    assert spent(server) == (1, 0, 12, 8)
+    assert client.responses.retrieve(name)
+    assert spent(server)[0] == 1
+
+
+def test_a_stream_that_broke_off(
+    server: AppServer, client: OpenAI, upstream: ScriptedUpstream
+) -> None:
+    """So it is when the upstream's connection was the one that broke."""
+    upstream.script(Fault(FaultKind.DROP_MID_BODY, after=2, reply=Reply("Done.", id="resp_1")))
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.post(f"{server.base_url}/responses", json={**ASKED, "stream": True})
+    left_open(server)
+    assert polled(client, "resp_1").status == "completed"
+    assert spent(server) == (1, 0, 12, 8)
+
+
+def test_a_stream_to_its_end(server: AppServer, client: OpenAI) -> None:
+    """A background stream that is read to its end is recorded there, and no poll adds to it."""
+    with client.responses.create(**ASKED, stream=True) as stream:
+        name = list(stream)[-1].response.id
+    assert spent(server) == (1, 0, 12, 8)
+    polled(client, name)
+    assert spent(server) == (1, 0, 12, 8)
+
+
+def test_what_is_cancelled_or_deleted_has_no_answer(server: AppServer, client: OpenAI) -> None:
+    """The call is on record, without tokens, and the conversation goes on from before."""
+    name = client.responses.create(**ASKED).id
+    assert client.responses.cancel(name).status == "cancelled"
+    assert spent(server) == (1, 0, 0, 0)
+    client.responses.retrieve(name)
+    assert spent(server) == (1, 0, 0, 0)
+    name = client.responses.create(**{**ASKED, "input": "Another."}).id
+    client.responses.delete(name)
+    assert spent(server) == (1, 0, 0, 0)
+    assert len(server.app.runtime.under_way) == 0
+
+
+def test_nobody_else_settles_it(gateway_server: Start, upstream: ScriptedUpstream) -> None:
+    """The answer of one tenant is nothing to another; other routes below it are nothing either."""
+    upstream.default = Reply("Done.", id="resp_1")
+    keys = {"auth": {"gateway_keys": {"a": "key-a", "b": "key-b"}}}
+    server = gateway_server({**STEERING, **keys})
+    url = f"{server.base_url}/responses"
+    mine, other = {"x-gateway-key": "key-a"}, {"x-gateway-key": "key-b"}
+    httpx.post(url, json=ASKED, headers=mine)
+    for _ in range(3):
+        httpx.get(f"{url}/resp_1", headers=other)
+    httpx.get(f"{url}/resp_1/input_items", headers=mine)
+    assert len(server.app.runtime.under_way) == 1
+    httpx.get(f"{url}/resp_1", headers=mine)
+    assert len(server.app.runtime.under_way) == 0
