@@ -138,12 +138,12 @@ class Prepared:
     def _parsed(self, target: Target) -> Mapping[str, Any]:
         self.exchange.model_asked = target.model or self.model
         if self.steered is None or not self.steered.applies or not self.steered.edits:
-            return self._request.body
+            return self._request.whole
         try:
             return self._request.dialect.edited(self._request, self.steered.edits)
         except Exception as exc:
             self._pipeline.unguided(self, exc)
-            return self._request.body
+            return self._request.whole
 
 
 class Pipeline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gateway.conversations.answered import KEPT_IN_MEMORY, Answered, response_head
 from gateway.conversations.memo import Conversation, restored
@@ -11,12 +11,11 @@ from gateway.observability.logging import get_logger
 from gateway.steering.conversation import Branch, HeadRef, Incoming
 from gateway.stores.base import StateStore
 from gateway.stores.records import ConversationRecord, HeadRecord
-from gateway.wire.request import ChatRequest
+from gateway.wire.prefix import Prefix
 
 # Requests of one agent share their first bytes (model, system prompt); what tells conversations
 # apart comes later. A bucket is tried by comparing bytes, newest first.
 _OPENING_BYTES = 256
-_BUCKET = 64
 _MAX_REFS = 64  # conversations remembered for one head; common openings collect many
 _REPLY = "reply:"
 
@@ -130,28 +129,42 @@ class ConversationIndex:
                 return found.id, next(reversed(found.answered.values()))
         return "", None
 
-    def by_prefix(self, tenant: str, request: ChatRequest) -> Conversation | None:
-        """The conversation whose last request is the longest beginning of this one's bytes."""
-        best: Conversation | None = None
-        for conversation_id in self._openings.get((tenant, request.raw[:_OPENING_BYTES]), ()):
-            found = self._by_id.get(conversation_id)
-            if found is None or found.prefix is None or not found.prefix.begins(request):
+    def known_prefix(self, tenant: str, raw: bytes, list_key: str) -> Prefix | None:
+        """The longest beginning of a body among the latest requests of all conversations."""
+        best: Prefix | None = None
+        for held in self._held(tenant, raw):
+            prefix = held.prefix
+            if prefix is None or (best is not None and best.end >= prefix.end):
                 continue
-            if best is None or best.prefix is None or found.prefix.count > best.prefix.count:
-                best = found
+            if prefix.list_key == list_key and prefix.begins(raw):
+                best = prefix
         return best
 
-    def keep_prefix(self, conversation: Conversation, request: ChatRequest) -> None:
-        """Remember the bytes of the request just matched, while there is room for them."""
+    def holder(self, tenant: str, prefix: Prefix | None) -> Conversation | None:
+        """The conversation whose latest request the prefix is, if it still is."""
+        if prefix is None:
+            return None
+        held = self._held(tenant, prefix.raw)
+        return next((found for found in held if found.prefix is prefix), None)
+
+    def _held(self, tenant: str, raw: bytes) -> Iterator[Conversation]:
+        for conversation_id in self._openings.get((tenant, raw[:_OPENING_BYTES]), ()):
+            found = self._by_id.get(conversation_id)
+            if found is not None:
+                yield found
+
+    def keep_prefix(self, conversation: Conversation) -> None:
+        """Make the bytes of the conversation's latest request known, while there is room."""
         prefix = conversation.prefix
         if prefix is None or len(prefix.raw) < _OPENING_BYTES:
             return
         self._prefix_bytes += len(prefix.raw)
-        bucket = self._openings.setdefault((conversation.tenant, request.raw[:_OPENING_BYTES]), [])
+        opening = (conversation.tenant, prefix.raw[:_OPENING_BYTES])
+        bucket = self._openings.setdefault(opening, [])
         if conversation.id in bucket:
             bucket.remove(conversation.id)
         bucket.insert(0, conversation.id)
-        del bucket[_BUCKET:]
+        del bucket[self._max_transcripts :]
         self._trim_prefixes()
 
     def drop_prefix(self, conversation: Conversation) -> None:

@@ -28,7 +28,6 @@ from gateway.steering.conversation import (
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.fold import Carried
 from gateway.steering.fsm import FSMState
-from gateway.wire.prefix import Prefix, prefix_of
 
 _GOES_ON = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
 _Known = Mapping[bytes, Sequence[HeadRef]]
@@ -64,13 +63,11 @@ class Recall:
         if answer is not None:
             request.earlier = answer.earlier()
             identity = _named(identity, request.body)
-        hit = self._index.by_prefix(tenant, request) if answer is None else None
+        hit = self._index.holder(tenant, request.known) if answer is None else None
         if hit is not None and identity.value is not None and hit.external_key != identity.value:
             hit = None
-        # Taken now: what the hit holds may be another request's by the time the store has answered.
-        known = hit.prefix.extended(request) if hit is not None and hit.prefix else None
         root = hit.root if hit is not None else b""
-        incoming = self._read(request, headers, tenant, hit, known)
+        incoming = self._read(request, headers, tenant, hit)
         given = conversation_id(tenant, identity.value) if identity.value is not None else None
         verdict, settled = self._match(tenant, identity, given, incoming)
         if not settled:
@@ -84,7 +81,7 @@ class Recall:
             if answer is not None and found.fold is None and verdict.kind in _GOES_ON:
                 found.base, found.base_offset = answer.carried, request.earlier_count
                 found.base_of = owner
-            self._remember(found, known, root, request, incoming)
+            self._remember(found, root, request, incoming)
         named = found.id if found is not None else verdict.conversation_id
         return Recalled(
             label=identity_label(identity.source, verdict.kind),
@@ -113,14 +110,12 @@ class Recall:
         headers: Mapping[str, str],
         tenant: str,
         hit: Conversation | None,
-        known: Prefix | None,
     ) -> Incoming:
         if request.earlier is not None:
             chain, transcript = request.earlier.chain, request.transcript
             return read_request(headers, request.body, tenant, resume=chain, messages=transcript)
-        if hit is None or known is None or hit.prefix is None or hit.chain is None:
+        if hit is None or hit.prefix is None or hit.chain is None:
             return read_request(headers, request.body, tenant)
-        request.know_message_spans(list(known.spans))
         resume = hit.chain if hit.chain.count == hit.prefix.count else None
         incoming = read_request(headers, request.body, tenant, resume=resume)
         if resume is not None and incoming.heads.state.count == resume.count:
@@ -218,14 +213,13 @@ class Recall:
     def _remember(
         self,
         found: Conversation,
-        known: Prefix | None,
         root: bytes,
         request: SteeredRequest,
         incoming: Incoming,
     ) -> None:
         """Keep the bytes and the chain of this request, for the next one to go on from."""
         self._index.drop_prefix(found)
-        found.prefix = None if request.earlier is not None else known or prefix_of(request)
+        found.prefix = None if request.earlier is not None else request.prefix
         found.chain = incoming.heads.state
         if not found.root:
             candidates = incoming.heads.candidates()
@@ -234,7 +228,7 @@ class Recall:
             if parent is not None and request.earlier is not None:
                 shared = parent.root
             found.root = shared or (candidates[-1][1] if candidates else incoming.heads.full)
-        self._index.keep_prefix(found, request)
+        self._index.keep_prefix(found)
         self._index.used(found)
         self._index.add_head(found, incoming.heads.full, incoming.heads.full)
 

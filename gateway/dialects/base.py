@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,10 +10,11 @@ from gateway.dialects.history import Earlier
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.etrace.edits import Edit, Message
 from gateway.steering.etrace.target import Target
-from gateway.wire.request import ChatRequest, Span, Splice, parse_object
+from gateway.wire.parsing import Loads, parse_object
+from gateway.wire.prefix import Prefix
+from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.watch import NamedEnd
 
-Loads = Callable[[bytes], Any]
 ChatView = dict[str, Any]
 """A finished answer in the shape of a chat completion: `choices`, `model`, `usage`."""
 
@@ -50,8 +51,10 @@ class SteeredRequest(ChatRequest):
     earlier: Earlier | None
     """What the server keeps of the history, where the client does not send it."""
 
-    def __init__(self, raw: bytes, body: dict[str, Any], list_key: str, dialect: Dialect) -> None:
-        super().__init__(raw, body, list_key)
+    def __init__(
+        self, raw: bytes, body: dict[str, Any], dialect: Dialect, known: Prefix | None = None
+    ) -> None:
+        super().__init__(raw, body, dialect.list_key, known)
         self.dialect = dialect
         self.earlier = None
 
@@ -59,12 +62,6 @@ class SteeredRequest(ChatRequest):
     def wants_usage(self) -> bool:
         """Whether the answer's usage reaches the client anyway."""
         return self.dialect.always_reports_usage or super().wants_usage
-
-    @property
-    def message_spans(self) -> list[Span]:
-        """Where each message or item stands in `text`; none for an input of plain text."""
-        listed = isinstance(self.body.get(self.list_key), list)
-        return super().message_spans if listed else []
 
     @property
     def goes_on_from(self) -> str | None:
@@ -105,6 +102,10 @@ class Dialect(Protocol):
         """Below the version, with a leading slash."""
 
     @property
+    def list_key(self) -> str:
+        """The key of the list of messages or items."""
+
+    @property
     def end(self) -> NamedEnd | None:
         """Matches the event that ends a stream; None for OpenAI's `[DONE]`."""
 
@@ -112,8 +113,12 @@ class Dialect(Protocol):
     def always_reports_usage(self) -> bool:
         """Whether streams carry usage without being asked."""
 
-    def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:
-        """The request in `raw`. Raises: BadRequest, with `param` naming the key."""
+    def parse(self, raw: bytes, loads: Loads, known: Prefix | None = None) -> SteeredRequest:
+        """The request in `raw`; of one that begins with `known` only what is new is read.
+
+        Raises:
+            BadRequest: `param` names the key that is wrong.
+        """
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """The messages or items that the request itself brings."""
@@ -155,17 +160,21 @@ class Dialect(Protocol):
         """The same as the last event of a stream."""
 
 
-def parse_envelope(raw: bytes, loads: Loads) -> dict[str, Any]:
+def parse_request(
+    raw: bytes, loads: Loads, dialect: Dialect, known: Prefix | None
+) -> SteeredRequest:
     """The JSON object in `raw`, with a `model` and a `stream` of the right types.
 
     Raises:
         BadRequest: `param` names the key that is wrong.
     """
-    body = parse_object(raw, loads)
+    body = known.read(raw, loads) if known is not None else None
+    if body is None:
+        body, known = parse_object(raw, loads), None
     model = body.get("model")
     if not isinstance(model, str) or not model:
         what = "is required" if model is None else "must be a non-empty string"
         raise BadRequest(f"'model' {what}", param="model")
     if not isinstance(body.get("stream"), (bool, type(None))):
         raise BadRequest("'stream' must be true or false", param="stream")
-    return body
+    return SteeredRequest(raw, body, dialect, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.dialects.base import ChatView, Loads, SteeredRequest, StreamRead, parse_envelope
+from gateway.dialects.base import ChatView, Dialect, SteeredRequest, StreamRead, parse_request
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.etrace.edits import (
     Edit,
@@ -17,6 +17,8 @@ from gateway.steering.etrace.edits import (
 )
 from gateway.steering.etrace.target import Target
 from gateway.wire.completion import assemble
+from gateway.wire.parsing import Loads
+from gateway.wire.prefix import KnownMessages, Prefix
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
@@ -27,12 +29,13 @@ class ChatDialect:
 
     name = "chat"
     path = "/chat/completions"
+    list_key = "messages"
     end = None
     always_reports_usage = False
 
-    def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:
+    def parse(self, raw: bytes, loads: Loads, known: Prefix | None = None) -> SteeredRequest:
         """See Dialect."""
-        return SteeredRequest(raw, parse_messages(raw, loads), "messages", self)
+        return parse_messages(raw, loads, self, known)
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """See Dialect."""
@@ -95,17 +98,20 @@ class ChatDialect:
         return encode_event(error.payload())
 
 
-def parse_messages(raw: bytes, loads: Loads) -> dict[str, Any]:
-    """The body of a request that brings `messages`.
+def parse_messages(
+    raw: bytes, loads: Loads, dialect: Dialect, known: Prefix | None
+) -> SteeredRequest:
+    """A request that brings `messages`.
 
     Raises:
         BadRequest: `param` names the key that is wrong.
     """
-    body = parse_envelope(raw, loads)
-    if not isinstance(body.get("messages"), list):
-        what = "must be an array" if "messages" in body else "is required"
+    request = parse_request(raw, loads, dialect, known)
+    given = request.body.get("messages")
+    if not isinstance(given, (list, KnownMessages)):
+        what = "must be an array" if "messages" in request.body else "is required"
         raise BadRequest(f"'messages' {what}", param="messages")
-    return body
+    return request
 
 
 def edit_splices(request: ChatRequest, edits: Sequence[Edit]) -> list[Splice]:

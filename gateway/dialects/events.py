@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.dialects.base import Loads
+from gateway.wire.parsing import Loads
 from gateway.wire.sse import SSEDecoder
 
 _DATA = b"\ndata: "

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gateway.dialects.base import ChatView, Loads, SteeredRequest, StreamRead
+from gateway.dialects.base import ChatView, SteeredRequest, StreamRead
 from gateway.dialects.blocks import BlockAssembler
 from gateway.dialects.chat import parse_messages
 from gateway.dialects.events import events_of
@@ -22,7 +22,10 @@ from gateway.steering.etrace.edits import (
 )
 from gateway.steering.etrace.target import Target
 from gateway.wire.messages import content_text
-from gateway.wire.request import Splice, array_spans
+from gateway.wire.parsing import Loads
+from gateway.wire.prefix import Prefix
+from gateway.wire.request import Splice
+from gateway.wire.scan import array_spans, scannable
 from gateway.wire.splice import insert_message
 from gateway.wire.sse import encode_event
 from gateway.wire.watch import NamedEnd
@@ -65,12 +68,13 @@ class MessagesDialect:
 
     name = "messages"
     path = "/messages"
+    list_key = "messages"
     end = NamedEnd("message_stop")
     always_reports_usage = True
 
-    def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:
+    def parse(self, raw: bytes, loads: Loads, known: Prefix | None = None) -> SteeredRequest:
         """See Dialect."""
-        return SteeredRequest(raw, parse_messages(raw, loads), "messages", self)
+        return parse_messages(raw, loads, self, known)
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """See Dialect."""
@@ -199,16 +203,17 @@ def _append(
     """
     if not request.body.get("system"):
         return request.set_value("system", [_block(t) for t in texts])
-    text = request.text
     start, end = request.spans("system")[-1]
+    text = scannable(request.raw[start:end])
     added = "".join(f", {json.dumps(_block(t))}" for t in texts)
     marker = f', "cache_control": {json.dumps(dict(breakpoint))}' if breakpoint else ""
-    if text[start] == '"':
+    if text[0] == '"':
         head = Splice(start=start, end=start, text='[{"type": "text", "text": ')
         return [head, Splice(start=end, end=end, text=f"{marker}}}{added}]")]
-    last_start, last_end = list(array_spans(text, start))[-1]
+    first, last = list(array_spans(text, 0))[-1]
+    last_end = start + last
     splices = [Splice(start=last_end, end=last_end, text=added)]
-    if marker and text[last_start] == "{":
+    if marker and text[first] == "{":
         splices.insert(0, Splice(start=last_end - 1, end=last_end - 1, text=marker))
     return splices
 

@@ -11,10 +11,9 @@ from gateway.dialects.base import (
     ANSWER_ID,
     ECHO,
     ChatView,
-    Loads,
     SteeredRequest,
     StreamRead,
-    parse_envelope,
+    parse_request,
 )
 from gateway.dialects.events import events_of
 from gateway.dialects.history import Fronted
@@ -29,6 +28,8 @@ from gateway.steering.etrace.edits import (
 from gateway.steering.etrace.target import Target
 from gateway.steering.items import CLIENT_CALLS, item_call
 from gateway.wire.messages import SYSTEM_ROLES
+from gateway.wire.parsing import Loads
+from gateway.wire.prefix import KnownMessages, Prefix
 from gateway.wire.request import Splice
 from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
@@ -50,15 +51,17 @@ class ResponsesDialect:
 
     name = "responses"
     path = "/responses"
+    list_key = "input"
     end = NamedEnd(*_SETTLED)
     always_reports_usage = True
 
-    def parse(self, raw: bytes, loads: Loads) -> SteeredRequest:
+    def parse(self, raw: bytes, loads: Loads, known: Prefix | None = None) -> SteeredRequest:
         """See Dialect."""
-        body = parse_envelope(raw, loads)
-        if not isinstance(body.get("input"), (str, list, type(None))):
+        request = parse_request(raw, loads, self, known)
+        given = request.body.get("input")
+        if not isinstance(given, (str, list, KnownMessages, type(None))):
             raise BadRequest("'input' must be a string or an array", param="input")
-        return SteeredRequest(raw, body, "input", self)
+        return request
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """See Dialect."""

@@ -23,7 +23,8 @@ from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
-from gateway.wire.request import ChatRequest, parse_object
+from gateway.wire.parsing import parse_object
+from gateway.wire.request import ChatRequest
 
 _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
 

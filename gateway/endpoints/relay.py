@@ -17,7 +17,7 @@ from gateway.errors import GatewayError, ShuttingDown, UpstreamFailure, Upstream
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
-from gateway.wire.request import parse_object
+from gateway.wire.parsing import parse_object
 from gateway.wire.sse import encode_comment
 from gateway.wire.watch import READABLE, ResponseWatch, UsageFilter, stream_watch
 

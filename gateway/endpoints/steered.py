@@ -52,7 +52,8 @@ class SteeredEndpoint:
             exchange.tenant = principal.tenant
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit)
-            request = self._dialect.parse(raw, orjson.loads)
+            known = services.index.known_prefix(exchange.tenant, raw, self._dialect.list_key)
+            request = self._dialect.parse(raw, orjson.loads, known)
             exchange.model, exchange.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)

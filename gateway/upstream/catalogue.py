@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -115,7 +115,7 @@ def _wants_schema(body: Mapping[str, Any]) -> bool:
     return isinstance(wanted, Mapping) and wanted.get("type") == "json_schema"
 
 
-def _has_image(messages: list[Any]) -> bool:
+def _has_image(messages: Sequence[Any]) -> bool:
     return any(
         isinstance(part, Mapping) and part.get("type") in _IMAGE_PARTS
         for message in messages

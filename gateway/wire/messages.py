@@ -14,6 +14,8 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
+from gateway.wire.prefix import KnownMessages
+
 # Stored heads stay comparable only under one normalisation: raise the number when it changes.
 VERSION = b"gw-message-1"
 # Source: 128 bits leave a collision unlikely (2^-64) among 2^32 stored heads.
@@ -250,7 +252,7 @@ def history(body: Mapping[str, object]) -> Sequence[object]:
     messages = body.get("messages", body.get("input"))
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
-    return messages if isinstance(messages, list) else []
+    return messages if isinstance(messages, (list, KnownMessages)) else []
 
 
 def system_text(body: Mapping[str, object]) -> str:

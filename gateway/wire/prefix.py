@@ -1,62 +1,127 @@
-"""Recognising a request that begins with the bytes of the one before.
+"""Recognising a request that begins with the bytes of the one before, and reading only the rest.
 
 Agents send their whole history at every call. A byte-wise equal prefix is an equal history, so the
-old messages need neither be normalised nor hashed nor located again: what a call costs depends on
-its new messages, not on the length of its history.
+old messages need neither be parsed nor normalised nor hashed nor located again: what a call costs
+depends on its new messages, not on the length of its history.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final, overload
 
-from gateway.wire.request import ChatRequest, Span, array_spans, skip_space
+from gateway.errors import BadRequest
+from gateway.wire.parsing import Loads, parse_object, parse_value
+from gateway.wire.scan import Span, array_spans, scannable
+
+_SPACE: Final = re.compile(rb"[ \t\n\r]*")
+_STAND_IN: Final = 0
+"""Stands for the known messages where a body is read without them; no message is a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """The bytes of a body up to the end of its last message, and where its messages stand."""
+    """A body, and where its messages stand: what a later one of its conversation begins with.
+
+    `spans` are not empty; `list_key` names the list they are in.
+    """
 
     raw: bytes
     spans: tuple[Span, ...]
+    list_key: str
 
     @property
     def count(self) -> int:
         """How many messages it holds."""
         return len(self.spans)
 
-    def begins(self, request: ChatRequest) -> bool:
-        """Whether `request` starts with these bytes, the last message being whole in it too.
+    @property
+    def end(self) -> int:
+        """Where its last message ends: the bytes before are what a later body begins with."""
+        return self.spans[-1][1]
 
-        Not when its list may be given a second time behind them: the last one counts.
-        """
-        end = len(self.raw)
-        if not request.raw.startswith(self.raw):
-            return False
-        if request.raw.find(b'"%b"' % request.list_key.encode(), end) >= 0:
-            return False
-        return request.raw[end : end + 64].lstrip()[:1] in (b",", b"]")
+    @property
+    def opening(self) -> int:
+        """Where the list of its messages begins."""
+        return self.raw.rindex(b"[", 0, self.spans[0][0])
 
-    def extended(self, request: ChatRequest) -> Prefix:
-        """The prefix of a request that begins with this one; only its new messages are scanned."""
-        tail = request.raw[len(self.raw) :].decode("utf-8", "surrogateescape")
-        offset = self.spans[-1][1]
+    def begins(self, raw: bytes) -> bool:
+        """Whether a body starts with these bytes, the last message being whole in it too."""
+        end = self.end
+        if not raw.startswith(memoryview(self.raw)[:end]):
+            return False
+        at = _space_end(raw, end)
+        return raw[at : at + 1] in (b",", b"]")
+
+    def extended(self, raw: bytes) -> Prefix:
+        """The prefix that a body is which begins with this one; only what is new is scanned."""
+        at = _space_end(raw, self.end)
+        if raw[at : at + 1] == b"]":
+            return Prefix(raw=raw, spans=self.spans, list_key=self.list_key)
         # The text goes on inside the array; an opening bracket makes an array of the new part.
-        at = skip_space(tail, 0)
-        if tail[at] == "]":
-            return self
-        shift = offset + at
-        new = [(s + shift, e + shift) for s, e in array_spans("[" + tail[at + 1 :], 0)]
-        chars = new[-1][1] - offset
-        raw = self.raw + tail[:chars].encode("utf-8", "surrogateescape")
-        return Prefix(raw=raw, spans=(*self.spans, *new))
+        tail = "[" + scannable(raw[at + 1 :])
+        new = ((start + at, end + at) for start, end in array_spans(tail, 0))
+        return Prefix(raw=raw, spans=(*self.spans, *new), list_key=self.list_key)
+
+    def read(self, raw: bytes, loads: Loads) -> dict[str, Any] | None:
+        """The object in a body that begins with this one, its old messages left unread.
+
+        None when the rest is not JSON, or when the messages are another list: one of the same name
+        may come behind, and the last one counts.
+        """
+        head, rest = raw[: self.opening + 1], raw[_space_end(raw, self.end) :]
+        try:
+            body = parse_object(b"%b%d%b" % (head, _STAND_IN, rest), loads)
+        except BadRequest:
+            return None
+        listed = body.get(self.list_key)
+        if not isinstance(listed, list) or not listed or listed[0] != _STAND_IN:
+            return None
+        body[self.list_key] = KnownMessages(raw, self.spans, listed[1:], loads)
+        return body
 
 
-def prefix_of(request: ChatRequest) -> Prefix | None:
-    """The prefix of a request none of which is known; None when it has no messages."""
-    spans = request.message_spans
-    if not spans:
-        return None
-    end = spans[-1][1]
-    text = request.text[:end]
-    raw = request.raw[:end] if text.isascii() else text.encode("utf-8", "surrogateescape")
-    return Prefix(raw=raw, spans=tuple(spans))
+class KnownMessages(Sequence[Any]):
+    """The messages of a body whose first ones are known: those are read when they are asked for."""
+
+    __slots__ = ("_known", "_loads", "_new", "_raw", "_spans")
+
+    def __init__(self, raw: bytes, spans: tuple[Span, ...], new: list[Any], loads: Loads) -> None:
+        self._raw = raw
+        self._spans = spans
+        self._new = new
+        self._loads = loads
+        self._known: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._spans) + len(self._new)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        behind = at - len(self._spans)
+        if behind >= 0:
+            return self._new[behind]
+        if at < 0:
+            raise IndexError(index)
+        return self._read(at)
+
+    def _read(self, at: int) -> Any:
+        if at not in self._known:
+            start, end = self._spans[at]
+            self._known[at] = parse_value(self._raw[start:end], self._loads)
+        return self._known[at]
+
+
+def _space_end(raw: bytes, at: int) -> int:
+    found = _SPACE.match(raw, at)
+    return found.end() if found is not None else at

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from gateway.wire.request import ChatRequest, Splice, array_spans, object_spans, skip_space
+from gateway.wire.request import ChatRequest, Splice
+from gateway.wire.scan import array_spans, object_spans, scannable, skip_space
 
 
 def insert_message(request: ChatRequest, position: int, role: str, text: str) -> Splice:
@@ -21,7 +22,7 @@ def insert_message(request: ChatRequest, position: int, role: str, text: str) ->
     if spans:
         at = spans[-1][1]
         return Splice(start=at, end=at, text=f", {literal}")
-    at = skip_space(request.text, request.spans(request.list_key)[-1][0]) + 1
+    at = request.spans(request.list_key)[-1][0] + 1
     return Splice(start=at, end=at, text=literal)
 
 
@@ -40,18 +41,18 @@ def append_to_message(
     and the last of the client's own carries it as its `cache_control`. `part_type`: what the
     dialect calls a part of text.
     """
-    text = request.text
-    start, _ = request.message_spans[index]
-    found = [(s, e) for key, s, e in object_spans(text, start) if key == "content"]
+    start, end = request.message_spans[index]
+    message = scannable(request.raw[start:end])
+    found = [(s, e) for key, s, e in object_spans(message, 0) if key == "content"]
     if not found:
-        at = skip_space(text, start) + 1
-        comma = "" if text[skip_space(text, at)] == "}" else ", "
+        comma = "" if message[skip_space(message, 1)] == "}" else ", "
         joined = json.dumps("\n\n".join(texts))
-        return [Splice(start=at, end=at, text=f'"content": {joined}{comma}')]
-    s, e = found[-1]
-    if text[s] == "[" and text[skip_space(text, s + 1)] != "]":
-        return _append_parts(text, s, [_part(t, part_type) for t in texts], breakpoint)
-    if text[s] != '"' or text[s:e] == '""':
+        return [Splice(start=start + 1, end=start + 1, text=f'"content": {joined}{comma}')]
+    s, e = (start + at for at in found[-1])
+    content = message[found[-1][0] : found[-1][1]]
+    if content[0] == "[" and content[skip_space(content, 1)] != "]":
+        return _append_parts(content, s, [_part(t, part_type) for t in texts], breakpoint)
+    if content[0] != '"' or content == '""':
         return [Splice(start=s, end=e, text=json.dumps("\n\n".join(texts)))]
     if breakpoint is None:
         added = json.dumps("".join(f"\n\n{t}" for t in texts))[1:-1]
@@ -63,14 +64,15 @@ def append_to_message(
 
 
 def _append_parts(
-    text: str, start: int, added: Sequence[str], breakpoint: Mapping[str, str] | None
+    content: str, start: int, added: Sequence[str], breakpoint: Mapping[str, str] | None
 ) -> list[Splice]:
-    parts = list(array_spans(text, start))
+    """`added` behind the last part of `content`, which stands at `start` of the body."""
     splices = []
-    last_start, last_end = parts[-1]
-    if breakpoint is not None and text[last_start] == "{":
+    first, last = list(array_spans(content, 0))[-1]
+    last_end = start + last
+    if breakpoint is not None and content[first] == "{":
         at = last_end - 1
-        empty = text[skip_space(text, last_start + 1)] == "}"
+        empty = content[skip_space(content, first + 1)] == "}"
         marker = f'"cache_control": {json.dumps(dict(breakpoint))}'
         splices.append(Splice(start=at, end=at, text=marker if empty else f", {marker}"))
     behind = "".join(f", {part}" for part in added)

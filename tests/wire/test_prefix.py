@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.wire.prefix import Prefix, prefix_of
+from gateway.errors import BadRequest
+from gateway.wire.prefix import Prefix
 from gateway.wire.request import ChatRequest
-from tests.wire.texts import SPACES, messages
+from tests.wire.texts import SPACES, messages, parsed, standard
 
 WRITERS = [
     lambda body: json.dumps(body),
@@ -21,12 +21,8 @@ WRITERS = [
 ]
 
 
-def parsed(raw: bytes) -> ChatRequest:
-    return ChatRequest.parse(raw, orjson.loads)
-
-
 def known(request: ChatRequest) -> Prefix:
-    found = prefix_of(request)
+    found = request.prefix
     assert found is not None
     return found
 
@@ -52,22 +48,45 @@ def test_an_extended_prefix_is_the_prefix_of_the_longer_request(
     first, second, added = made
     prefix = known(parsed(first))
     request = parsed(second)
-    assert prefix.begins(request)
-    extended = prefix.extended(request)
+    assert prefix.begins(second)
+    extended = prefix.extended(second)
     assert extended == known(request)
     assert extended.count == prefix.count + added
 
 
-@settings(max_examples=60)
+@settings(max_examples=80)
 @given(grown(), st.text(min_size=1, max_size=6))
-def test_spans_from_a_prefix_serve_the_request(made: tuple[bytes, bytes, int], model: str) -> None:
-    """A request told its spans by a prefix renders what a scanned one renders."""
+def test_reading_only_the_rest_gives_the_same_request(
+    made: tuple[bytes, bytes, int], model: str
+) -> None:
+    """Behind a known prefix the body, its spans and what is rendered are those of a whole read."""
     first, second, _ = made
-    told, scanned = parsed(second), parsed(second)
-    told.know_message_spans(list(known(parsed(first)).extended(told).spans))
+    prefix = known(parsed(first))
+    behind, whole = parsed(second, standard, prefix), parsed(second, standard)
+    assert behind.known is not None
+    assert behind.message_spans == whole.message_spans
     model = json.loads(json.dumps(model, ensure_ascii=True).replace("\\ud", "x"))
-    assert told.render(told.with_model(model)) == scanned.render(scanned.with_model(model))
-    assert told.message_spans == scanned.message_spans
+    assert behind.render(behind.with_model(model)) == whole.render(whole.with_model(model))
+    assert json.dumps(behind.whole) == json.dumps(whole.body)
+    assert whole.whole is whole.body
+
+
+@settings(max_examples=60)
+@given(grown(), st.data())
+def test_known_messages_are_a_sequence(made: tuple[bytes, bytes, int], data: st.DataObject) -> None:
+    """Lengths, places, slices and the order are those of the list, from both ends."""
+    first, second, _ = made
+    prefix = known(parsed(first))
+    behind, whole = parsed(second, standard, prefix), parsed(second, standard)
+    told, listed = behind.messages, list(whole.messages)
+    assert len(told) == len(listed)
+    cut = data.draw(st.slices(len(listed)))
+    assert json.dumps(told[cut]) == json.dumps(listed[cut])
+    at = data.draw(st.integers(-len(listed), len(listed) - 1))
+    assert json.dumps(told[at]) == json.dumps(listed[at])
+    for outside in (len(listed), -len(listed) - 1):
+        with pytest.raises(IndexError):
+            told[outside]
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -77,10 +96,11 @@ def test_a_growing_conversation_in_one_style(write: Any) -> None:
     prefix = known(parsed(write({"model": "m", "messages": history}).encode()))
     for turn in range(4):
         history += [{"role": "assistant", "content": None}, {"role": "user", "content": f"{turn}"}]
-        request = parsed(write({"model": "m", "messages": history, "n": turn}).encode())
-        assert prefix.begins(request)
-        prefix = prefix.extended(request)
-        assert prefix == known(request)
+        raw = write({"model": "m", "messages": history, "n": turn}).encode()
+        assert prefix.begins(raw)
+        assert parsed(raw, known=prefix).messages[-1] == history[-1]
+        prefix = prefix.extended(raw)
+        assert prefix == known(parsed(raw))
 
 
 @pytest.mark.parametrize(
@@ -95,25 +115,35 @@ def test_a_growing_conversation_in_one_style(write: Any) -> None:
 def test_what_does_not_begin_with_it(other: str) -> None:
     """Another model, a changed or a missing message is another history."""
     prefix = known(parsed(b'{"model": "m", "messages": [{"a": 1}]}'))
-    assert not prefix.begins(parsed(other.encode()))
+    assert not prefix.begins(other.encode())
 
 
 @pytest.mark.parametrize("item", ["1", '"a"', "-0"])
 def test_a_last_message_that_goes_on_is_not_the_same(item: str) -> None:
     """The prefix must end where a message ends: `1` does not begin `12`."""
-    prefix = Prefix(raw=b'{"model": "m", "messages": [' + item.encode(), spans=((28, 29),))
+    prefix = known(parsed(f'{{"model": "m", "messages": [{item}]}}'.encode()))
     longer = {"1": "12", '"a"': '"a"', "-0": "-0.5"}[item]
-    request = parsed(f'{{"model": "m", "messages": [{longer}]}}'.encode())
-    assert prefix.begins(request) is (longer == item)
+    assert prefix.begins(f'{{"model": "m", "messages": [{longer}]}}'.encode()) is (longer == item)
 
 
-def test_a_second_messages_key_is_not_a_continuation() -> None:
-    """A repeated key makes another list the messages: the old places would be wrong."""
+@pytest.mark.parametrize("key", ["messages", "mess\\u0061ges"])
+def test_a_second_messages_key_is_not_a_continuation(key: str) -> None:
+    """A repeated key makes another list the messages: the body is read whole."""
     prefix = known(parsed(b'{"model": "m", "messages": [{"a": 1}]}'))
-    request = parsed(b'{"model": "m", "messages": [{"a": 1}], "messages": [{"b": 2}, 3]}')
-    assert not prefix.begins(request)
+    raw = f'{{"model": "m", "messages": [{{"a": 1}}], "{key}": [{{"b": 2}}, 3]}}'.encode()
+    request = parsed(raw, known=prefix)
+    assert request.known is None
+    assert request.messages == [{"b": 2}, 3]
+    assert [raw[s:e] for s, e in request.message_spans] == [b'{"b": 2}', b"3"]
+
+
+def test_what_is_wrong_behind_a_prefix_is_told_of_the_whole_body() -> None:
+    """An error names its line and column in what the client sent."""
+    prefix = known(parsed(b'{"model": "m", "messages": [{"a": 1}]}'))
+    with pytest.raises(BadRequest, match="line 1, column 38"):
+        parsed(b'{"model": "m", "messages": [{"a": 1}]', known=prefix)
 
 
 def test_no_messages_no_prefix() -> None:
     """A request without messages has nothing to begin another one with."""
-    assert prefix_of(parsed(b'{"model": "m", "messages": []}')) is None
+    assert parsed(b'{"model": "m", "messages": []}').prefix is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from gateway.dialects.chat import edit_splices
 from gateway.steering.etrace.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.splice import append_to_message, insert_message
-from tests.wire.texts import Member, bodies, rendered
+from tests.wire.texts import Member, bodies, parsed, rendered
 
 Body = tuple[list[Member], tuple[str, str, str]]
 
@@ -56,7 +57,7 @@ def spliced(request: ChatRequest, made: list[Edit]) -> list[Splice]:
 @given(bodies(), st.data())
 def test_splicing_agrees_with_editing(made: Body, data: st.DataObject) -> None:
     """For every kind of edit, at every place, the spliced bytes parse to the edited messages."""
-    request = ChatRequest.parse(rendered(*made), orjson.loads)
+    request = parsed(rendered(*made), orjson.loads)
     before = json.loads(request.raw)
     chosen = data.draw(edits(len(before["messages"])))
     after = json.loads(request.render(spliced(request, chosen)))
@@ -69,23 +70,39 @@ def test_splicing_agrees_with_editing(made: Body, data: st.DataObject) -> None:
 @given(bodies(), st.data())
 def test_splices_only_add(made: Body, data: st.DataObject) -> None:
     """Taking the added text out again gives the client's bytes, but for content that was empty."""
-    request = ChatRequest.parse(rendered(*made), orjson.loads)
+    request = parsed(rendered(*made), orjson.loads)
     chosen = data.draw(edits(len(request.messages)))
     splices = spliced(request, chosen)
-    replaced = [request.text[s.start : s.end] for s in splices]
-    assert all(json.loads(text or '""') in (None, "", []) for text in replaced)
+    raw = request.raw
+    replaced = [raw[s.start : s.end] for s in splices]
+    assert all(json.loads(old or b'""') in (None, "", []) for old in replaced)
     at, parts = 0, []
     for splice in sorted(splices, key=lambda s: (s.start, s.end)):
-        parts.append(request.text[at : splice.start])
+        parts.append(raw[at : splice.start])
         at = splice.end
-    rest = "".join([*parts, request.text[at:]])
-    assert len(rest) == len(request.text) - sum(map(len, replaced))
+    rest = b"".join([*parts, raw[at:]])
+    assert len(rest) == len(raw) - sum(map(len, replaced))
+
+
+@settings(max_examples=60)
+@given(bodies(), st.data())
+def test_splicing_behind_a_known_prefix_is_the_same(made: Body, data: st.DataObject) -> None:
+    """What is known of a body changes neither where guidance goes nor where the model's name is."""
+    raw = rendered(*made)
+    whole = parsed(raw)
+    if whole.prefix is None:
+        return
+    cut = data.draw(st.integers(1, whole.prefix.count))
+    behind = parsed(raw, known=replace(whole.prefix, spans=whole.prefix.spans[:cut]))
+    chosen = data.draw(edits(len(whole.messages)))
+    rendering = [r.render(spliced(r, chosen) + r.with_model("x")) for r in (behind, whole)]
+    assert rendering[0] == rendering[1]
 
 
 def test_the_pipeline_splices_each_edit() -> None:
     """The pipeline's own translation of edits gives what the edits say."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
-    request = ChatRequest.parse(json.dumps({"model": "m", "messages": messages}).encode())
+    request = parsed(json.dumps({"model": "m", "messages": messages}).encode())
     chosen: list[Edit] = [
         InsertSystem(texts=("a", "b")),
         SystemAppend(index=0, texts=("c",)),

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
+import orjson
 from hypothesis import strategies as st
+
+from gateway.dialects import CHAT, SteeredRequest
+from gateway.wire.parsing import Loads
+from gateway.wire.prefix import Prefix
 
 Member = tuple[str, str]
 """A key and its value, both as JSON text."""
+
+
+def parsed(raw: bytes, loads: Loads = orjson.loads, known: Prefix | None = None) -> SteeredRequest:
+    """A chat request, read whole or behind a known prefix."""
+    return CHAT.parse(raw, loads, known)
+
+
+def standard(raw: bytes) -> Any:
+    """The standard library's parser, of text."""
+    return json.loads(raw.decode("utf-8", "surrogateescape"))
+
 
 SPACES = st.sampled_from(["", "", " ", "\n  ", "\t", "\r\n"])
 NUMBERS = st.one_of(
