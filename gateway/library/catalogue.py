@@ -28,9 +28,11 @@ Failed = Callable[[Tier, Exception], None]
 
 _BATCH = 256
 
-UNIVERSAL_TTL_S = 5.0
-"""How long universal rules are kept: a change made by another process is seen after this."""
+KEPT_S = 5.0
+"""How long universal rules, and whether a tenant has patterns of its own, are taken for granted: a
+change made by another process is seen after this."""
 _MODELS_KEPT = 256
+_TENANTS_KEPT = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class PatternLibrary:
         self._settings = settings
         self._failed = failed
         self._universal: dict[tuple[str, int], tuple[float, list[Match]]] = {}
+        self._own: dict[str, tuple[float, bool]] = {}
 
     @classmethod
     async def open(
@@ -93,7 +96,7 @@ class PatternLibrary:
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
         """The same library under other settings; what is remembered is shared."""
         other = PatternLibrary(self.store, self.embedder, settings, self._failed)
-        other._universal = self._universal
+        other._universal, other._own = self._universal, self._own
         return other
 
     @property
@@ -116,6 +119,8 @@ class PatternLibrary:
         """One answer. Raises: StoreError, EmbeddingError."""
         if query.tier is Tier.E3:
             return await self._rules(query.model, query.fetch)
+        if query.tier is Tier.E1 and not await self._has_own(tenant):
+            return []
         (vector,) = await self.embedder.embed([query.text])
         return await self.store.search(
             Search(
@@ -129,11 +134,24 @@ class PatternLibrary:
             )
         )
 
+    async def _has_own(self, tenant: str) -> bool:
+        """Whether there is anything to look up: most tenants have no patterns of their own, and a
+        run at risk asks for them at every step."""
+        now = time.monotonic()
+        known = self._own.get(tenant)
+        if known is None or now - known[0] > KEPT_S:
+            if len(self._own) >= _TENANTS_KEPT:
+                self._own.clear()
+            own = PatternFilter(tenant=tenant, tier=Tier.E1)
+            page = await self.store.list_patterns(own, limit=1)
+            known = self._own[tenant] = (now, bool(page.patterns))
+        return known[1]
+
     async def _rules(self, model: str, limit: int) -> list[Match]:
         """The universal rules; every run begins with them, so they are kept for a moment."""
         now = time.monotonic()
         known = self._universal.get((model, limit))
-        if known is None or now - known[0] > UNIVERSAL_TTL_S:
+        if known is None or now - known[0] > KEPT_S:
             if len(self._universal) >= _MODELS_KEPT:
                 self._universal.clear()
             known = (now, await self.store.universal(model=model, limit=limit))
@@ -150,15 +168,19 @@ class PatternLibrary:
 
     async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
         """Embed and store patterns, all or none; as PatternStore.add."""
-        self._universal.clear()
+        self._forget()
         vectors = await self._vectors(patterns)
         return await self.store.add(list(zip(patterns, vectors, strict=True)))
 
     async def edit(self, pattern: Pattern) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
-        self._universal.clear()
+        self._forget()
         (vector,) = await self._vectors([pattern])
         await self.store.edit(pattern, vector)
+
+    def _forget(self) -> None:
+        self._universal.clear()
+        self._own.clear()
 
     async def import_lines(
         self,
