@@ -186,7 +186,9 @@ class Recorder:
         if steered.decided is not None:
             new = [i.match.pattern.pattern_id for i in steered.decided.items if i.match]
             tally.note(tenant, new, Event.INJECTED)
-        given = steered.conversation.guidance.pattern_ids
-        if asked.outcome and given:
-            event = Event.HELPED if asked.outcome == "success" else Event.HURT
-            tally.note(tenant, given, event)
+        if asked.outcome:
+            # A client may say so on every call, and the run was given more since the last.
+            credited = steered.conversation.credited
+            for given in steered.conversation.guidance.pattern_ids:
+                tally.verdict(tenant, (given,), asked.outcome, credited.get(given))
+                credited[given] = asked.outcome

@@ -21,6 +21,7 @@ async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) ->
     Raises:
         NotFound: it sees none.
     """
+    await counted(runtime)
     stored = await library(runtime).store.get(tenant, pattern_id)
     if stored is None:
         raise _unknown(pattern_id)
@@ -109,6 +110,12 @@ def library(runtime: Runtime) -> PatternLibrary:
             label="patterns_off",
         )
     return runtime.library
+
+
+async def counted(runtime: Runtime) -> None:
+    """Write what is counted of patterns, so that who looks at one sees all that happened to it."""
+    if runtime.tally is not None:
+        await runtime.tally.flush()
 
 
 def _check_owner(pattern: Pattern, access: Access) -> None:

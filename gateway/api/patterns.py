@@ -8,6 +8,7 @@ from gateway.api.filters import CURSOR, LIMIT, TENANT
 from gateway.api.library import (
     add_pattern,
     change_pattern,
+    counted,
     find_pattern,
     library,
     read_pattern,
@@ -54,6 +55,7 @@ _BODY: Schema = {
 
 async def list_patterns(call: Call) -> Reply:
     """One page of the patterns the caller may see."""
+    await counted(call.runtime)
     try:
         page = await library(call.runtime).store.list_patterns(
             _filter(call), limit=call.values["limit"], cursor=call.values["cursor"]

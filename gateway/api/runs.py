@@ -11,7 +11,6 @@ from gateway.api.schema import page_of, schema_of
 from gateway.api.views import RUN, TRACE, run_view, step_views, thresholds
 from gateway.errors import BadRequest, NotFound
 from gateway.services import Runtime
-from gateway.stores.patterns import Event
 from gateway.stores.queries import OUTCOMES, Facets, PageRequest, RunTrace
 
 RUN_ID = Param(name="run_id", description="The run's id.", in_path=True)
@@ -119,9 +118,7 @@ async def report_outcome(
     )
     if trace is None or not kept:
         raise _unknown(run_id)
-    # A verdict that is changed later is not counted again: what was counted cannot be taken back.
-    if trace.run.outcome is None and outcome in ("success", "failure"):
-        _tell_patterns(runtime, trace, outcome)
+    _tell_patterns(runtime, trace, outcome)
     runtime.events.publish(
         {"type": "outcome", "tenant": trace.run.tenant, "run_id": run_id, "outcome": outcome}
     )
@@ -132,9 +129,8 @@ def _tell_patterns(runtime: Runtime, trace: RunTrace, outcome: str) -> None:
     # Universal rules are given to every run: an outcome says nothing about them.
     rows = [row for row in trace.injections if row.applied and row.tier in ("e1", "e2")]
     given = {row.pattern_id for row in rows if row.pattern_id}
-    if given and runtime.tally is not None:
-        event = Event.HELPED if outcome == "success" else Event.HURT
-        runtime.tally.note(trace.run.tenant, sorted(given), event)
+    if runtime.tally is not None:
+        runtime.tally.verdict(trace.run.tenant, sorted(given), outcome, trace.run.outcome)
 
 
 async def get_facets(call: Call) -> Reply:

@@ -73,6 +73,9 @@ class Conversation:
     decided: tuple[bytes, str, str] | None = None
     """(served head, requested model, model asked) of the latest call, for retries."""
 
+    credited: dict[str, str] = field(default_factory=dict)
+    """The outcome that was counted for patterns given in the run, by their ids."""
+
     retries: int = 0
     fold: ConversationFold | None = None
     chain: ChainState | None = None

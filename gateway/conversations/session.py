@@ -202,6 +202,7 @@ class Steering:
             conversation.run_tokens = 0
             conversation.guidance = conversation.guidance.next_run()
             conversation.held = None
+            conversation.credited.clear()
         for outcome in outcomes:
             if outcome.run == run.index:
                 lookback = self.rules.etraces.e1_lookback_steps

@@ -12,6 +12,7 @@ from gateway.api.filters import CURSOR, LIMIT, TENANT
 from gateway.api.library import (
     add_pattern,
     change_pattern,
+    counted,
     find_pattern,
     library,
     read_pattern,
@@ -54,6 +55,7 @@ async def show_list(visit: Visit) -> Page:
         failure_type=values["failure_type"],
         text=values["text"],
     )
+    await counted(visit.runtime)
     try:
         page = await library(visit.runtime).store.list_patterns(
             wanted, limit=values["limit"], cursor=values["cursor"]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gateway.stores.base import StoreError
 from gateway.stores.patterns import Event, PatternStore
 
 FLUSH_S = 2.0
+_MEANS: Mapping[str | None, Event] = {"success": Event.HELPED, "failure": Event.HURT}
 
 
 class PatternTally:
@@ -24,10 +25,22 @@ class PatternTally:
         self._failed = failed
         self._counts: Counter[tuple[str, Event, str]] = Counter()
 
-    def note(self, tenant: str, pattern_ids: Iterable[str], event: Event) -> None:
-        """Count one event for each of the patterns."""
+    def note(self, tenant: str, pattern_ids: Iterable[str], event: Event, by: int = 1) -> None:
+        """Count one event for each of the patterns, or take one back: `by` = -1."""
         for pattern_id in pattern_ids:
-            self._counts[tenant, event, pattern_id] += 1
+            self._counts[tenant, event, pattern_id] += by
+
+    def verdict(
+        self, tenant: str, pattern_ids: Iterable[str], outcome: str | None, before: str | None
+    ) -> None:
+        """Count a run's outcome for what it was given, in place of the one it had before."""
+        given = tuple(pattern_ids)
+        if outcome == before:
+            return
+        if before in _MEANS:
+            self.note(tenant, given, _MEANS[before], -1)
+        if outcome in _MEANS:
+            self.note(tenant, given, _MEANS[outcome])
 
     async def follow(self) -> None:
         """Write what was counted, for ever."""
@@ -38,11 +51,12 @@ class PatternTally:
     async def flush(self) -> None:
         """Write what was counted since the last time."""
         counts, self._counts = self._counts, Counter()
-        grouped: dict[tuple[str, Event], list[str]] = {}
+        grouped: dict[tuple[str, Event, int], list[str]] = {}
         for (tenant, event, pattern_id), number in counts.items():
-            grouped.setdefault((tenant, event), []).extend([pattern_id] * number)
-        for (tenant, event), pattern_ids in grouped.items():
+            if number:
+                grouped.setdefault((tenant, event, number), []).append(pattern_id)
+        for (tenant, event, number), pattern_ids in grouped.items():
             try:
-                await self._store.record(tenant, pattern_ids, event)
+                await self._store.record(tenant, pattern_ids, event, number)
             except StoreError as error:
                 self._failed(error)

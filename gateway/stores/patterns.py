@@ -147,8 +147,11 @@ class PatternStore(Protocol):
     async def universal(self, *, model: str = "", limit: int = 32) -> list[Match]:
         """The universal rules that suit `model`, in order of their ids."""
 
-    async def record(self, tenant: str, pattern_ids: Sequence[str], event: Event) -> None:
-        """Count `event` for the tenant's own or shared patterns of these ids."""
+    async def record(
+        self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
+    ) -> None:
+        """Count `event` for the tenant's own or shared patterns of these ids; `by` below 0 takes
+        back, and no count falls below 0."""
 
     async def without_vector(self, limit: int) -> list[Pattern]:
         """Patterns that the open space has no vector for, at most `limit`."""

@@ -136,11 +136,13 @@ class MemoryPatternStore:
         rules.sort(key=lambda pattern: pattern.pattern_id)
         return [Match(pattern=pattern, similarity=1.0) for pattern in rules[:limit]]
 
-    async def record(self, tenant: str, pattern_ids: Sequence[str], event: Event) -> None:
+    async def record(
+        self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
+    ) -> None:
         for pattern_id in pattern_ids:
             row = self._find(tenant, pattern_id)
             if row is not None:
-                row.counts[event] += 1
+                row.counts[event] = max(0, row.counts[event] + by)
 
     async def without_vector(self, limit: int) -> list[Pattern]:
         rows = filter(_lacks_vector, self._rows.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.testing import ScriptedUpstream
-from tests.api.conftest import Agent, Start, a_finished_run, client_of, until
+from tests.api.conftest import Agent, Start, a_finished_run, client_of
 
 LIKE_EVERY_STEP = {
     "tier": "e2",
@@ -109,24 +109,26 @@ def test_filters_choose(start: Start, upstream: ScriptedUpstream) -> None:
 def test_an_outcome_is_kept_and_tells_its_patterns(
     start: Start, upstream: ScriptedUpstream
 ) -> None:
-    """The verdict stands in the run, and the pattern it was given knows that it helped, once."""
+    """The verdict stands in the run, and the pattern it was given knows at once what it led to."""
     server = start()
     with client_of(server) as client:
         client.post("/api/patterns", json=LIKE_EVERY_STEP)
         run_id = a_finished_run(server, upstream)
         path = f"/api/runs/{run_id}/outcome"
         assert client.post(path, json={"outcome": "success"}).json()["outcome"] == "success"
+        counts = client.get("/api/patterns/look-again").json()["counts"]
+        assert counts == {"injected": 1, "helped": 1, "hurt": 0}
+        # A correction, not a second run.
         client.post(path, json={"outcome": "failure"})
         trace = client.get(f"/api/runs/{run_id}").json()
         assert (trace["run"]["outcome"], trace["run"]["outcome_source"]) == ("failure", "api")
         given = [row["pattern_id"] for step in trace["steps"] for row in step["guidance"]]
         assert "look-again" in given
-        counts = until(
-            lambda: client.get("/api/patterns/look-again").json()["counts"].get("helped")
-        )
-        # The second verdict was a correction, not a second run.
-        assert counts == 1
-        assert not client.get("/api/patterns/look-again").json()["counts"].get("hurt")
+        (listed,) = client.get("/api/patterns?text=look again").json()["patterns"]
+        assert listed["counts"] == {"injected": 1, "helped": 0, "hurt": 1}
+        client.post(path, json={"outcome": "other"})
+        counts = client.get("/api/patterns/look-again").json()["counts"]
+        assert counts == {"injected": 1, "helped": 0, "hurt": 0}
 
 
 @pytest.mark.parametrize("body", ["", "[]", '"success"', '{"outcome": "won"}', "{}", "\x00"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
 
-from gateway.steering.etrace.pattern import Tier
+from gateway.steering.etrace.pattern import Tier, content_id
 from gateway.stores.base import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from gateway.stores.patterns import PatternFilter, SpaceMismatch
 from gateway.stores.settings import StorageSettings
@@ -92,6 +93,8 @@ def _search(size: int):  # type: ignore[no-untyped-def]
     "statements",
     [
         ["DROP TABLE pattern_index_1_1_chunks"],
+        ["DROP TABLE pattern_index_1_1_rowids"],
+        ["DELETE FROM pattern_index_1_1_rowids WHERE rowid = 2"],
         ["DROP TABLE pattern_index_1_1_vector_chunks00"],
         ["UPDATE pattern_index_1_1_vector_chunks00 SET vectors = x'00'"],
         ["UPDATE pattern_index_1_1_chunks SET validity = x'00', rowids = x'00'"],
@@ -129,8 +132,9 @@ async def test_vectors_of_a_wrong_size_are_lost_in_a_rebuild(tmp_path: Path) -> 
     await database.close()
 
 
+@pytest.mark.parametrize("table", ["vector_chunks00", "rowids"])
 async def test_damage_while_running_raises_a_store_error_and_spares_the_rest(
-    tmp_path: Path,
+    tmp_path: Path, table: str
 ) -> None:
     """The caller can fail open: look-ups raise StoreError, listing still works."""
     path = tmp_path / "g.db"
@@ -138,9 +142,10 @@ async def test_damage_while_running_raises_a_store_error_and_spares_the_rest(
     store = SQLitePatternStore(database)
     await store.open_space("test", SIZE)
     await store.add([(pattern("a"), vector(1))])
-    spoil(path, "DROP TABLE pattern_index_1_1_vector_chunks00")
+    spoil(path, f"DROP TABLE pattern_index_1_1_{table}")
+    attempt = found(store) if table != "rowids" else store.delete("", content_id(pattern("a")))
     with pytest.raises(StoreError):
-        await found(store)
+        await attempt
     assert len((await store.list_patterns(PatternFilter())).patterns) == 1
     await database.close()
 
@@ -247,4 +252,30 @@ async def test_a_damaged_pattern_is_a_store_error_that_names_it(
     spoil(path, f"UPDATE patterns SET {spoilt}")
     with pytest.raises(StoreCorrupt, match="'broken' is damaged"):
         await found(store)
+    await database.close()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_no_embedder_keeps_the_vector_of_a_text_that_is_gone(
+    tmp_path: Path, damaged: bool
+) -> None:
+    """An edited pattern is not found by its old text when another embedder comes back, a deleted
+    one leaves nothing behind; a damaged index of that embedder does not stand in the way."""
+    path = tmp_path / "g.db"
+    await filled(path)
+    if damaged:
+        spoil(path, "DROP TABLE pattern_index_1_1_rowids")
+    database = await open_database(path)
+    store = SQLitePatternStore(database)
+    await store.open_space("other", 8)
+    page = await store.list_patterns(PatternFilter())
+    edited, deleted = (stored.pattern for stored in page.patterns[:2])
+    await store.edit(replace(edited, fields={"unlock": "new"}), vector(1, size=8))
+    assert await store.delete("", deleted.pattern_id)
+    if damaged:
+        with pytest.raises(StoreCorrupt):
+            await store.open_space("test", SIZE)
+        await store.rebuild()
+    assert await store.open_space("test", SIZE) == (0 if damaged else 1)
+    assert len(await found(store, vector=drawn(0), floor=-1.0)) == (2 if damaged else 1)
     await database.close()

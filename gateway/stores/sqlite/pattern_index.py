@@ -65,6 +65,14 @@ class VectorSpace:
             return self
         return VectorSpace(self.number, self.dimensions, row[0])
 
+    def others(self, connection: apsw.Connection) -> list[VectorSpace]:
+        """The spaces of other embedders."""
+        found = connection.execute(
+            "SELECT number, dimensions, generation FROM pattern_spaces WHERE number <> ?",
+            (self.number,),
+        )
+        return [VectorSpace(*row) for row in found]
+
     def create(self, connection: apsw.Connection) -> None:
         """Make the tables of the space, if they are not there."""
         bits = 3 * (self.dimensions + self._padding)
@@ -131,7 +139,10 @@ class VectorSpace:
     def remove(self, connection: apsw.Connection, pk: int) -> None:
         """Forget the vector of pattern `pk`."""
         connection.execute(f"DELETE FROM {self.vectors} WHERE pk = ?", (pk,))
-        connection.execute(f"DELETE FROM {self.index} WHERE rowid = ?", (pk,))
+        # Where this table of its own is lost, the extension would end the process.
+        known = connection.execute(f"SELECT 1 FROM {self.index}_rowids WHERE rowid = ?", (pk,))
+        if known.fetchone() is not None:
+            connection.execute(f"DELETE FROM {self.index} WHERE rowid = ?", (pk,))
 
     def search(
         self,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -78,9 +79,24 @@ def replace(
     connection.execute(
         f"UPDATE patterns SET {_CONTENT} WHERE pk = ?", (*_content_values(pattern), pk)
     )
-    space.remove(connection, pk)
+    _forget(connection, space, pk)
     if vector is not None:
         space.put(connection, pk, vector)
+
+
+def remove(connection: apsw.Connection, space: VectorSpace, pk: int) -> None:
+    """Delete row `pk` with all its vectors."""
+    _forget(connection, space, pk)
+    connection.execute("DELETE FROM patterns WHERE pk = ?", (pk,))
+
+
+def _forget(connection: apsw.Connection, space: VectorSpace, pk: int) -> None:
+    """Remove the vectors of row `pk`, those of other embedders too: they are of its old text."""
+    space.remove(connection, pk)
+    for other in space.others(connection):
+        # One that is damaged is told, and mended, when its embedder is in use again.
+        with contextlib.suppress(apsw.Error), connection:
+            other.remove(connection, pk)
 
 
 def same_content(connection: apsw.Connection, pattern: Pattern) -> tuple[int, str] | None:

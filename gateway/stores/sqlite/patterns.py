@@ -111,8 +111,7 @@ class SQLitePatternStore:
             pk = rows.find(connection, tenant, pattern_id)
             if pk is None:
                 return False
-            space.current(connection).remove(connection, pk)
-            connection.execute("DELETE FROM patterns WHERE pk = ?", (pk,))
+            rows.remove(connection, space.current(connection), pk)
             return True
 
         return await self._database.write(work)
@@ -169,13 +168,16 @@ class SQLitePatternStore:
 
         return await self._database.read(work)
 
-    async def record(self, tenant: str, pattern_ids: Sequence[str], event: Event) -> None:
+    async def record(
+        self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
+    ) -> None:
+        column = event.value
+        statement = f"UPDATE patterns SET {column} = max(0, {column} + ?) WHERE pk = ?"
+
         def work(connection: apsw.Connection) -> None:
             for pattern_id in pattern_ids:
                 pk = rows.find(connection, tenant, pattern_id)
-                connection.execute(
-                    f"UPDATE patterns SET {event.value} = {event.value} + 1 WHERE pk = ?", (pk,)
-                )
+                connection.execute(statement, (by, pk))
 
         await self._database.write(work)
 
