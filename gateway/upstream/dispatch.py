@@ -236,6 +236,8 @@ def retry_after_s(headers: RawHeaders) -> float | None:
 
 @functools.lru_cache(maxsize=512)
 def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
-    """The upstream URL, path and query byte for byte; kept, because parsing one costs."""
+    """The upstream URL, path and query byte for byte, behind the base's own query, which some
+    providers want (`?api-version=...`); kept, because parsing one costs."""
     text = str(base.copy_with(query=None)).rstrip("/") + path
-    return URL(text + (f"?{query.decode('latin-1')}" if query else ""), encoded=True)
+    asked = "&".join(part.decode("latin-1") for part in (base.query, query) if part)
+    return URL(f"{text}?{asked}" if asked else text, encoded=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+import os
 import re
 import time
 import urllib.request
@@ -286,11 +287,17 @@ def _translated(exc: Exception, url: URL, timeouts: TimeoutSettings) -> Upstream
         return UpstreamTimeout(
             f"no connection to {where} within {limit:g} s (timeouts.connect_s)", retryable=True
         )
+    if isinstance(exc, aiohttp.ClientSSLError):
+        said = getattr(exc, "certificate_error", exc.os_error)
+        reason = getattr(said, "verify_message", "") or getattr(said, "reason", "no handshake")
+        return UpstreamUnreachable(
+            f"{where} cannot be reached over TLS: {reason} (SSL_CERT_FILE may name authorities)"
+        )
     if isinstance(exc, (aiohttp.ClientResponseError, aiohttp.InvalidURL, ValueError)):
         return UpstreamMalformed(f"{where} did not answer in HTTP")
     if isinstance(exc, aiohttp.ClientConnectorDNSError):
         return UpstreamUnreachable(f"{where}: the host name cannot be resolved", retryable=True)
     if isinstance(exc, aiohttp.ClientConnectorError):
-        reason = exc.strerror or "refused"
+        reason = os.strerror(exc.errno) if exc.errno else exc.strerror or "refused"
         return UpstreamUnreachable(f"{where} cannot be reached: {reason}", retryable=True)
     return UpstreamUnreachable(f"{where} closed the connection before an answer", retryable=True)

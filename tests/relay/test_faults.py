@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -310,6 +311,28 @@ def test_a_refused_connection(tmp_path: Path) -> None:
             assert (heard.status, heard.error["code"]) == (502, "upstream_unreachable")
             assert f"127.0.0.1:{port}" in heard.error["message"]
             assert heard.headers["content-type"] == "application/json"
+
+
+def test_an_upstream_that_does_not_speak_tls(tmp_path: Path) -> None:
+    """`https` where `http` is meant: 502 with the reason, and the variable that may help."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            stack.enter_context(connection)
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        base = f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
+        with (
+            a_gateway(base, tmp_path, {"router": {"num_retries": 0}}) as server,
+            httpx.Client(base_url=server.base_url, timeout=20) as client,
+        ):
+            heard = hear(client, json=HELLO)
+    assert (heard.status, heard.error["code"]) == (502, "upstream_unreachable")
+    assert "over TLS: " in heard.error["message"]
+    assert "SSL_CERT_FILE" in heard.error["message"]
 
 
 @pytest.mark.parametrize("kind", [K.SLOW_FIRST_BYTE, K.DROP_BEFORE_RESPONSE, K.SERVER_ERROR])

@@ -252,3 +252,15 @@ def test_an_offer_of_http2_in_pieces(there: ScriptedUpstream, shared_gateway: Ap
             while received.count(b"HTTP/1.1 200 OK") < 2:
                 received += connection.recv(65536)
         assert there.last.json == HELLO
+
+
+def test_a_query_of_the_bases_own_comes_first(
+    upstream: ScriptedUpstream, relay: Callable[..., httpx.Client]
+) -> None:
+    """Some providers want their API version with every call."""
+    base = {"default_upstream": {"api_base": f"{upstream.base_url}?api-version=1"}}
+    client = relay(base)
+    hear(client, "/files?limit=2", method="GET")
+    hear(client, json=HELLO)
+    targets = [request.target for request in upstream.requests]
+    assert targets == ["/v1/files?api-version=1&limit=2", "/v1/chat/completions?api-version=1"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 from gateway.cli import main
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, Heard, hear
-from tests.relay.processes import GatewayProcess, run
+from tests.relay.processes import ROOT, GatewayProcess, run
 
 
 def before(upstream: ScriptedUpstream, **more: Any) -> str:
@@ -232,3 +235,19 @@ def test_what_is_not_understood_is_refused(
         main(["sevre"])
     assert ended.value.code == 2
     assert "serve" in capsys.readouterr().err
+
+
+def test_without_its_libraries_it_says_how_to_get_them() -> None:
+    """A fresh clone that was not set up: one line in place of a traceback."""
+    ended = subprocess.run(
+        [sys.executable, "-S", "-m", "gateway", "serve"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "is not installed" in ended.stderr
+    assert "make install" in ended.stderr
+    assert ended.stderr.count("\n") == 1
