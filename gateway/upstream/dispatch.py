@@ -43,6 +43,10 @@ _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversatio
 # "overloaded") and of what stands before them (520 to 527 are Cloudflare's) among them.
 RETRY_STATUSES = frozenset({429, *range(500, 600)})
 
+# What a target says to credentials and a model name that are the operator's, not the client's:
+# another target has others.
+_REFUSALS = frozenset({401, 403, 404})
+
 
 class ForeignLane(Protocol):
     """The LiteLLM lane, as the dispatcher sees it."""
@@ -130,10 +134,12 @@ class Dispatcher:
         while True:
             target = schedule[at]
             outcome = await self._attempt(call, target)
-            if isinstance(outcome, Delivery) and outcome.response.status not in RETRY_STATUSES:
+            if isinstance(outcome, Delivery) and outcome.response.status < 400:
                 return outcome
-            self._table.failed(target, self._loop.time())
-            upcoming, pause_s = self._next(schedule, at, outcome)
+            upcoming, pause_s = None, 0.0
+            if may_help(outcome, target):
+                self._table.failed(target, self._loop.time())
+                upcoming, pause_s = self._next(schedule, at, outcome)
             if upcoming is None:
                 if isinstance(outcome, Delivery):
                     return outcome
@@ -182,12 +188,21 @@ class Dispatcher:
     def _patience(self, outcome: Delivery | UpstreamFailure, at: int) -> tuple[float, bool]:
         """(seconds to wait before asking the same target again, whether that makes sense)."""
         if isinstance(outcome, Delivery):
-            asked, retryable = retry_after_s(outcome.response.headers), True
+            asked = retry_after_s(outcome.response.headers)
+            retryable = outcome.response.status in RETRY_STATUSES
         else:
             asked, retryable = outcome.retry_after_s, outcome.retryable
         if asked is None:
             return self._settings.backoff_s * 2**at, retryable
         return asked, retryable and asked <= self._settings.max_retry_after_s
+
+
+def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:
+    """Whether another attempt, at this target or the next, may end better than this one."""
+    status = outcome.response.status if isinstance(outcome, Delivery) else outcome.status
+    if status in _REFUSALS:
+        return bool(target.api_key) or not target.forward_client_key
+    return status in RETRY_STATUSES
 
 
 def attempt_schedule(candidates: list[Target], num_retries: int) -> list[Target]:

@@ -12,7 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.errors import UpstreamFailure
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
+from gateway.upstream.deployments import Target
+from gateway.upstream.dispatch import may_help
 from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]
@@ -267,3 +270,35 @@ def test_attempts_are_counted_by_deployment_and_outcome(
     outcomes = Counter(line.split('outcome="')[1].split('"')[0] for line in found)
     assert outcomes == {"429": 1, "500": 1, "200": 1}
     assert all('deployment="default"' in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("status", "own_key", "served"),
+    [(401, True, 200), (403, True, 200), (404, True, 200), (400, True, 400), (401, False, 401)],
+)
+def test_a_refusal_of_the_operators_key_is_not_the_clients(
+    two: tuple[ScriptedUpstream, ScriptedUpstream],
+    relay: Relay,
+    status: int,
+    own_key: bool,
+    served: int,
+) -> None:
+    """A key or model name out of the config that is refused leads to the fallback, at once; what
+    the client sent is the client's to mend."""
+    first, second = two
+    first.default = Fault(FaultKind.BAD_REQUEST, status=status)
+    listed = [*deployments(first, api_key="k"), *deployments(second, name="n", api_key="k")]
+    if not own_key:
+        listed[0]["litellm_params"].pop("api_key")
+        listed[0]["forward_client_key"] = True
+    client = relay({"model_list": listed, "router": {"fallbacks": [{"m": ["n"]}]}})
+    assert hear(client, json=HELLO).status == served
+    assert len(first.requests) == 1
+    assert len(second.requests) == (served == 200)
+
+
+@pytest.mark.parametrize(("status", "helps"), [(400, False), (401, True), (502, True)])
+def test_both_lanes_judge_alike(status: int, helps: bool) -> None:
+    """An answer and a failure of the same status are worth the same."""
+    target = Target(name="m", lane="litellm", model="x", api_base=httpx.URL("http://x"))
+    assert may_help(UpstreamFailure("so it is", status=status), target) is helps
