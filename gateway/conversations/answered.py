@@ -49,7 +49,7 @@ def answered(
     id: str, chain: ChainState, reply: Sequence[Any], carried: Carried, *, keep: bool
 ) -> Answered:
     """The answer `id`, a `reply` to the history at `chain`; `keep`: its content may be stored."""
-    kept = tuple(_slim(item) for item in reply)
+    kept = tuple(slim(item) for item in reply)
     after = extend(chain, kept).state
     return Answered(id=id, chain=chain, after=after, carried=carried, reply=kept, storable=keep)
 
@@ -115,10 +115,17 @@ def _chain(values: list[Any]) -> ChainState:
     )
 
 
-def _slim(item: Any) -> Any:
+def items_by_id(reply: Iterable[Any]) -> dict[str, Any]:
+    """The items of an answer that a later request may name by their ids."""
+    named = ((item.get("id"), item) for item in reply if isinstance(item, Mapping))
+    return {name: slim(item) for name, item in named if isinstance(name, str) and name}
+
+
+def slim(item: Any) -> Any:
+    """An item without what is bulky and tells nothing about a step."""
     if not isinstance(item, Mapping):
         return item
-    slim = {key: value for key, value in item.items() if key not in _LEFT_OUT}
-    if isinstance(slim.get("content"), list):
-        slim["content"] = [_slim(part) for part in slim["content"]]
-    return slim
+    kept = {key: value for key, value in item.items() if key not in _LEFT_OUT}
+    if isinstance(kept.get("content"), list):
+        kept["content"] = [slim(part) for part in kept["content"]]
+    return kept

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from gateway.conversations.answered import KEPT_IN_MEMORY, Answered, response_head
 from gateway.conversations.memo import Conversation, restored
@@ -17,6 +19,7 @@ from gateway.wire.prefix import Prefix
 # apart comes later. A bucket is tried by comparing bytes, newest first.
 _OPENING_BYTES = 256
 _MAX_REFS = 64  # conversations remembered for one head; common openings collect many
+_MAX_ITEMS = 4096  # items of answers held in memory; the store has all
 _REPLY = "reply:"
 
 _log = get_logger("gateway.conversations")
@@ -44,6 +47,7 @@ class ConversationIndex:
         self._heads: dict[bytes, list[HeadRef]] = {}
         self._openings: dict[tuple[str, bytes], list[str]] = {}
         self._answers: dict[bytes, str] = {}
+        self._items: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -128,6 +132,26 @@ class ConversationIndex:
             if found is not None and found.answered:
                 return found.id, next(reversed(found.answered.values()))
         return "", None
+
+    async def items(self, tenant: str, ids: Iterable[str]) -> dict[str, Any]:
+        """The items with these ids, from memory or the store, as far as they are known."""
+        wanted = list(dict.fromkeys(ids))
+        found = {
+            name: self._items[tenant, name] for name in wanted if (tenant, name) in self._items
+        }
+        if missing := [name for name in wanted if name not in found]:
+            for name, content in (await self._store.find_items(tenant, missing)).items():
+                found[name] = json.loads(content)
+            self.keep_items(tenant, found)
+        return found
+
+    def keep_items(self, tenant: str, items: Mapping[str, Any]) -> None:
+        """Hold items of answers, the newest of all."""
+        for name, item in items.items():
+            self._items.pop((tenant, name), None)
+            self._items[tenant, name] = item
+        while len(self._items) > _MAX_ITEMS:
+            self._items.popitem(last=False)
 
     def known_prefix(self, tenant: str, raw: bytes, list_key: str) -> Prefix | None:
         """The longest beginning of a body among the latest requests of all conversations."""

@@ -28,6 +28,7 @@ from gateway.steering.conversation import (
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.fold import Carried
 from gateway.steering.fsm import FSMState
+from gateway.wire.heads import ChainState
 
 _GOES_ON = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
 _Known = Mapping[bytes, Sequence[HeadRef]]
@@ -59,6 +60,8 @@ class Recall:
     ) -> Recalled:
         """The conversation of one request, which from now on is its latest request."""
         identity = identify(headers, request.body, self._settings)
+        if references := request.references:
+            request.named = await self._index.items(tenant, references)
         owner, answer = await self._answer(request, identity, tenant)
         if answer is not None:
             request.earlier = answer.earlier()
@@ -73,7 +76,7 @@ class Recall:
         if not settled:
             if incoming.heads.start and answer is None:
                 # The store is asked by the whole history, from its first message on.
-                incoming = read_request(headers, request.body, tenant)
+                incoming = _read_whole(headers, request, tenant)
             await self._load(tenant, identity, given, incoming)
             verdict, _ = self._match(tenant, identity, given, incoming)
         found = self._apply(verdict, identity, given, incoming, tenant, now)
@@ -115,13 +118,13 @@ class Recall:
             chain, transcript = request.earlier.chain, request.transcript
             return read_request(headers, request.body, tenant, resume=chain, messages=transcript)
         if hit is None or hit.prefix is None or hit.chain is None:
-            return read_request(headers, request.body, tenant)
+            return _read_whole(headers, request, tenant)
         resume = hit.chain if hit.chain.count == hit.prefix.count else None
-        incoming = read_request(headers, request.body, tenant, resume=resume)
+        incoming = _read_whole(headers, request, tenant, resume)
         if resume is not None and incoming.heads.state.count == resume.count:
             # The same request again: a retry, or another run that stands where that one once stood,
             # which only the whole history tells.
-            return read_request(headers, request.body, tenant)
+            return _read_whole(headers, request, tenant)
         return incoming
 
     def _match(
@@ -231,6 +234,17 @@ class Recall:
         self._index.keep_prefix(found)
         self._index.used(found)
         self._index.add_head(found, incoming.heads.full, incoming.heads.full)
+
+
+def _read_whole(
+    headers: Mapping[str, str],
+    request: SteeredRequest,
+    tenant: str,
+    resume: ChainState | None = None,
+) -> Incoming:
+    """A request that brings its history itself, be it by reference."""
+    messages = request.transcript if request.named else None
+    return read_request(headers, request.body, tenant, resume=resume, messages=messages)
 
 
 def _named(identity: Identity, body: Mapping[str, object]) -> Identity:

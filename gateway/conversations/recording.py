@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.conversations.answered import RESPONSE_KIND, answered, response_head
+from gateway.conversations.answered import (
+    RESPONSE_KIND,
+    answered,
+    items_by_id,
+    response_head,
+)
 from gateway.conversations.index import ConversationIndex, reply_kind
 from gateway.conversations.session import Steered
 from gateway.dialects.base import ANSWER_ID, ECHO
@@ -23,6 +29,7 @@ from gateway.stores.records import (
     CallRow,
     HeadRecord,
     InjectionRow,
+    ItemRecord,
     RunUpdate,
     StepContent,
     StepRow,
@@ -98,6 +105,8 @@ def settle(
             if steered.run == conversation.run:
                 conversation.ended_run = steered.run if final else None
     name, reply = completion.get(ANSWER_ID), _echo(completion)
+    if name:
+        index.keep_items(conversation.tenant, items_by_id(reply))
     return (*heads, *_named(steered, name, reply, index, base, keep=keep))
 
 
@@ -161,7 +170,16 @@ def call_record(
         ),
         steps=tuple(steps),
         injections=tuple(_injection_rows(steered)),
+        items=tuple(_items(completion)),
     )
+
+
+def _items(completion: Mapping[str, Any] | None) -> Iterator[ItemRecord]:
+    """The items of an answer that the server keeps, so that clients may name them."""
+    if completion is None or not completion.get(ANSWER_ID):
+        return
+    for name, item in items_by_id(_echo(completion)).items():
+        yield ItemRecord(id=name, content=json.dumps(item).encode())
 
 
 def _runs_to_tell(steered: Steered) -> list[int]:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.dialects.history import Earlier
+from gateway.dialects.history import Earlier, Resolved, reference_of
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.etrace.edits import Edit, Message
 from gateway.steering.etrace.target import Target
+from gateway.wire.messages import REFERENCE
 from gateway.wire.parsing import Loads, parse_object
 from gateway.wire.prefix import Prefix
 from gateway.wire.request import ChatRequest, Splice
@@ -45,11 +46,14 @@ class StreamRead:
 class SteeredRequest(ChatRequest):
     """A request in any dialect, over the client's own bytes."""
 
-    __slots__ = ("dialect", "earlier")
+    __slots__ = ("dialect", "earlier", "named")
 
     dialect: Dialect
     earlier: Earlier | None
     """What the server keeps of the history, where the client does not send it."""
+
+    named: Mapping[str, Any]
+    """Items that the request brings by their ids alone, as far as they are known."""
 
     def __init__(
         self, raw: bytes, body: dict[str, Any], dialect: Dialect, known: Prefix | None = None
@@ -57,6 +61,7 @@ class SteeredRequest(ChatRequest):
         super().__init__(raw, body, dialect.list_key, known)
         self.dialect = dialect
         self.earlier = None
+        self.named = {}
 
     @property
     def wants_usage(self) -> bool:
@@ -74,6 +79,13 @@ class SteeredRequest(ChatRequest):
         return self.dialect.name == "responses" and bool(self.body.get("conversation"))
 
     @property
+    def references(self) -> list[str]:
+        """The ids of the items that stand in the request by their ids alone."""
+        if self.dialect.name != "responses" or REFERENCE.encode() not in self.raw:
+            return []
+        return [name for item in self.dialect.history(self) if (name := reference_of(item))]
+
+    @property
     def in_background(self) -> bool:
         """Whether the answer is made whether or not anybody waits for it."""
         return self.dialect.name == "responses" and self.body.get("background") is True
@@ -87,6 +99,8 @@ class SteeredRequest(ChatRequest):
     def transcript(self) -> Sequence[Any]:
         """The whole history as the core reads it, with what the client leaves to the server."""
         own = self.dialect.history(self)
+        if self.named:
+            own = Resolved(own, self.named)
         return own if self.earlier is None else self.earlier.followed_by(own)
 
 

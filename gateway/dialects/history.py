@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 from gateway.wire.heads import ChainState
+from gateway.wire.messages import REFERENCE
 
 _GONE: dict[str, Any] = {"role": "developer"}
 """In the place of a message that is not at hand: it says nothing and leaves no trace."""
@@ -54,6 +55,41 @@ class Continued(Sequence[Any]):
         if not 0 <= at < len(self):
             raise IndexError(index)
         return self._rest[at - self._gone] if at >= self._gone else _GONE
+
+
+def reference_of(item: Any) -> str | None:
+    """The id in an item that is nothing else; the type may be left out."""
+    if not isinstance(item, Mapping):
+        return None
+    if item.get("type") != REFERENCE and item.keys() != {"id"}:
+        return None
+    name = item.get("id")
+    return name if isinstance(name, str) else None
+
+
+class Resolved(Sequence[Any]):
+    """A history with items in the places of their references; read as it is asked for."""
+
+    __slots__ = ("_items", "_known")
+
+    def __init__(self, items: Sequence[Any], known: Mapping[str, Any]) -> None:
+        self._items = items
+        self._known = known
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        found = self._items[index]
+        if isinstance(index, slice):
+            return Resolved(found, self._known)
+        return self._known.get(reference_of(found) or "", found)
 
 
 class Fronted(Sequence[Any]):

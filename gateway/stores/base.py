@@ -131,6 +131,9 @@ class StateStore(Protocol):
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
         """The conversations behind an id from outside: last used first, at most MAX_BRANCHES."""
 
+    async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """The items of answers with these ids, as JSON, by id; those not known are left out."""
+
     async def commit(self, call: CallRecord) -> int:
         """Keep all of `call`, durably, and return the conversation's new version.
 

@@ -56,6 +56,14 @@ class HeadRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRecord:
+    """One item of an answer, as JSON, which a later request may name by its id alone."""
+
+    id: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow:
     """The chat completion made at one step: what was asked, what came, what it took.
 
@@ -203,6 +211,7 @@ class CallRecord:
     runs: tuple[RunUpdate, ...] = ()
     steps: tuple[StepRow, ...] = ()
     injections: tuple[InjectionRow, ...] = ()
+    items: tuple[ItemRecord, ...] = ()
 
     def check(self) -> None:
         """Raises: ValueError when the parts do not belong together."""

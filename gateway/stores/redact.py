@@ -30,14 +30,15 @@ def omit(text: str) -> str:
 def without_content(call: CallRecord) -> CallRecord:
     """`call` with every text of client, model and guidance replaced by its length and digest.
 
-    Names (tools, models, agents) and numbers stay. The conversation's `state` stays too: it is
-    what the next request goes on from.
+    Names (tools, models, agents) and numbers stay; items of answers are nothing but text and go.
+    The conversation's `state` stays too: it is what the next request goes on from.
     """
     return replace(
         call,
         runs=tuple(replace(run, task_preview=omit(run.task_preview)) for run in call.runs),
         steps=tuple(_step_without_content(step) for step in call.steps),
         injections=tuple(replace(row, text=omit(row.text)) for row in call.injections),
+        items=(),
     )
 
 

@@ -28,6 +28,9 @@ _TEXT_PARTS = ("text", "input_text", "output_text", None)
 _VOLATILE_PARTS = ("thinking", "redacted_thinking", "reasoning", "refusal")
 _CALL_ITEMS = ("function_call", "custom_tool_call")
 _RESULT_ITEMS = ("function_call_output", "custom_tool_call_output")
+REFERENCE = "item_reference"
+"""The type of an item that stands for one which the server has, named by its id."""
+
 # Dropped or added by Responses clients; cache markers move to the newest message on each call.
 _VOLATILE_KEYS = ("cache_control", "id", "status")
 
@@ -180,6 +183,8 @@ class Reader:
             return [self._result(item.get("call_id"), item.get("output"))]
         if kind in _VOLATILE_PARTS:
             return []
+        if kind == REFERENCE:
+            return [digest_fields("reference", _canonical(item.get("id")))]
         kept = {key: value for key, value in item.items() if key not in _VOLATILE_KEYS}
         return [digest_fields("item", _canonical(kept))]
 

@@ -18,7 +18,7 @@ from gateway.stores.base import (
     StoreError,
     VersionConflict,
 )
-from gateway.stores.records import ConversationRecord
+from gateway.stores.records import ConversationRecord, ItemRecord
 from tests.stores.builders import (
     START,
     TENANT,
@@ -313,6 +313,21 @@ async def survives_many_conversations_at_once(stores: Stores) -> None:
     assert loaded == [replace(record, version=1) for record in records]
 
 
+async def finds_items_by_their_ids(stores: Stores) -> None:
+    """Those of this tenant, as last saved, until their conversation is removed."""
+    items = (ItemRecord(id="fc_1", content=b"{}"), ItemRecord(id='a"b', content=b"\x00\xff"))
+    await stores.states.commit(a_call(items=items))
+    ids = ["fc_1", "fc_2", 'a"b']
+    assert await stores.states.find_items(TENANT, ids) == {"fc_1": b"{}", 'a"b': b"\x00\xff"}
+    assert await stores.states.find_items("other", ids) == {}
+    assert await stores.states.find_items(TENANT, []) == {}
+    other = a_conversation("c2", created_at=START + 50, updated_at=START + 50)
+    news = (ItemRecord(id="fc_1", content=b"[]"),)
+    await stores.states.commit(a_call(conversation=other, runs=(), steps=(), items=news))
+    await stores.runs.prune(older_than=START + 25)
+    assert await stores.states.find_items(TENANT, ids) == {"fc_1": b"[]"}
+
+
 STATE_CHECKS: tuple[Check, ...] = (
     returns_what_was_saved,
     knows_no_other_conversation,
@@ -333,4 +348,5 @@ STATE_CHECKS: tuple[Check, ...] = (
     takes_any_text,
     answers_a_ping_until_closed,
     survives_many_conversations_at_once,
+    finds_items_by_their_ids,
 )

@@ -53,6 +53,11 @@ class MemoryStateStore:
         found.sort(key=lambda record: record.updated_at, reverse=True)
         return found[:MAX_BRANCHES]
 
+    async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """See StateStore."""
+        items = self._tables.items
+        return {name: items[tenant, name][1] for name in ids if (tenant, name) in items}
+
     async def commit(self, call: CallRecord) -> int:
         """See StateStore."""
         call.check()
@@ -70,6 +75,9 @@ class MemoryStateStore:
         for head in call.heads:
             at = self._tables.heads.setdefault((head.tenant, head.root, head.digest), {})
             at.setdefault((head.conversation_id, head.kind), head)
+        for item in call.items:
+            key = (call.conversation.tenant, item.id)
+            self._tables.items[key] = (call.conversation.id, item.content)
         for run in call.runs:
             self._save_run(call, run)
         return actual + 1

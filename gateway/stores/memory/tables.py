@@ -19,7 +19,7 @@ class StoredRun:
 
 
 class Tables:
-    """Conversations and runs by id, heads by (tenant, root, digest).
+    """Conversations and runs by id, heads by (tenant, root, digest), items by (tenant, id).
 
     `store_content` False keeps lengths and digests in place of texts.
     """
@@ -29,6 +29,7 @@ class Tables:
         self.conversations: dict[str, ConversationRecord] = {}
         self.heads: dict[tuple[str, bytes, bytes], dict[tuple[str, str], HeadRecord]] = {}
         self.runs: dict[str, StoredRun] = {}
+        self.items: dict[tuple[str, str], tuple[str, bytes]] = {}
 
     def remove_conversations(self, conversations: Iterable[ConversationRecord]) -> None:
         """Remove them with their runs and heads."""
@@ -37,6 +38,7 @@ class Tables:
             del self.conversations[conversation_id]
         for run in [run for run in self.runs.values() if run.record.conversation_id in gone]:
             del self.runs[run.record.id]
+        self.items = {key: item for key, item in self.items.items() if item[0] not in gone}
         for at, heads in list(self.heads.items()):
             left = {key: head for key, head in heads.items() if key[0] not in gone}
             if left:

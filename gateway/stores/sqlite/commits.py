@@ -41,6 +41,10 @@ _INSERT_HEAD = """
 INSERT INTO heads (root, digest, conversation_pk, kind, position, step)
 VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
+_INSERT_ITEM = """
+INSERT INTO items (tenant, id, conversation_pk, content) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET conversation_pk = excluded.conversation_pk, content = excluded.content
+"""
 _FIND_RUN = f"SELECT pk, outcome, outcome_source, {_TOTALS} FROM runs WHERE id = ? AND tenant = ?"
 _INSERT_RUN = f"""
 INSERT INTO runs (id, conversation_pk, tenant, {", ".join(codec.UPDATE_COLUMNS)}, {_TOTALS})
@@ -82,6 +86,9 @@ def save_call(call: CallRecord, connection: apsw.Connection) -> int:
             for h in call.heads
         )
         connection.executemany(_INSERT_HEAD, rows)
+    for item in call.items:
+        values = (conversation.tenant, item.id, conversation_pk, item.content)
+        connection.execute(_INSERT_ITEM, values)
     for run in call.runs:
         _save_run(call, run, conversation_pk, connection)
     return conversation.version + 1

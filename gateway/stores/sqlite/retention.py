@@ -114,6 +114,7 @@ def _remove_conversations(pks: list[int], connection: apsw.Connection) -> int:
     for pk in pks:
         of_it = "SELECT pk FROM runs WHERE conversation_pk = ?"
         runs += _remove_runs([run for (run,) in connection.execute(of_it, (pk,))], connection)
+        connection.execute("DELETE FROM items WHERE conversation_pk = ?", (pk,))
         connection.execute("DELETE FROM conversations WHERE pk = ?", (pk,))
     return runs
 

@@ -127,8 +127,20 @@ CREATE TABLE injections (
 );
 """
 
+_ITEMS = """
+CREATE TABLE items (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    conversation_pk INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+CREATE INDEX items_by_conversation ON items (conversation_pk);
+"""
+
 CORE_MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_001_conversations_and_runs", apply=script(_CORE)),
+    Migration(name="core_002_items_of_answers", apply=script(_ITEMS)),
 )
 
 MIGRATIONS: tuple[Migration, ...] = (*CORE_MIGRATIONS, *PATTERN_MIGRATIONS)

@@ -32,6 +32,9 @@ CROSS JOIN heads AS h ON h.root = ? AND h.digest = d.value
 CROSS JOIN conversations AS c ON c.pk = h.conversation_pk AND c.tenant = ?
 LIMIT {MAX_HEADS}
 """
+_FIND_ITEMS = """
+SELECT id, content FROM items WHERE tenant = ? AND id IN (SELECT value FROM json_each(?))
+"""
 _LOAD = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ?"
 _BRANCHES = f"""
 SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND external_key = ?
@@ -60,6 +63,11 @@ class SqliteStateStore:
         """See StateStore."""
         rows = await self._database.read(partial(_fetch, _BRANCHES, (tenant, external_key)))
         return [codec.conversation_of(row) for row in rows]
+
+    async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """See StateStore."""
+        values = (tenant, orjson.dumps(list(ids)).decode())
+        return dict(await self._database.read(partial(_fetch, _FIND_ITEMS, values)))
 
     async def commit(self, call: CallRecord) -> int:
         """See StateStore."""
