@@ -23,7 +23,7 @@ from gateway.pipeline import Pipeline
 from gateway.services import Runtime
 from gateway.stores.base import StoreError
 
-_READ_ONLY = ("/models", "/healthz", "/readyz", "/metrics")
+_READ_ONLY = ("/models", "/healthz", "/readyz", "/metrics", "/api/hello")
 
 ASGIHandler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -67,7 +67,7 @@ def build_app(settings: Settings) -> Edge:
         *api_routes(runtime, auth),
         *dashboard_routes(runtime, auth),
         Route("/v1/{path:path}", anything),
-        Route("/chat/completions", OnlyMethods("POST")),
+        *(Route(path, OnlyMethods("POST")) for path in ("/chat/completions", "/responses")),
         *(Route(path, OnlyMethods("GET", "HEAD")) for path in _READ_ONLY),
     ]
     router = Router(routes, default=not_found, redirect_slashes=False)

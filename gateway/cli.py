@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.commands import keys, migrate, patterns, recorded, report, runs
+from gateway.commands import bench, keys, migrate, patterns, recorded, report, runs
 from gateway.config import DEFAULT_FILE, Settings, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0 done, 1 failed, 2 wrong usage or config."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    args.rest = rest
+    if rest and not getattr(args, "passes_on", False):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(args.run(args) or 0)
     except ConfigError as exc:
@@ -40,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_check_config(commands)
-    for module in (recorded, patterns, runs, report, keys, migrate):
+    for module in (recorded, patterns, runs, report, keys, migrate, bench):
         module.add_parser(commands)
     return parser
 

@@ -72,6 +72,8 @@ def test_an_unknown_route_is_404(
         ("/healthz", "GET, HEAD"),
         ("/readyz", "GET, HEAD"),
         ("/metrics", "GET, HEAD"),
+        ("/responses", "POST"),
+        ("/api/hello", "GET, HEAD"),
     ],
 )
 def test_a_wrong_method_is_405(shared_gateway: AppServer, path: str, allow: str) -> None:
