@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from gateway.services import Runtime, Services
 from gateway.steering.fold import StepOutcome
 from gateway.stores.base import StoreError, VersionConflict
 from gateway.stores.patterns import Event
+from gateway.stores.records import CallRecord
 from gateway.wire.usage import token_usage
 
 RECORD_TIMEOUT_S = 10.0
@@ -150,12 +150,12 @@ class Recorder:
         conversation.recorded(version, stands)
         self._count(outcomes)
         if not steered.recorded:
-            self._count_injections(steered)
+            self._count_injections(record)
             self._tell_patterns(prepared.asked, steered)
             if prepared.model != exchange.model:
                 self._runtime.metrics.reroutes.labels(steered.state.value).inc()
         if under_way is None:
-            self._runtime.metrics.charge(cost, unsteered)
+            self._count_cost(record)
         events = self._runtime.events
         if events.active and (event := call_event(record)) is not None:
             events.publish(event)
@@ -169,13 +169,18 @@ class Recorder:
             for name in outcome.readings.fired:
                 metrics.monitor_fires.labels(name).inc()
 
-    def _count_injections(self, steered: Steered) -> None:
-        if not steered.applies or steered.decided is None:
-            return
-        items = steered.decided.items
-        sources = Counter(i.tier.value if i.tier else "monitor" for i in items)
-        for source, number in sources.items():
-            self._runtime.metrics.injections.labels(source).inc(number)
+    def _count_injections(self, record: CallRecord) -> None:
+        for row in record.injections:
+            if row.applied:
+                self._runtime.metrics.injections.labels(row.source).inc()
+
+    def _count_cost(self, record: CallRecord) -> None:
+        metrics = self._runtime.metrics
+        for call in filter(None, [step.call for step in record.steps]):
+            if call.cost_usd is not None:
+                metrics.charge(call.cost_usd, call.cost_unsteered_usd)
+            elif call.unpriced:
+                metrics.unpriced.inc()
 
     def _tell_patterns(self, asked: Asked, steered: Steered) -> None:
         """Count what became of patterns: injected now, or helped or hurt by the run's outcome."""

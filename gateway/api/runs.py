@@ -10,6 +10,7 @@ from gateway.api.params import Param
 from gateway.api.schema import page_of, schema_of
 from gateway.api.views import RUN, TRACE, run_view, step_views, thresholds
 from gateway.errors import BadRequest, NotFound
+from gateway.library import judged_by
 from gateway.services import Runtime
 from gateway.stores.queries import OUTCOMES, Facets, PageRequest, RunTrace
 
@@ -118,19 +119,12 @@ async def report_outcome(
     )
     if trace is None or not kept:
         raise _unknown(run_id)
-    _tell_patterns(runtime, trace, outcome)
+    if runtime.tally is not None:
+        runtime.tally.verdict(trace.run.tenant, judged_by(trace), outcome, trace.run.outcome)
     runtime.events.publish(
         {"type": "outcome", "tenant": trace.run.tenant, "run_id": run_id, "outcome": outcome}
     )
     runtime.log.info("outcome reported", run_id=run_id, outcome=outcome)
-
-
-def _tell_patterns(runtime: Runtime, trace: RunTrace, outcome: str) -> None:
-    # Universal rules are given to every run: an outcome says nothing about them.
-    rows = [row for row in trace.injections if row.applied and row.tier in ("e1", "e2")]
-    given = {row.pattern_id for row in rows if row.pattern_id}
-    if runtime.tally is not None:
-        runtime.tally.verdict(trace.run.tenant, sorted(given), outcome, trace.run.outcome)
 
 
 async def get_facets(call: Call) -> Reply:

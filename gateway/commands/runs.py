@@ -22,7 +22,9 @@ from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.dashboard.texts import step_text
 from gateway.errors import ConfigError
+from gateway.library import PatternTally, judged_by
 from gateway.steering.fsm import FSMState
+from gateway.stores.base import StoreError
 from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
@@ -39,17 +41,19 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     runs = commands.add_parser("runs", help="list, show, judge and follow runs")
     verbs = runs.add_subparsers(required=True, metavar="VERB")
-    listing = add_verb(verbs, "list", "runs, newest first", _list)
+    listing = add_verb(verbs, "list", "runs, newest first", _list, existing=True)
     _add_filters(listing)
     listing.add_argument("--limit", type=int, default=20)
     listing.add_argument("--sort", choices=list(SORT_KEYS), default="started_at")
-    show = add_verb(verbs, "show", "one run's course", _show)
+    show = add_verb(verbs, "show", "one run's course", _show, existing=True)
     show.add_argument("run_id")
     show.add_argument("--step", type=int, help="all that was said at this step")
-    outcome = add_verb(verbs, "outcome", "say what a run came to", _outcome)
+    outcome = add_verb(verbs, "outcome", "say what a run came to", _outcome, existing=True)
     outcome.add_argument("run_id")
     outcome.add_argument("outcome", choices=OUTCOMES)
-    tail = add_verb(verbs, "tail", "steps as they are recorded; ends with Ctrl-C", _tail)
+    tail = add_verb(
+        verbs, "tail", "steps as they are recorded; ends with Ctrl-C", _tail, existing=True
+    )
     tail.add_argument("--tenant", help="of one tenant")
     tail.add_argument("--once", action="store_true", help="what is there now, then end")
 
@@ -69,6 +73,9 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     if args.json:
         for run in found.runs:
             say(orjson.dumps(run_view(run, settings)).decode())
+        return
+    if not found.runs:
+        say("no runs")
         return
     # An id that is cut short could not be asked for: a narrow terminal wraps lines instead.
     width = max(Console().width, _OTHER_COLUMNS + _LEAST_TASK)
@@ -92,10 +99,20 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     store = stores.runs
-    if not await store.set_outcome(args.run_id, args.outcome, source="cli", tenant=None):
+    trace = await store.get_run(args.run_id, tenant=None, content=False)
+    if trace is None or not await store.set_outcome(
+        args.run_id, args.outcome, source="cli", tenant=None
+    ):
         raise ConfigError(f"there is no run {args.run_id!r}")
+    tally = PatternTally(stores.patterns, _raise)
+    tally.verdict(trace.run.tenant, judged_by(trace), args.outcome, trace.run.outcome)
+    await tally.flush()
     kept = {"run_id": args.run_id, "outcome": args.outcome}
     say(json.dumps(kept) if args.json else f"{args.run_id}: {args.outcome}")
+
+
+def _raise(error: StoreError) -> None:
+    raise error
 
 
 async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

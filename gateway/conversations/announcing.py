@@ -30,7 +30,7 @@ def call_event(record: CallRecord) -> Event | None:
         "fired": step.fired,
         "failure_type": step.failure_type,
         "guidance": [
-            f"{row.source}:{row.pattern_id or row.failure_type or ''}"
+            f"{row.source}:{row.pattern_id or row.failure_type or 'directive'}"
             for row in record.injections
             if row.applied
         ],

@@ -18,6 +18,7 @@ from gateway.conversations.session import Steered
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.exchange import Exchange
 from gateway.steering.etrace.decide import Item
+from gateway.steering.etrace.guidance import SKIP_DIRECTIVE
 from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.state import Injection
 from gateway.steering.fold import StepOutcome
@@ -337,7 +338,7 @@ def _run_update(
 
 def _injection_rows(steered: Steered) -> list[InjectionRow]:
     placed, decided = steered.placed, steered.decided
-    if placed is None or decided is None or not (placed.added or decided.items):
+    if placed is None or decided is None:
         return []
     run_id = steered.conversation.run_id(steered.run)
     blocks = placed.added
@@ -345,9 +346,25 @@ def _injection_rows(steered: Steered) -> list[InjectionRow]:
     others = [item for item in decided.items if item.tier is not Tier.E3]
     rows = [
         _injection_row(steered, run_id, ordinal, item, _block_of(item, blocks))
-        for ordinal, item in enumerate(others, start=1)
+        for ordinal, item in enumerate(others, start=2)
     ]
-    return [*_rules_row(steered, run_id, rules, blocks), *rows]
+    rows = [*_rules_row(steered, run_id, rules, blocks), *rows]
+    # A call that is sent again gets the directive again: that is one piece of guidance.
+    if placed.directive is not None and not steered.conversation.retries:
+        rows.insert(0, _directive_row(steered, run_id, placed.directive))
+    return rows
+
+
+def _directive_row(steered: Steered, run_id: str, block: Injection) -> InjectionRow:
+    row = InjectionRow(run_id=run_id, step_index=steered.step, ordinal=0, source="skip")
+    return replace(row, text=SKIP_DIRECTIVE, applied=steered.applies, **_place_of(block))
+
+
+def _place_of(block: Injection | None) -> dict[str, Any]:
+    if block is None:
+        return {"placement": "", "message_position": None}
+    between = block.place == "message"
+    return {"placement": block.place, "message_position": block.offset if between else None}
 
 
 def _rules_row(
@@ -356,7 +373,7 @@ def _rules_row(
     """The universal rules of a run in one row: they come and stay together."""
     if not rules:
         return []
-    first = _injection_row(steered, run_id, 0, rules[0], _block_of(rules[0], blocks))
+    first = _injection_row(steered, run_id, 1, rules[0], _block_of(rules[0], blocks))
     ids = ",".join(item.match.pattern.pattern_id for item in rules if item.match)
     return [replace(first, pattern_id=ids, text="\n\n".join(item.text for item in rules))]
 
@@ -380,7 +397,6 @@ def _injection_row(
         failure_type=item.failure_type,
         severity=str(item.severity) if item.severity is not None else None,
         text=item.text,
-        placement="" if block is None else block.place,
-        message_position=block.offset if block is not None and block.place == "message" else None,
         applied=steered.applies,
+        **_place_of(block),
     )

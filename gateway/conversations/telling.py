@@ -33,20 +33,23 @@ def steering_headers(steered: Steered, arm: str | None) -> RawHeaders:
         readings = steered.latest.readings
         headers.append((b"x-gateway-difficulty", b"%.4f" % steered.latest.difficulty))
         headers.append((b"x-gateway-monitors", ",".join(readings.fired).encode()))
-    if steered.applies and steered.decided is not None and steered.decided.items:
-        headers.append((b"x-gateway-guidance", guidance_label(steered).encode("ascii", "replace")))
+    if steered.applies and (label := guidance_label(steered)):
+        headers.append((b"x-gateway-guidance", label.encode("ascii", "replace")))
     return headers
 
 
 def guidance_label(steered: Steered) -> str:
     """`tier:pattern id` of what was injected, comma separated; a monitor text has no pattern."""
-    items = steered.decided.items if steered.decided else ()
-    return ",".join(
+    decided = steered.decided
+    if decided is None:
+        return ""
+    labels = [
         f"{item.tier.value}:{item.match.pattern.pattern_id}"
         if item.tier and item.match
         else f"monitor:{item.failure_type}"
-        for item in items
-    )
+        for item in decided.items
+    ]
+    return ",".join(["skip:directive", *labels] if decided.directive else labels)
 
 
 def log_notes(steered: Steered, arm: str | None) -> dict[str, Any]:

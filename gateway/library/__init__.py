@@ -3,6 +3,13 @@
 from gateway.library.catalogue import ImportReport, PatternLibrary
 from gateway.library.gates import gates_for
 from gateway.library.starter import starter_patterns
-from gateway.library.tally import PatternTally
+from gateway.library.tally import PatternTally, judged_by
 
-__all__ = ["ImportReport", "PatternLibrary", "PatternTally", "gates_for", "starter_patterns"]
+__all__ = [
+    "ImportReport",
+    "PatternLibrary",
+    "PatternTally",
+    "gates_for",
+    "judged_by",
+    "starter_patterns",
+]

@@ -12,9 +12,19 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gateway.stores.base import StoreError
 from gateway.stores.patterns import Event, PatternStore
+from gateway.stores.queries import RunTrace
 
 FLUSH_S = 2.0
 _MEANS: Mapping[str | None, Event] = {"success": Event.HELPED, "failure": Event.HURT}
+
+
+def judged_by(trace: RunTrace) -> list[str]:
+    """The patterns that the outcome of a run says something about.
+
+    Universal rules are given to every run: an outcome says nothing about them.
+    """
+    rows = [row for row in trace.injections if row.applied and row.tier in ("e1", "e2")]
+    return sorted({row.pattern_id for row in rows if row.pattern_id})
 
 
 class PatternTally:

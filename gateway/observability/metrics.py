@@ -81,7 +81,7 @@ class Metrics:
         )
         self.injections = Counter(
             "gateway_injections_total",
-            "Guidance put into requests, by tier (`monitor` has none).",
+            "Pieces of guidance put into requests, by source; the universal rules are one.",
             ("source",),
             registry=registry,
         )
@@ -122,7 +122,8 @@ class Metrics:
         )
         self.cost_unsteered = Counter(
             "gateway_cost_unsteered_dollars_total",
-            "What the same tokens would have cost of the models requested, in US dollars.",
+            "What the same tokens would have cost of the models requested, in US dollars; a call "
+            "whose requested model has no known price counts as what it cost.",
             registry=registry,
         )
         self.unpriced = Counter(
@@ -152,13 +153,14 @@ class Metrics:
         histograms[0].observe(duration_s)
         histograms[1].observe(overhead_s)
 
-    def charge(self, cost: float | None, unsteered: float | None) -> None:
-        """Count what a call cost; only where both prices are known, so that they compare."""
-        if cost is None or unsteered is None:
-            self.unpriced.inc()
-            return
+    def charge(self, cost: float, unsteered: float | None) -> None:
+        """Count what a call cost, in US dollars, and would have cost of the model requested.
+
+        Where the latter is not known it counts as equal, so that the difference of the two
+        counters is what is known to be saved.
+        """
         self.cost.inc(cost)
-        self.cost_unsteered.inc(unsteered)
+        self.cost_unsteered.inc(cost if unsteered is None else unsteered)
 
     def render(self) -> bytes:
         """The exposition text."""

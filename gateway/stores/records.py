@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.errors import UpstreamUnreachable
 from gateway.steering.steps import Action
 
 
@@ -99,6 +100,17 @@ class CallRow:
     streamed: bool = False
     reasons: tuple[str, ...] = ()
 
+    @property
+    def failed(self) -> bool:
+        """Whether no proper answer came: refused by the provider, or broken off on the way."""
+        return self.error is not None or self.status >= 400
+
+    @property
+    def unpriced(self) -> bool:
+        """Whether it may have cost what is not known; a call that was refused cost nothing."""
+        refused = self.status >= 400 and self.error in (None, UpstreamUnreachable.label)
+        return self.cost_usd is None and not refused
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptMessage:
@@ -150,7 +162,7 @@ class StepRow:
 class InjectionRow:
     """One piece of guidance, recorded at the step where it was decided, never again on replay.
 
-    `source`: monitor, e1, e2, e3 or skip. `ordinal`: its place in the block. `applied` is False
+    `source`: monitor, e1, e2, e3 or skip. `ordinal` orders what one call got. `applied` is False
     in shadow mode. `message_position`: index of the message that carries it.
     """
 

@@ -21,7 +21,8 @@ class RunTotals:
     """Sums over one run's calls and scored steps.
 
     `steps` is the highest step index: the agent's steps seen so far. `cost_usd` sums the calls
-    whose price is known and is None when there was none; `unpriced_calls` counts the others.
+    whose price is known and is None when there was none; `unpriced_calls` counts the others but
+    for those that were refused, which cost nothing. `errors` counts calls without a proper answer.
     `saved_usd` sums (unsteered - steered) over the calls where both are known. The five counters
     are keyed by name: steps per state, fires per monitor, steps per failure type, calls per
     model asked, scored steps per severity (low, warn, danger).
@@ -69,7 +70,7 @@ class RunTotals:
             scored_steps=self.scored_steps + len(composites),
             calls=self.calls + len(calls),
             retries=self.retries + retries,
-            errors=self.errors + sum([call.error is not None for call in calls]),
+            errors=self.errors + sum([call.failed for call in calls]),
             injections=self.injections + injections,
             input_tokens=self.input_tokens + sum([c.input_tokens or 0 for c in calls]),
             cached_tokens=self.cached_tokens + sum([c.cached_tokens or 0 for c in calls]),
@@ -77,7 +78,7 @@ class RunTotals:
             + sum([c.cache_write_tokens or 0 for c in calls]),
             output_tokens=self.output_tokens + sum([c.output_tokens or 0 for c in calls]),
             reasoning_tokens=self.reasoning_tokens + sum([c.reasoning_tokens or 0 for c in calls]),
-            unpriced_calls=self.unpriced_calls + sum([c.cost_usd is None for c in calls]),
+            unpriced_calls=self.unpriced_calls + sum([c.unpriced for c in calls]),
             cost_usd=cost,
             cost_unsteered_usd=unsteered,
             saved_usd=saved,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
-from gateway.testing import ScriptedUpstream
-from tests.api.conftest import Agent, Start, a_finished_run, client_of
+from gateway.testing import Fault, FaultKind, ScriptedUpstream
+from tests.api.conftest import Agent, Start, a_finished_run, client_of, until
 
 LIKE_EVERY_STEP = {
     "tier": "e2",
@@ -129,6 +130,29 @@ def test_an_outcome_is_kept_and_tells_its_patterns(
         client.post(path, json={"outcome": "other"})
         counts = client.get("/api/patterns/look-again").json()["counts"]
         assert counts == {"injected": 1, "helped": 0, "hurt": 0}
+
+
+def test_failed_calls_are_counted_and_cost_nothing(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """What a provider refused is a failed call, not one whose price nobody knows."""
+    with client_of(start()) as client:
+        agent = Agent(client, upstream, "Look.")
+        agent.step()
+        upstream.script(Fault(FaultKind.BAD_REQUEST))
+        with pytest.raises(httpx.HTTPStatusError):
+            agent.step()
+        path = f"/api/runs/{agent.run_id}"
+        totals = until(
+            lambda: (
+                found if (found := client.get(path).json()["run"]["totals"])["calls"] == 2 else None
+            )
+        )
+        summary = client.get("/api/health-summary").json()
+        metrics = client.get("/metrics").text
+    assert (totals["errors"], totals["unpriced_calls"]) == (1, 0)
+    assert (summary["errors"], summary["unpriced_calls"]) == (1, 0)
+    assert "gateway_unpriced_calls_total 0.0" in metrics
 
 
 @pytest.mark.parametrize("body", ["", "[]", '"success"', '{"outcome": "won"}', "{}", "\x00"])

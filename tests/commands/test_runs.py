@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from gateway.backends import open_stores
 from gateway.cli import main
+from gateway.steering.etrace.pattern import Pattern, Tier
 from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.opening import open_gateway_file
 from gateway.stores.sqlite.states import SqliteStateStore
@@ -163,3 +166,31 @@ def test_all_runs_are_summed_up(command: Run) -> None:
     assert "time in state" in command("report")
     told = json.loads(command("report", "--json", "--tenant", "acme"))
     assert 0 < told["total_runs"] < 41
+
+
+async def test_an_outcome_tells_the_runs_patterns(command: Run, log: str) -> None:
+    """As one that is reported over the API; a corrected one counts in place of the first."""
+    pattern = Pattern(pattern_id="look", tier=Tier.E2, tenant="", fields={"instruction": "Look."})
+
+    async def counts() -> dict[str, int]:
+        stores = await open_stores(StorageSettings(path=log))
+        found = await stores.patterns.get(None, "look")
+        await stores.close()
+        assert found is not None
+        return dict(found.counts)
+
+    stores = await open_stores(StorageSettings(path=log))
+    await stores.patterns.add([(pattern, None)])
+    given = an_injection(1, "c-told.0", source="e2", tier="e2", pattern_id="look")
+    call = a_call(
+        conversation=a_conversation("c-told"),
+        runs=(a_run("c-told.0"),),
+        steps=(a_first_step("c-told.0"), a_step(1, "c-told.0")),
+        injections=(given,),
+    )
+    await stores.states.commit(call)
+    await stores.close()
+    for said in ("success", "success", "failure"):
+        await asyncio.to_thread(command, "runs", "outcome", "c-told.0", said)
+    found = await counts()
+    assert (found.get("helped", 0), found.get("hurt", 0)) == (0, 1)

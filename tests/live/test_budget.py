@@ -14,15 +14,17 @@ from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
 Start = Callable[..., AppServer]
 
 
-def _run(url: str) -> None:
-    """Three calls of one run."""
+def _run(url: str) -> httpx.Response:
+    """The last of three calls of one run."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "count the files"}]
     for number in range(3):
-        httpx.post(f"{url}/v1/chat/completions", json={"model": "m", "messages": messages})
+        body = {"model": "m", "messages": messages}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body)
         call = {"name": "ls", "arguments": "{}"}
         calls = [{"id": f"c{number}", "type": "function", "function": call}]
         messages.append({"role": "assistant", "content": f"look {number}", "tool_calls": calls})
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": f"{number}"})
+    return answer
 
 
 @pytest.mark.parametrize(("action", "told"), [("none", [0, 0, 0]), ("wrap_up", [0, 0, 1])])
@@ -36,3 +38,23 @@ def test_a_spent_budget(
     _run(server.url)
     start = SKIP_DIRECTIVE[:40]
     assert [request.body.decode().count(start) for request in upstream.requests] == told
+
+
+def test_the_directive_is_in_the_run_log(gateway_server: Start, upstream: ScriptedUpstream) -> None:
+    """What the model was told is there with its place, once however often the call is made."""
+    upstream.default = Reply("look", usage=Usage(prompt_tokens=60, completion_tokens=10))
+    budget = {"token_budget": 100, "budget_action": "wrap_up"}
+    server = gateway_server({"steering": {**budget, "deadline_ms": 10_000}})
+    last = _run(server.url)
+    again = httpx.post(f"{server.url}/v1/chat/completions", content=last.request.content)
+    assert last.headers["x-gateway-guidance"].split(",")[0] == "skip:directive"
+    run_id = f"{again.headers['x-gateway-conversation-id']}.0"
+    trace = httpx.get(f"{server.url}/api/runs/{run_id}").json()
+    (row,) = [g for step in trace["steps"] for g in step["guidance"] if g["source"] == "skip"]
+    assert (row["text"], row["applied"]) == (SKIP_DIRECTIVE, True)
+    assert row["placement"] in ("system", "message")
+    assert trace["steps"][-1]["guidance"][0] == row
+    told = httpx.get(f"{server.url}/metrics").text
+    assert 'gateway_injections_total{source="skip"} 1.0' in told
+    assert 'gateway_injections_total{source="e3"} 1.0' in told
+    assert trace["run"]["totals"]["injections"] == 2

@@ -39,13 +39,15 @@ _SYSTEM_ROLES = ("system", "developer")
 class Placed:
     """The edits of one request, in order of position, and the run's bookkeeping after it.
 
-    `added` = the blocks that are new with this call, `voids_cache` = the leading system message
+    `added` = the blocks that are new with this call, `directive` = the one that holds for this call
+    only, `voids_cache` = the leading system message
     differs from the one of the run's previous call, so that the provider's cache starts anew.
     """
 
     edits: tuple[Edit, ...]
     state: GuidanceState
     added: tuple[Injection, ...] = ()
+    directive: Injection | None = None
     voids_cache: bool = False
 
 
@@ -69,10 +71,11 @@ def place(
     told = _told(messages[:lead])
     system: list[str] = []
     between: list[Injection] = []
+    directive = _directive(decided, tail_ok, offset)
     # The directive goes before all of this step's blocks, those of a retried call included.
     earlier = [block for block in replayed if block.step < decided.step]
     current = (*replayed[len(earlier) :], *added)
-    for block in (*earlier, *_directive(decided, tail_ok, offset), *current):
+    for block in (*earlier, *([directive] if directive else []), *current):
         if block.place == "message" and _fits(block, messages, lead, target, settings):
             between.append(block)
         elif block.text not in told:
@@ -87,6 +90,7 @@ def place(
         edits=tuple(edits),
         state=state,
         added=added,
+        directive=directive,
         voids_cache=decided.step != FIRST_CALL and any(i.place == "system" for i in added),
     )
 
@@ -104,11 +108,11 @@ def _texts(content: Any) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-def _directive(decided: Decided, tail_ok: bool, offset: int) -> tuple[Injection, ...]:
+def _directive(decided: Decided, tail_ok: bool, offset: int) -> Injection | None:
     if not decided.directive:
-        return ()
+        return None
     where: Place = "message" if tail_ok else "system"
-    return (Injection(step=decided.step, place=where, offset=offset, text=frame([SKIP_DIRECTIVE])),)
+    return Injection(step=decided.step, place=where, offset=offset, text=frame([SKIP_DIRECTIVE]))
 
 
 def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injection, ...]:
