@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ def add_parser(commands: Any) -> None:
     """Declare the command."""
     migrate = commands.add_parser("migrate", help="make or migrate the database, then stop")
     migrate.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
+    migrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     migrate.set_defaults(run=lambda args: asyncio.run(_migrate(args)))
 
 
@@ -24,13 +26,13 @@ async def _migrate(args: argparse.Namespace) -> int:
     from gateway.stores.sqlite.opening import open_gateway_file
 
     storage = load_settings(args.config).storage
-    if storage.in_memory:
-        sys.stdout.write("storage.path is :memory:, there is nothing to migrate\n")
-        return 0
-    try:
-        database = await open_gateway_file(storage)
-    except StoreError as exc:
-        raise ConfigError(f"storage.path: {exc}") from exc
-    await database.close()
-    sys.stdout.write(f"{storage.path} is up to date\n")
+    said = "storage.path is :memory:, there is nothing to migrate"
+    if not storage.in_memory:
+        try:
+            database = await open_gateway_file(storage)
+        except StoreError as exc:
+            raise ConfigError(f"storage.path: {exc}") from exc
+        await database.close()
+        said = f"{storage.path} is up to date"
+    sys.stdout.write((json.dumps({"path": storage.path, "ok": True}) if args.json else said) + "\n")
     return 0

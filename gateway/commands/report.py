@@ -33,7 +33,9 @@ _BAR_CELLS = 40
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    parser = add_verb(commands, "report", "what an experiment, or all runs, came to", _report)
+    parser = add_verb(
+        commands, "report", "what an experiment, or all runs, came to", _report, existing=True
+    )
     parser.add_argument("experiment", nargs="?", help="its id; without one: all runs together")
     parser.add_argument("--tenant", help="of one tenant")
     parser.add_argument("--stratum", choices=list(STRATA), default="profile")

@@ -194,3 +194,25 @@ async def test_an_outcome_tells_the_runs_patterns(command: Run, log: str) -> Non
         await asyncio.to_thread(command, "runs", "outcome", "c-told.0", said)
     found = await counts()
     assert (found.get("helped", 0), found.get("hurt", 0)) == (0, 1)
+
+
+@pytest.mark.parametrize("words", [("runs", "list"), ("runs", "tail", "--once"), ("report",)])
+@pytest.mark.parametrize("path", ["none.db", ":memory:"])
+def test_a_log_that_is_not_there(
+    words: tuple[str, ...],
+    path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Reading makes no database, and does not pass a wrong path off as an empty log."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", path)
+    assert main(list(words)) == 2
+    assert "storage.path" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_migrating_for_a_machine(command: Run, log: str) -> None:
+    """One JSON object."""
+    assert json.loads(command("migrate", "--json")) == {"path": log, "ok": True}
