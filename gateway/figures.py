@@ -34,9 +34,19 @@ def count(value: float | None) -> str:
     return f"{value:.3g}" if value % 1 else f"{value:.0f}"
 
 
+def counted(number: int, thing: str) -> str:
+    """How many of a thing: `1 call`, `1,200 calls`."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
 def percent(value: float | None, digits: int = 0) -> str:
     """A share in [0, 1]."""
     return UNKNOWN if value is None else f"{100 * value:.{digits}f}%"
+
+
+def budget_share(value: float) -> str:
+    """Tokens over the budget, as a share up to twice of it, beyond as a multiple."""
+    return f"{percent(value)} of budget" if value < 2 else f"{value:,.1f} times the budget"
 
 
 def points(value: float | None) -> str:

@@ -85,7 +85,7 @@ def difficulty_chart(course: Course) -> Markup:
         joined(_dots(course, height)),
         joined(_markers(course)),
         class_="plot difficulty",
-        role="img",
+        role="group",  # its markers are links
         aria_label="Difficulty by step, on bands of the run's states",
     )
 
@@ -166,7 +166,21 @@ def model_lane(course: Course) -> Markup:
         )
         for first, length, name in stretches(course.steps, asked)
     ]
-    return drawing(LANE_PX, *parts, class_="plot strip models")
+    return drawing(LANE_PX, *parts, *_failures(course), class_="plot strip models")
+
+
+def _failures(course: Course) -> Iterator[Markup]:
+    for slot, step in enumerate(course.steps):
+        if step.call is not None and step.call.failed:
+            yield element(
+                "rect",
+                element("title", f"The call at step {step.step_index} failed"),
+                x=course.left(slot),
+                y=0,
+                width=course.left(1),
+                height=LANE_PX,
+                class_="call-failed",
+            )
 
 
 def token_chart(course: Course) -> Markup:
@@ -228,7 +242,7 @@ def _bands(course: Course, height: int) -> Iterator[Markup]:
     for first, length, state in stretches(course.steps, lambda step: step.state):
         yield element(
             "rect",
-            element("title", f"{state}: {length} steps"),
+            element("title", f"{state}: {figures.counted(length, 'step')}"),
             x=course.left(first),
             y=0,
             width=course.left(length),

@@ -13,7 +13,7 @@ from gateway.api.params import Param, read_query
 from gateway.dashboard.rendering import render
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
-from gateway.errors import GatewayError, MethodNotAllowed, Unauthorized
+from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.services import Runtime
 from gateway.stores.base import StoreError
 
@@ -111,17 +111,27 @@ class PageEndpoint:
             values = {
                 "title": error.message,
                 "status": error.status,
-                "access": None,
+                "access": self._known(scope),
                 "path": scope["path"],
             }
-            page = Page(template="error.html", values=values, status=error.status)
+            more = tuple((name.encode(), value.encode()) for name, value in error.headers)
+            page = Page(template="error.html", values=values, status=error.status, headers=more)
         await _send(send, page)
+
+    def _known(self, scope: Scope) -> Access | None:
+        try:
+            return self._gate.admit(scope)
+        except GatewayError:
+            return None
 
     async def _answer(self, scope: Scope, receive: Receive) -> Page:
         access = _NOBODY if self._public else self._gate.admit(scope)
         handler = self._handlers.get(scope["method"])
         if handler is None:
-            raise MethodNotAllowed(f"{scope['path']} does not take {scope['method']}")
+            allowed = ", ".join(name for name, taken in self._handlers.items() if taken)
+            raise MethodNotAllowed(
+                f"{scope['path']} does not take {scope['method']}", headers=(("allow", allowed),)
+            )
         form: Mapping[str, str] = {}
         if scope["method"] == "POST":
             body = await read_body(scope["headers"], receive, scope[EXCHANGE], _MAX_FORM_BYTES)
@@ -152,6 +162,11 @@ class PageEndpoint:
 
 
 _NOBODY = Access(tenant="", how="open")
+
+
+async def nowhere(visit: Visit) -> Page:
+    """What an address without a page gives. Raises: NotFound."""
+    raise NotFound(f"there is no page {visit.scope['path'][:80]!r}")
 
 
 def redirect(location: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Page:

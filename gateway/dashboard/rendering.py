@@ -45,7 +45,9 @@ def environment() -> Environment:
     for name in (
         "money",
         "count",
+        "counted",
         "percent",
+        "budget_share",
         "points",
         "score",
         "change",

@@ -7,7 +7,7 @@ from starlette.routing import Route
 from gateway.api.access import Gate
 from gateway.api.params import Param
 from gateway.dashboard import assets, experiments, health, patterns, run, runs, session
-from gateway.dashboard.pages import Handler, PageEndpoint
+from gateway.dashboard.pages import Handler, PageEndpoint, nowhere
 from gateway.endpoints.auth import Authenticator
 from gateway.services import Runtime
 
@@ -52,4 +52,5 @@ def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
         ),
         Route("/dashboard/logout", page(None, change=session.log_out, public=True)),
         Route("/dashboard/static/{name}", page(assets.show, *assets.PARAMS, public=True)),
+        Route("/dashboard/{rest:path}", page(nowhere)),
     ]

@@ -92,6 +92,7 @@ def _overview(visit: Visit, trace: RunTrace, course: Course) -> dict[str, Any]:
         "peak_severity": severity_of(run.totals.composite_peak),
         "outcomes": OUTCOMES,
         "arms": ARMS,
+        "keeps_texts": settings.storage.store_content,
     }
 
 
@@ -158,4 +159,5 @@ def _datum(step: StepRow, guidance: Any) -> dict[str, Any]:
         "model": None if call is None else call.model_asked,
         "tokens": None if call is None else (call.input_tokens or 0) + (call.output_tokens or 0),
         "cost": None if call is None else call.cost_usd,
+        "failed": call is not None and call.failed,
     }

@@ -16,6 +16,8 @@ def step_text(step: StepRow, guidance: Sequence[InjectionRow]) -> str:
 def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[str, str]]:
     content = step.content
     if content is not None:
+        for message in content.messages:
+            yield f"{message.role} message", message.text
         if content.thought:
             yield "thought", content.thought
         if content.reasoning:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.steering.experiments import ARMS
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, a_finished_run, client_of, until
 
 ADMIN, ACME = "the-admin-key", "acme-key"
@@ -335,11 +335,42 @@ def test_an_experiments_page_tells_the_report(start: Start, upstream: ScriptedUp
     page_of(server, "/dashboard/experiments/routing%2F2?shares=x", status=400)
 
 
+def test_the_transcript_holds_what_was_asked(server: AppServer, upstream: ScriptedUpstream) -> None:
+    """System and user messages stand where they came, on the page and in a step's plain text."""
+    messages = [
+        {"role": "system", "content": "You are a <careful> agent."},
+        {"role": "user", "content": "Mend the fence & the gate."},
+    ]
+    answer = httpx.post(
+        f"{server.base_url}/chat/completions", json={"model": "m", "messages": messages}
+    )
+    run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
+    page = page_of(server, f"/dashboard/runs/{run_id}/steps")
+    assert "You are a &lt;careful&gt; agent." in page
+    assert "Mend the fence &amp; the gate." in page
+    text = page_of(server, f"/dashboard/runs/{run_id}/steps/0.txt")
+    assert "=== user message\nMend the fence & the gate." in text
+
+
+def test_a_failed_call_is_seen(server: AppServer, upstream: ScriptedUpstream) -> None:
+    """In the list, in the run's figures and at its step."""
+    upstream.script(Fault(FaultKind.BAD_REQUEST))
+    body = {"model": "m", "messages": [{"role": "user", "content": "Try."}]}
+    answer = httpx.post(f"{server.base_url}/chat/completions", json=body)
+    run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
+    until(lambda: httpx.get(f"{server.url}/api/runs/{run_id}").status_code == 200)
+    assert "1 failed call" in page_of(server, "/dashboard")
+    page = page_of(server, f"/dashboard/runs/{run_id}")
+    assert "1 call, 1 failed" in page
+    assert "This call failed: status 400." in page
+
+
 def test_what_there_is_not_has_a_page_too(server: AppServer) -> None:
     """With the way back."""
-    for path in ("/dashboard/runs/none", "/dashboard/patterns/none", "/dashboard/static/none"):
-        assert "Back to the runs" in page_of(server, path, status=404)
-    assert httpx.post(f"{server.url}/dashboard/health").status_code == 405
+    for path in ("runs/none", "patterns/none", "static/none", "none", "runs/none/none"):
+        assert "Back to the runs" in page_of(server, f"/dashboard/{path}", status=404)
+    refused = httpx.post(f"{server.url}/dashboard/health")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
     assert httpx.get(f"{server.url}/dashboard/runs/none/steps/x.txt").status_code == 400
 
 

@@ -67,7 +67,7 @@
     let following = true; // whether scrolling the transcript moves the cross-hair
 
     const read = () => { steps = JSON.parse(one("#steps-data").textContent); };
-    const number = (value, digits = 2) => (value === null ? "–" : value.toFixed(digits));
+    const number = (value) => value.toFixed(2);
 
     const tally = (names) => [...new Set(names)].map((name) => {
       const times = names.filter((other) => other === name).length;
@@ -75,7 +75,9 @@
     }).join(", ");
     const describe = (at) => {
       const parts = [`Step ${at.step}`, at.state];
-      parts.push(`difficulty ${number(at.difficulty)}`, `composite ${number(at.composite)}`);
+      if (at.difficulty !== null) parts.push(`difficulty ${number(at.difficulty)}`);
+      if (at.composite !== null) parts.push(`composite ${number(at.composite)}`);
+      if (at.failed) parts.push("call failed");
       if (at.fired.length) parts.push(`fired ${at.fired.join(", ")}`);
       if (at.guidance.length) parts.push(`guidance ${tally(at.guidance)}`);
       if (at.model) parts.push(at.model);
@@ -205,11 +207,13 @@
     const refresh = async () => {
       const held = steps[chosen]?.step;
       const open = all("#live-part details").map((part) => part.open);
+      const focused = document.activeElement === one("#course");
       const part = await fragment(`${address}?fragment=1`);
       one("#live-part").replaceChildren(...part.children);
       all("#live-part details").forEach((details, at) => { details.open = open[at] ?? false; });
       read();
       if (held !== undefined) mark(slotOf(held));
+      if (focused) one("#course").focus({ preventScroll: true });
       const cards = all(".step", transcript);
       const atEnd = !one('[data-more="after"]', transcript);
       if (!atEnd) return;
