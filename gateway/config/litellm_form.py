@@ -68,10 +68,10 @@ def environment_variables(raw: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_default_fallbacks(values: dict[str, Any]) -> dict[str, Any]:
-    default = values.get("default_fallbacks")
-    if not isinstance(default, list):
+    default, own = values.get("default_fallbacks"), values.get("fallbacks") or []
+    if not isinstance(default, list) or not isinstance(own, list):
         return values
-    return {**values, "fallbacks": [*(values.get("fallbacks") or []), {"*": default}]}
+    return {**values, "fallbacks": [*own, {"*": default}]}
 
 
 def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
