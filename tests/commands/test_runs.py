@@ -179,7 +179,8 @@ async def test_an_outcome_tells_the_runs_patterns(command: Run, log: str) -> Non
         assert found is not None
         return dict(found.counts)
 
-    stores = await open_stores(StorageSettings(path=log))
+    stores = await open_stores(StorageSettings(path=log), vectors=True)
+    await stores.patterns.open_space("none", 2)
     await stores.patterns.add([(pattern, None)])
     given = an_injection(1, "c-told.0", source="e2", tier="e2", pattern_id="look")
     call = a_call(
