@@ -9,18 +9,21 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
+from tests.dialects.taps import Exchanged, Tap
 
 FOLDER = os.environ.get("DIALECT_AGENTS", "")
 STEPS = 6
 THOUGHT = "Maybe the cache is stale, I am not sure. Wait, let me run it again."
 
-Run = Callable[[AppServer], subprocess.CompletedProcess[str]]
+Run = Callable[[Any], subprocess.CompletedProcess[str]]
 
 
 def found(program: str) -> str | None:
@@ -68,7 +71,7 @@ def codex(tmp_path: Path) -> Run:
     home = tmp_path / "codex"
     home.mkdir()
 
-    def start(server: AppServer) -> subprocess.CompletedProcess[str]:
+    def start(server: Any) -> subprocess.CompletedProcess[str]:
         config = f'model = "gpt-5.2-codex"\nopenai_base_url = "{server.base_url}"\n'
         (home / "config.toml").write_text(config)
         env = {"HOME": str(home), "CODEX_HOME": str(home), "OPENAI_API_KEY": "sk-client"}
@@ -83,7 +86,7 @@ def codex(tmp_path: Path) -> Run:
 def claude(tmp_path: Path) -> Run:
     """Claude Code CLI, one task without a terminal."""
 
-    def start(server: AppServer) -> subprocess.CompletedProcess[str]:
+    def start(server: Any) -> subprocess.CompletedProcess[str]:
         env = {
             "HOME": str(tmp_path / "home"),
             "ANTHROPIC_API_KEY": "sk-client",
@@ -144,7 +147,29 @@ def test_an_agent_is_steered(
     assert not asked or rows[0][4] == asked
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an agent is sent to: a tap before a gateway."""
+
+    url: str
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+
+def calls(tap: Tap) -> list[Exchanged]:
+    """What went over a tap on the dialects' own routes, in an order of its own."""
+    found = [e for e in tap.exchanges() if e.target.startswith(("/v1/messages", "/v1/responses"))]
+    posts = [each for each in found if each.method == "POST"]
+    return sorted(posts, key=lambda each: (each.request, each.answer))
+
+
+SHADOW = {"steering": {**STEERING["steering"], "mode": "shadow"}}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("settings", [OFF, SHADOW], ids=["off", "shadow"])
 @pytest.mark.parametrize(("agent", "asked"), AGENTS)
 def test_an_agent_is_left_alone(
     gateway_server: Start,
@@ -152,15 +177,24 @@ def test_an_agent_is_left_alone(
     request: pytest.FixtureRequest,
     agent: str,
     asked: str,
+    settings: dict[str, Any],
 ) -> None:
-    """With steering off its loop completes and nothing of ours is in any body."""
+    """With steering off its loop completes, and a tap on either side of the gateway hears the
+    same: every body of the agent and every answer of the upstream, to the byte."""
     upstream.default = model(CALLS, 3)
-    server = gateway_server(OFF)
-    ended = request.getfixturevalue(agent)(server)
+    with Tap(upstream.port) as far:
+        base = f"http://127.0.0.1:{far.port}/v1"
+        server = gateway_server({**settings, "default_upstream": {"api_base": base}})
+        with Tap(server.port) as near:
+            ended = request.getfixturevalue(agent)(Address(f"http://127.0.0.1:{near.port}"))
+            told, heard = calls(near), calls(far)
     assert ended.returncode == 0, ended.stderr
     assert [row[0] for row in states(server)] == list(range(4))
-    for received in turns(upstream):
-        assert GUIDANCE not in received.body.decode()
+    assert told == heard
+    assert len([each for each in told if each.status == 200]) >= 4
+    assert {each.request for each in heard} == {
+        r.body for r in upstream.requests if r.method == "POST"
+    }
     assert not asked or turns(upstream)[0].model == asked
 
 
