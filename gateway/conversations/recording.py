@@ -15,12 +15,9 @@ from gateway.conversations.answered import (
 )
 from gateway.conversations.index import ConversationIndex, reply_kind
 from gateway.conversations.session import Steered
+from gateway.conversations.told import injection_rows
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.exchange import Exchange
-from gateway.steering.etrace.decide import Item
-from gateway.steering.etrace.guidance import SKIP_DIRECTIVE
-from gateway.steering.etrace.pattern import Tier
-from gateway.steering.etrace.state import Injection
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity.summary import marks_of
@@ -29,7 +26,6 @@ from gateway.stores.records import (
     CallRecord,
     CallRow,
     HeadRecord,
-    InjectionRow,
     ItemRecord,
     RunUpdate,
     StepContent,
@@ -170,7 +166,7 @@ def call_record(
             _run_update(steered, run, exchange, facts, now) for run in _runs_to_tell(steered)
         ),
         steps=tuple(steps),
-        injections=tuple(_injection_rows(steered)),
+        injections=tuple(injection_rows(steered)),
         items=tuple(_items(completion)),
     )
 
@@ -333,70 +329,4 @@ def _run_update(
         policy_digest=facts.policy_digest,
         identity_source=steered.recalled.source,
         model_requested=exchange.model,
-    )
-
-
-def _injection_rows(steered: Steered) -> list[InjectionRow]:
-    placed, decided = steered.placed, steered.decided
-    if placed is None or decided is None:
-        return []
-    run_id = steered.conversation.run_id(steered.run)
-    blocks = placed.added
-    rules = [item for item in decided.items if item.tier is Tier.E3]
-    others = [item for item in decided.items if item.tier is not Tier.E3]
-    rows = [
-        _injection_row(steered, run_id, ordinal, item, _block_of(item, blocks))
-        for ordinal, item in enumerate(others, start=2)
-    ]
-    rows = [*_rules_row(steered, run_id, rules, blocks), *rows]
-    # A call that is sent again gets the directive again: that is one piece of guidance.
-    if placed.directive is not None and not steered.conversation.retries:
-        rows.insert(0, _directive_row(steered, run_id, placed.directive))
-    return rows
-
-
-def _directive_row(steered: Steered, run_id: str, block: Injection) -> InjectionRow:
-    row = InjectionRow(run_id=run_id, step_index=steered.step, ordinal=0, source="skip")
-    return replace(row, text=SKIP_DIRECTIVE, applied=steered.applies, **_place_of(block))
-
-
-def _place_of(block: Injection | None) -> dict[str, Any]:
-    if block is None:
-        return {"placement": "", "message_position": None}
-    between = block.place == "message"
-    return {"placement": block.place, "message_position": block.offset if between else None}
-
-
-def _rules_row(
-    steered: Steered, run_id: str, rules: Sequence[Item], blocks: Sequence[Injection]
-) -> list[InjectionRow]:
-    """The universal rules of a run in one row: they come and stay together."""
-    if not rules:
-        return []
-    first = _injection_row(steered, run_id, 1, rules[0], _block_of(rules[0], blocks))
-    ids = ",".join(item.match.pattern.pattern_id for item in rules if item.match)
-    return [replace(first, pattern_id=ids, text="\n\n".join(item.text for item in rules))]
-
-
-def _block_of(item: Item, blocks: Sequence[Injection]) -> Injection | None:
-    return next((block for block in blocks if item.text in block.text), None)
-
-
-def _injection_row(
-    steered: Steered, run_id: str, ordinal: int, item: Item, block: Injection | None
-) -> InjectionRow:
-    match = item.match
-    return InjectionRow(
-        run_id=run_id,
-        step_index=steered.step,
-        ordinal=ordinal,
-        source=item.tier.value if item.tier else "monitor",
-        tier=item.tier.value if item.tier else None,
-        pattern_id=match.pattern.pattern_id if match else None,
-        similarity=match.similarity if match else None,
-        failure_type=item.failure_type,
-        severity=str(item.severity) if item.severity is not None else None,
-        text=item.text,
-        applied=steered.applies,
-        **_place_of(block),
     )

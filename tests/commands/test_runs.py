@@ -173,7 +173,8 @@ async def test_an_outcome_tells_the_runs_patterns(command: Run, log: str) -> Non
     pattern = Pattern(pattern_id="look", tier=Tier.E2, tenant="", fields={"instruction": "Look."})
 
     async def counts() -> dict[str, int]:
-        stores = await open_stores(StorageSettings(path=log))
+        stores = await open_stores(StorageSettings(path=log), vectors=True)
+        await stores.patterns.open_space("none", 2)
         found = await stores.patterns.get(None, "look")
         await stores.close()
         assert found is not None
