@@ -19,7 +19,7 @@ from gateway.testing.text import echo
 from tests.relay.gateways import HELLO, STREAMED, Heard, a_gateway, hear
 
 K = FaultKind
-LIMIT_S = 0.3
+LIMIT_S = 1.0
 HASTY: dict[str, Any] = {
     "timeouts": {"first_byte_s": LIMIT_S, "idle_s": LIMIT_S},
     "router": {"num_retries": 2},

@@ -19,7 +19,7 @@ from gateway.upstream.native import NativeLane
 from tests.upstream.lane import KEY, a_body, a_target, events, message_of, read_events, read_json
 
 K = FaultKind
-LIMITS = TimeoutSettings(connect_s=5, first_byte_s=0.5, idle_s=0.5)
+LIMITS = TimeoutSettings(connect_s=5, first_byte_s=1, idle_s=1)
 
 
 @pytest.fixture
