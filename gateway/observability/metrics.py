@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 # Seconds: from the gateway's own share of a request to a long completion.
@@ -16,126 +18,108 @@ class Metrics:
     """One registry per gateway, so that two can run in one process."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "gateway_requests_total",
-            "Requests answered, by route, status and lane.",
-            ("route", "status", "lane"),
-            registry=registry,
-        )
-        self.duration = Histogram(
-            "gateway_request_duration_seconds",
-            "From the request's first byte to the answer's last.",
-            ("route",),
-            buckets=_LATENCY,
-            registry=registry,
-        )
-        self.overhead = Histogram(
-            "gateway_overhead_seconds",
-            "Time a request spent in the gateway before it was forwarded.",
-            ("route",),
-            buckets=_OVERHEAD,
-            registry=registry,
-        )
-        self.in_flight = Gauge(
-            "gateway_requests_in_flight", "Requests being served now.", registry=registry
-        )
-        self.attempts = Counter(
-            "gateway_upstream_attempts_total",
-            "Calls made upstream, by deployment and outcome.",
-            ("deployment", "outcome"),
-            registry=registry,
-        )
-        self.errors = Counter(
-            "gateway_errors_total",
-            "Errors by kind; `client_gone` is a client that left.",
-            ("kind",),
-            registry=registry,
-        )
-        self.tokens = Counter(
-            "gateway_tokens_total",
-            "Tokens reported by upstreams.",
-            ("direction",),
-            registry=registry,
-        )
-        self.config_reloads = Counter(
-            "gateway_config_reloads_total", "Reloads of the config.", ("result",), registry=registry
-        )
-        self.steering_failures = Counter(
-            "gateway_steering_failures_total",
-            "Requests forwarded unsteered because steering failed, by kind of failure.",
-            ("kind",),
-            registry=registry,
-        )
-        self.store_failures = Counter(
-            "gateway_store_failures_total",
-            "Calls that could not be recorded, by kind of failure.",
-            ("kind",),
-            registry=registry,
-        )
-        self.lookup_failures = Counter(
-            "gateway_pattern_lookup_failures_total",
-            "Pattern look-ups that failed, by tier.",
-            ("tier",),
-            registry=registry,
-        )
-        self.injections = Counter(
-            "gateway_injections_total",
-            "Pieces of guidance put into requests, by source; the universal rules are one.",
-            ("source",),
-            registry=registry,
-        )
-        self.steps = Counter(
-            "gateway_steps_total",
-            "Scored steps, by state after them.",
-            ("state",),
-            registry=registry,
-        )
-        self.monitor_fires = Counter(
-            "gateway_monitor_fires_total",
-            "Monitor readings that fired.",
-            ("monitor",),
-            registry=registry,
-        )
-        self.difficulty = Histogram(
-            "gateway_step_difficulty_ratio",
-            "Difficulty of scored steps, from 0 to 1.",
-            buckets=_TENTHS,
-            registry=registry,
-        )
-        self.composite = Histogram(
-            "gateway_step_composite_ratio",
-            "Composite of the monitors' readings at scored steps, from 0 to 1.",
-            buckets=_TENTHS,
-            registry=registry,
-        )
-        self.reroutes = Counter(
-            "gateway_reroutes_total",
-            "Calls sent to another model than requested, by state of the run.",
-            ("state",),
-            registry=registry,
-        )
-        self.cost = Counter(
-            "gateway_cost_dollars_total",
-            "What calls of known price cost, in US dollars.",
-            registry=registry,
-        )
-        self.cost_unsteered = Counter(
-            "gateway_cost_unsteered_dollars_total",
-            "What the same tokens would have cost of the models requested, in US dollars; a call "
-            "whose requested model has no known price counts as what it cost.",
-            registry=registry,
-        )
-        self.unpriced = Counter(
-            "gateway_unpriced_calls_total",
-            "Calls whose price, or whose tokens, are not known.",
-            registry=registry,
-        )
-        self.listeners = Gauge(
-            "gateway_event_listeners", "Streams of live events open now.", registry=registry
-        )
+        self.registry = CollectorRegistry()
         self._request_labels: dict[tuple[str, int, str], Counter] = {}
         self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
+        self._declare_traffic()
+        self._declare_steering()
+        self._declare_failures()
+        self._declare_cost()
+
+    def _declare_traffic(self) -> None:
+        self.requests = self._counter(
+            "requests_total",
+            "Requests answered, by route, status and lane.",
+            "route",
+            "status",
+            "lane",
+        )
+        self.duration = self._histogram(
+            "request_duration_seconds",
+            "From the request's first byte to the answer's last.",
+            _LATENCY,
+            "route",
+        )
+        self.overhead = self._histogram(
+            "overhead_seconds",
+            "Time a request spent in the gateway before it was forwarded.",
+            _OVERHEAD,
+            "route",
+        )
+        self.in_flight = self._gauge("requests_in_flight", "Requests being served now.")
+        self.attempts = self._counter(
+            "upstream_attempts_total",
+            "Calls made upstream, by deployment and outcome.",
+            "deployment",
+            "outcome",
+        )
+        self.errors = self._counter(
+            "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
+        )
+        self.tokens = self._counter("tokens_total", "Tokens reported by upstreams.", "direction")
+        self.listeners = self._gauge("event_listeners", "Streams of live events open now.")
+
+    def _declare_steering(self) -> None:
+        self.steps = self._counter("steps_total", "Scored steps, by state after them.", "state")
+        self.monitor_fires = self._counter(
+            "monitor_fires_total", "Monitor readings that fired.", "monitor"
+        )
+        self.difficulty = self._histogram(
+            "step_difficulty_ratio", "Difficulty of scored steps, from 0 to 1.", _TENTHS
+        )
+        self.composite = self._histogram(
+            "step_composite_ratio",
+            "Composite of the monitors' readings at scored steps, from 0 to 1.",
+            _TENTHS,
+        )
+        self.injections = self._counter(
+            "injections_total",
+            "Pieces of guidance put into requests, by source; the universal rules are one.",
+            "source",
+        )
+        self.reroutes = self._counter(
+            "reroutes_total",
+            "Calls sent to another model than requested, by state of the run.",
+            "state",
+        )
+
+    def _declare_failures(self) -> None:
+        self.config_reloads = self._counter(
+            "config_reloads_total", "Reloads of the config.", "result"
+        )
+        self.steering_failures = self._counter(
+            "steering_failures_total",
+            "Requests forwarded unsteered because steering failed, by kind of failure.",
+            "kind",
+        )
+        self.store_failures = self._counter(
+            "store_failures_total", "Calls that could not be recorded, by kind of failure.", "kind"
+        )
+        self.lookup_failures = self._counter(
+            "pattern_lookup_failures_total", "Pattern look-ups that failed, by tier.", "tier"
+        )
+
+    def _declare_cost(self) -> None:
+        self.cost = self._counter(
+            "cost_dollars_total", "What calls of known price cost, in US dollars."
+        )
+        self.cost_unsteered = self._counter(
+            "cost_unsteered_dollars_total",
+            "What the same tokens would have cost of the models requested, in US dollars; a call "
+            "whose requested model has no known price counts as what it cost.",
+        )
+        self.unpriced = self._counter(
+            "unpriced_calls_total", "Calls whose price, or whose tokens, are not known."
+        )
+
+    def _counter(self, name: str, says: str, *labels: str) -> Counter:
+        return Counter(f"gateway_{name}", says, labels, registry=self.registry)
+
+    def _gauge(self, name: str, says: str) -> Gauge:
+        return Gauge(f"gateway_{name}", says, registry=self.registry)
+
+    def _histogram(self, name: str, says: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(f"gateway_{name}", says, labels, buckets=buckets, registry=self.registry)
 
     def observe(
         self, route: str, status: int, lane: str, duration_s: float, overhead_s: float

@@ -8,13 +8,13 @@ depends on its new messages, not on the length of its history.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import Any, Final
 
 from gateway.errors import BadRequest
 from gateway.wire.parsing import Loads, parse_object, parse_value
 from gateway.wire.scan import Span, array_spans, scannable
+from gateway.wire.views import MessagesView
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*")
 _STAND_IN: Final = 0
@@ -83,7 +83,7 @@ class Prefix:
         return body
 
 
-class KnownMessages(Sequence[Any]):
+class KnownMessages(MessagesView):
     """The messages of a body whose first ones are known: those are read when they are asked for."""
 
     __slots__ = ("_known", "_loads", "_new", "_raw", "_spans")
@@ -98,22 +98,10 @@ class KnownMessages(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._spans) + len(self._new)
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        at = index + len(self) if index < 0 else index
-        behind = at - len(self._spans)
-        if behind >= 0:
-            return self._new[behind]
-        if at < 0:
-            raise IndexError(index)
-        return self._read(at)
+    def at(self, index: int) -> Any:
+        """See MessagesView."""
+        behind = index - len(self._spans)
+        return self._new[behind] if behind >= 0 else self._read(index)
 
     def _read(self, at: int) -> Any:
         if at not in self._known:
