@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
+
+from gateway.wire.views import MessagesView
 
 
-class MessageView(Sequence[Mapping[str, Any]]):
-    """The messages with a malformed one read as empty; made in no time, whatever their number."""
+class AsMappings(MessagesView):
+    """The messages with a malformed one read as empty."""
 
     __slots__ = ("_messages",)
 
@@ -17,14 +19,7 @@ class MessageView(Sequence[Mapping[str, Any]]):
     def __len__(self) -> int:
         return len(self._messages)
 
-    @overload
-    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
+    def at(self, index: int) -> Mapping[str, Any]:
+        """See MessagesView."""
         found = self._messages[index]
-        if isinstance(index, slice):
-            return MessageView(found)
         return found if isinstance(found, dict) else {}

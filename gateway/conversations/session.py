@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from gateway.conversations.memo import Conversation
-from gateway.conversations.message_view import MessageView
+from gateway.conversations.message_view import AsMappings
 from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
 from gateway.conversations.recall import Recalled
 from gateway.dialects import SteeredRequest
@@ -290,7 +290,7 @@ class Steering:
             conversation.guidance = decided.state
             return
         placed = place(
-            MessageView(request.dialect.placeable(request)),
+            AsMappings(request.dialect.placeable(request)),
             decided,
             target=request.dialect.target(rules.target_of(steered.model), request, steered.model),
             settings=rules.injection,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 from gateway.wire.heads import ChainState
 from gateway.wire.messages import REFERENCE
+from gateway.wire.views import MessagesView
 
 _GONE: dict[str, Any] = {"role": "developer"}
 """In the place of a message that is not at hand: it says nothing and leaves no trace."""
@@ -30,7 +31,7 @@ class Earlier:
         return Continued(self.gone, (*self.reply, *own))
 
 
-class Continued(Sequence[Any]):
+class Continued(MessagesView):
     """A history whose first `gone` messages are not at hand; made in no time, whatever `gone`."""
 
     __slots__ = ("_gone", "_rest")
@@ -42,19 +43,9 @@ class Continued(Sequence[Any]):
     def __len__(self) -> int:
         return self._gone + len(self._rest)
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Any]: ...
-
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        at = index + len(self) if index < 0 else index
-        if not 0 <= at < len(self):
-            raise IndexError(index)
-        return self._rest[at - self._gone] if at >= self._gone else _GONE
+    def at(self, index: int) -> Any:
+        """See MessagesView."""
+        return self._rest[index - self._gone] if index >= self._gone else _GONE
 
 
 def reference_of(item: Any) -> str | None:
@@ -67,7 +58,7 @@ def reference_of(item: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-class Resolved(Sequence[Any]):
+class Resolved(MessagesView):
     """A history with items in the places of their references; read as it is asked for."""
 
     __slots__ = ("_items", "_known")
@@ -79,20 +70,13 @@ class Resolved(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._items)
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Any]: ...
-
-    def __getitem__(self, index: int | slice) -> Any:
+    def at(self, index: int) -> Any:
+        """See MessagesView."""
         found = self._items[index]
-        if isinstance(index, slice):
-            return Resolved(found, self._known)
         return self._known.get(reference_of(found) or "", found)
 
 
-class Fronted(Sequence[Any]):
+class Fronted(MessagesView):
     """A list with one element in front of it; the list is not copied."""
 
     __slots__ = ("_first", "_rest")
@@ -104,16 +88,6 @@ class Fronted(Sequence[Any]):
     def __len__(self) -> int:
         return 1 + len(self._rest)
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Any]: ...
-
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        at = index + len(self) if index < 0 else index
-        if not 0 <= at < len(self):
-            raise IndexError(index)
-        return self._rest[at - 1] if at else self._first
+    def at(self, index: int) -> Any:
+        """See MessagesView."""
+        return self._rest[index - 1] if index else self._first
