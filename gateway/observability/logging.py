@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -64,7 +65,10 @@ def get_logger(name: str) -> Any:
 
 
 def _dumps(value: Any, default: Any = str, **_: Any) -> str:
-    return orjson.dumps(value, default=default).decode("utf-8", "replace")
+    try:
+        return orjson.dumps(value, default=default).decode("utf-8", "replace")
+    except TypeError:  # half a surrogate pair out of a client's JSON, a number of more than 64 bits
+        return json.dumps(value, default=default)
 
 
 class _Forward(logging.Handler):

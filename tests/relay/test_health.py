@@ -127,6 +127,17 @@ def test_one_line_a_request(log: Any, upstream: ScriptedUpstream, relay: Relay) 
     assert not any(word in text for word in ("one two three", "in-the-query", "u-1", "You said"))
 
 
+def test_any_text_of_a_client_can_be_logged(
+    log: Any, upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """Half a surrogate pair in a model's name, which JSON may hold and UTF-8 may not."""
+    body = b'{"model": "odd-\\ud800", "messages": []}'
+    upstream.script(Reply(raw=b"{}"))
+    assert hear(relay(), content=body).status == 200
+    (line,) = lines(log, 1)
+    assert line["model"] == "odd-\ud800"
+
+
 def test_failures_have_their_kind(log: Any, upstream: ScriptedUpstream, relay: Relay) -> None:
     """Each attempt is named, and so is the error."""
     client = relay({"router": {"num_retries": 1}})
