@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bodies
+from bench import bodies, stalls
 from bench.__main__ import main
 from bench.arms import ARMS, CHAT, Running
 from bench.client import Connection, post
@@ -132,3 +132,12 @@ async def test_held_streams_are_counted_and_the_loop_is_probed(tmp_path: Path) -
     assert (held.whole, held.streams) == (20, 20)
     assert 0 < held.stall_p50_ms <= held.stall_p99_ms <= held.stall_max_ms
     assert held.cpu_ms_per_stream > 0
+
+
+async def test_stalls_are_told_apart_by_what_they_were_spent_on(tmp_path: Path) -> None:
+    """Every arm has its ticks, each with what it waited for a core."""
+    found = await stalls.measure(tmp_path / "bench.db", 70, turns=1, seconds=0.1)
+    assert list(found) == ["idle", "hashing", "searching", "four", "python"]
+    for name, arm in found.items():
+        assert len(arm.late) == len(arm.waited) > 0
+        assert arm.row(name).startswith(f"| {name} | ")

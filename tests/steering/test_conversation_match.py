@@ -495,3 +495,14 @@ def test_a_taken_child_id_is_passed_over() -> None:
     assert again.kind is FORK
     assert first.conversation == child_id(OWN, first.request.heads.full)
     assert again.conversation not in (first.conversation, OWN)
+
+
+def test_a_prompt_alone_can_be_retried() -> None:
+    """An agent that speaks first sends no message of its own; its id tells whose retry it is."""
+    shell = Shell()
+    system = {"role": "system", "content": "Greet the user."}
+    opened = shell.turn([system], answers("Hello"), headers=ID)
+    again = shell.turn([system], answers("Hello"), headers=ID)
+    assert (opened.kind, again.kind) == (NEW, RETRY)
+    history = [system, answers("Hello"), says("Book a flight")]
+    assert shell.begin(history, headers=ID).kind is CONTINUE

@@ -197,11 +197,14 @@ def _again(
 
 def _unknown(request: Incoming, branches: Branches, conversation_id: str, weak: bool) -> Match:
     """An id from the client, and no stored head in the history."""
+    own, head = branches.get(conversation_id), request.heads.full
+    if own is not None and not weak and own.served_head == head == request.heads.state.root:
+        # The prompt alone, for the agent to speak first, has no head to be found by.
+        return Match(kind=MatchKind.RETRY, conversation_id=conversation_id, head=head)
     rewritten = _rewritten(request, branches, conversation_id, weak, None)
     if rewritten is not None:
         return rewritten
-    root = branches.get(conversation_id)
-    if root is None or (request.has_tools and not (root.has_tools or root.steps or weak)):
+    if own is None or (request.has_tools and not (own.has_tools or own.steps or weak)):
         # A title request that came before the conversation it belongs to leaves it the id.
         return Match(kind=MatchKind.NEW, conversation_id=conversation_id)
     child = child_id(conversation_id, request.heads.full, branches)

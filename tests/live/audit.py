@@ -1,0 +1,178 @@
+"""Recorded runs through a live gateway, each call held against the rules of guidance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from gateway.stores.patterns import Search
+from gateway.stores.sqlite.runs import SqliteRunStore
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.live.agents import Run, calls_of
+
+ORDER = ("monitor", "e3", "e1", "e2")
+COOLDOWN = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2}
+RETRY_EVERY = 7
+_SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
+
+
+@dataclass(kw_only=True)
+class Looked:
+    """What one call looked up: searches, lists of rules, texts embedded."""
+
+    searches: list[Search] = field(default_factory=list)
+    rules: int = 0
+    embedded: int = 0
+
+    @property
+    def at_all(self) -> bool:
+        return bool(self.searches or self.rules or self.embedded)
+
+
+class Watch:
+    """Counts the look-ups of a gateway of this process."""
+
+    def __init__(self, server: AppServer) -> None:
+        self.now = Looked()
+        library = server.app.runtime.library
+        store, embedder = library.store, library.embedder
+        search, universal, embed = store.search, store.universal, embedder.embed
+
+        async def searching(wanted: Search) -> Any:
+            self.now.searches.append(wanted)
+            return await search(wanted)
+
+        async def listing(**wanted: Any) -> Any:
+            self.now.rules += 1
+            return await universal(**wanted)
+
+        async def embedding(texts: Sequence[str]) -> Any:
+            self.now.embedded += len(texts)
+            return await embed(texts)
+
+        store.search, store.universal, embedder.embed = searching, listing, embedding
+
+    def take(self) -> Looked:
+        """What was looked up since the last time."""
+        looked, self.now = self.now, Looked()
+        return looked
+
+
+@dataclass(kw_only=True)
+class Told:
+    """What one run was told so far."""
+
+    monitor: list[int] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    tiers: Counter[str] = field(default_factory=Counter)
+    e2_spent: set[str | None] = field(default_factory=set)
+    fired: dict[int, list[str]] = field(default_factory=dict)
+
+
+class Audit:
+    """Sends runs one after the other; `wrong` names every call that broke a rule."""
+
+    def __init__(self, server: AppServer, upstream: ScriptedUpstream) -> None:
+        self.wrong: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self._url = f"{server.url}/v1/chat/completions"
+        self._searched: dict[tuple[str, int], str] = {}
+        self._upstream = upstream
+        self._watch = Watch(server)
+
+    async def __call__(self, runs: Sequence[Run]) -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            for run in runs:
+                await self._one(client, run)
+
+    async def _one(self, client: httpx.AsyncClient, run: Run) -> None:
+        messages = [{k: m[k] for k in _SENT if k in m} for m in run["messages"]]
+        told, conversation = Told(), {"x-conversation-id": run["id"]}
+        runs = 0
+        for number, index in enumerate(calls_of(messages)):
+            headers = {**conversation, "x-test-reply": f"{run['id']}|{index}"}
+            body = {"model": "scripted", "messages": messages[:index]}
+            answer = await client.post(self._url, json=body, headers=headers)
+            sent, looked = self._upstream.last.body, self._watch.take()
+            if answer.headers.get("x-gateway-step") == "0":
+                told, runs = Told(), runs + 1
+            broken = [*self._broken(answer.headers, looked, told)]
+            if looked.searches:
+                run_id = f"{answer.headers['x-gateway-conversation-id']}.{runs - 1}"
+                step = int(answer.headers["x-gateway-step"])
+                self._searched[run_id, step] = f"{run['id']}, call {number}"
+            if number % RETRY_EVERY == 0:
+                again = await client.post(self._url, json=body, headers=headers)
+                repeated = self._watch.take()
+                if again.headers["x-gateway-identity"] != "retry":
+                    broken.append(f"a retry is {again.headers['x-gateway-identity']}")
+                elif self._upstream.last.body != sent or repeated.embedded:
+                    broken.append("a retry sends other bytes, or embeds again")
+                self.seen["retries"] += 1
+            self.wrong += [f"{run['id']}, call {number}: {what}" for what in broken]
+            await asyncio.sleep(0)
+
+    def _broken(self, headers: httpx.Headers, looked: Looked, told: Told) -> list[str]:
+        step, state = int(headers["x-gateway-step"]), headers["x-gateway-state"]
+        fired = [name for name in headers.get("x-gateway-monitors", "").split(",") if name]
+        told.fired[step] = fired
+        items = [i.split(":", 1) for i in headers.get("x-gateway-guidance", "").split(",") if i]
+        tiers = [tier for tier, _ in items]
+        self.seen.update(tiers)
+        self.seen[state] += 1
+        broken = []
+        if tiers != sorted(tiers, key=ORDER.index):
+            broken.append(f"order {tiers}")
+        if state == "FAST" and looked.at_all:
+            broken.append(f"FAST looked up {looked}")
+        if step == 0 and (looked.searches or looked.embedded or set(tiers) - {"e3"}):
+            broken.append("the first call searched")
+        broken += self._searches(looked, told)
+        broken += self._allowances(step, state, items, looked, told)
+        return broken
+
+    def _searches(self, looked: Looked, told: Told) -> list[str]:
+        broken = []
+        for search in looked.searches:
+            self.seen[f"{search.tier.value} searches"] += 1
+            if search.tier.value == "e1" and told.tiers["e1"]:
+                broken.append("e1 searched, its allowance spent")
+            if search.tier.value == "e2" and search.failure_type in told.e2_spent:
+                broken.append(f"e2 searched, {search.failure_type} spent")
+        return broken
+
+    def _allowances(
+        self, step: int, state: str, items: list[list[str]], looked: Looked, told: Told
+    ) -> list[str]:
+        broken = []
+        for tier in {tier for tier, _ in items} - {"monitor"}:
+            told.tiers[tier] += 1
+            if tier != "e2" and told.tiers[tier] > 1:
+                broken.append(f"{tier} given again")
+            if tier == "e2":
+                told.e2_spent |= {s.failure_type for s in looked.searches if s.tier.value == "e2"}
+        for kind in [kind for tier, kind in items if tier == "monitor"]:
+            if told.monitor and step - told.monitor[-1] < COOLDOWN.get(state, 3):
+                broken.append(f"monitor text at {told.monitor[-1]} and {step} in {state}")
+            told.monitor.append(step)
+            told.kinds[kind] += 1
+            if len(told.monitor) > 5 or told.kinds[kind] > 3:
+                broken.append(f"monitor texts {told.kinds}")
+        return broken
+
+    async def gates(self, log: SqliteRunStore) -> None:
+        """Hold every search against the recorded readings of its step and the two before."""
+        for (run_id, step), call in self._searched.items():
+            found = await log.get_run(run_id, tenant=None)
+            assert found is not None
+            rows = {
+                row.step_index: row for row in found.steps if step - 2 <= row.step_index <= step
+            }
+            composite = rows[step].composite or 0.0
+            if composite <= 0.15 and not any(row.fired for row in rows.values()):
+                self.wrong.append(f"{call}: searched at {composite}, with nothing fired")

@@ -1,0 +1,73 @@
+"""Recorded runs told what the rules allow, whatever they are: caps, allowances, order, look-ups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.steering.acting import ACTIONS
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.live.agents import Run, read_runs, recorded_replies
+from tests.live.audit import Audit
+from tests.live.client import GUIDING, run_log
+from tests.live.test_recorded_runs import DEVELOPMENT_RUNS
+
+SAMPLE = Path(__file__).parents[1] / "replays" / "sample.jsonl.gz"
+# Acting on every sign, and with low gates, so that there is something to hold against the rules.
+EAGER = {
+    "steering": {"deadline_ms": 10_000, "act_above": dict.fromkeys(ACTIONS, 0.0)},
+    "etraces": {"e2_gate": 0.3, "recall_floor": 0.0},
+}
+NEAR_MANY = {
+    "tier": "e1",
+    "gate_threshold": 0.0,
+    "fields": {"situation": "get_user_details and get_order_details again", "unlock": "ask"},
+}
+
+Start = Callable[..., AppServer]
+
+
+async def audited(
+    start: Start, upstream: ScriptedUpstream, runs: list[Run], path: Path, settings: dict[str, Any]
+) -> Audit:
+    upstream.default = recorded_replies(runs)
+    upstream.requests = deque(maxlen=1)
+    server = start({**settings, "storage": {"path": str(path)}})
+    await asyncio.to_thread(httpx.post, f"{server.url}/api/patterns?tenant=default", json=NEAR_MANY)
+    audit = Audit(server, upstream)
+    await audit(runs)
+    async with run_log(path) as log:
+        await audit.gates(log)
+    print(dict(audit.seen))
+    return audit
+
+
+async def test_the_rules_hold_at_every_call_of_recorded_runs(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """By the reference's monitors, which fire at almost every step."""
+    runs = read_runs(SAMPLE)[::9]
+    settings = {**GUIDING, "etraces": EAGER["etraces"]}
+    audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings)
+    assert audit.wrong == []
+    seen = ("e3", "e1", "e2", "monitor", "FAST", "retries", "e1 searches", "e2 searches")
+    assert [name for name in seen if not audit.seen[name]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
+@pytest.mark.parametrize("eager", [False, True])
+async def test_the_rules_hold_at_every_call_of_all_development_runs(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, eager: bool
+) -> None:
+    """With the settings that ship, and acting on every sign."""
+    settings = EAGER if eager else {"steering": {"deadline_ms": 10_000}}
+    runs = read_runs(DEVELOPMENT_RUNS)
+    audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings)
+    assert audit.wrong == []
