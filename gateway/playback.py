@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from gateway.errors import ConfigError
-from gateway.recordings import Recording, parse_recording, recorded_steps
+from gateway.recordings import Recording, parse_recording, recorded_scores, recorded_steps
 from gateway.replay_guide import Guide, ReplayPolicy
 from gateway.steering.difficulty import UNKNOWN
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
@@ -71,7 +71,14 @@ def _fold(
         return outcomes, len(steps), _sizes(recording.messages)
     run = RunFold(policy)
     records = recorded_steps(recording.steps or ())
-    return {step.index: run.push(step) for step in records}, len(records), []
+    scores = recorded_scores(recording.steps or ())
+    found: dict[int, StepOutcome] = {}
+    for step, score in zip(records, scores, strict=True):
+        found[step.index] = run.push(step)
+        if score is not None and run.score_key:
+            # What a model gave cannot be derived again; a calibrated score is the same once more.
+            found[step.index] = run.rescore(score)
+    return found, len(records), []
 
 
 def _sizes(messages: Iterable[Any]) -> list[tuple[int, int]]:

@@ -122,15 +122,29 @@ def recorded_steps(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
     A row without content is what the gateway writes for a run's first call, or with content
     storage switched off: there is nothing in it to score.
     """
-    steps: list[Step] = []
+    return tuple(step for step, _ in _recorded(records))
+
+
+def recorded_scores(records: Iterable[Mapping[str, Any]]) -> tuple[float | None, ...]:
+    """The difficulty on record of each of `recorded_steps`; None where there is none."""
+    return tuple(score for _, score in _recorded(records))
+
+
+def _recorded(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float | None]]:
+    steps: list[tuple[Step, float | None]] = []
     for record in records:
         content = record.get("content") if isinstance(record, Mapping) else None
         if isinstance(content, Mapping):
-            steps.append(_content_step(len(steps), content))
+            steps.append((_content_step(len(steps), content), _score(record)))
         elif isinstance(record, Mapping) and not {"state", "at"} <= record.keys():
             plain = steps_from_records([record])[0]
-            steps.append(_numbered(plain, len(steps)))
-    return tuple(steps)
+            steps.append((_numbered(plain, len(steps)), _score(record)))
+    return steps
+
+
+def _score(record: Mapping[str, Any]) -> float | None:
+    value = record.get("difficulty")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _content_step(index: int, content: Mapping[str, Any]) -> Step:

@@ -14,6 +14,7 @@ from gateway import __version__
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
+from gateway.conversations.judge import Judge
 from gateway.conversations.past import PastSteps
 from gateway.conversations.recall import Recall
 from gateway.conversations.session import Lookup, Past, Steering, SteeringRules
@@ -97,10 +98,25 @@ class Services:
             serves=self.catalogue.refusal,
         )
         self.steering = Steering(
-            rules, lookup, past, deadline_s=settings.steering.deadline_ms / 1000
+            rules,
+            lookup,
+            past,
+            self._judge(metrics),
+            deadline_s=settings.steering.deadline_ms / 1000,
         )
         self._users = 0
         self._retired = False
+
+    def _judge(self, metrics: Metrics) -> Judge | None:
+        limit_s = self.settings.judge_limit_s()
+        if limit_s is None:
+            return None
+        return Judge(
+            self.settings.difficulty.judge,
+            self.dispatcher,
+            limit_s=limit_s,
+            count=lambda result: metrics.judgements.labels(result).inc(),
+        )
 
     def _guidance_target(self, model: str) -> GuidanceTarget:
         target = self.table.resolve(model)[0]

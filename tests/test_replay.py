@@ -234,6 +234,23 @@ def test_the_gateways_own_export_is_replayed(tmp_path: Path) -> None:
     assert len(first["steps"]) == len(second["steps"]) == 1
 
 
+def test_a_judged_export_keeps_its_scores(tmp_path: Path) -> None:
+    """What a model scored is taken from the record; what it did not is calibrated."""
+    rows = [
+        {"state": "NORMAL", "at": n, "difficulty": score, "content": {"thought": f"Look at {n}."}}
+        for n, score in enumerate([0.9, 0.9, 0.9, 0.9, 0.9, None])
+    ]
+    file = write(tmp_path / "a.jsonl", {"run": {"id": "r"}, "steps": rows})
+    policies = [policy_from_dict({"difficulty": {"scorer": "calibrated"}})]
+    judge = {"scorer": "judge", "judge": {"model": "m"}}
+    policies.append(policy_from_dict({"difficulty": judge, "steering": {"deadline_ms": 5000}}))
+    _, out, _ = replay(file, as_json=True, policy=policies[0], other=policies[1])
+    run = json.loads(out)
+    assert [step["difficulty"] for step in run["other"]["steps"][:5]] == [0.9] * 5
+    assert run["other"]["steps"][4]["state"] == "SLOW"
+    assert run["other"]["steps"][5]["difficulty"] == run["steps"][5]["difficulty"] != 0.9
+
+
 def test_the_summary_counts_runs_per_source_and_model(tmp_path: Path) -> None:
     """One row per source and model, one for all; ranking only where outcomes differ."""
     file = write(tmp_path / "a.jsonl", a_run("a"), a_run("b", success=False), a_run("c", source=""))

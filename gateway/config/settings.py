@@ -172,12 +172,58 @@ class AuthSettings:
     admin_key: Secret | None = None
 
 
+LEAST_JUDGE_MS = 100
+"""A limit under which no model answers over a network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSettings:
+    """The model that scorer `judge` asks, and how long a request waits for it.
+
+    `model`: a name as a client would ask for it; its deployment holds the key. `timeout_ms`:
+    longest wait, in milliseconds; `deadline_share`: of `steering.deadline_ms`, in (0, 1), when that
+    is less. `cache_entries`: questions whose scores are kept in memory, 0 = none.
+    """
+
+    model: str = ""
+    timeout_ms: float = 2000
+    deadline_share: float = 0.8
+    cache_entries: int = 1000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_ms < float("inf"):
+            raise ValueError("timeout_ms: must be above 0, and finite")
+        if not 0 < self.deadline_share < 1:
+            raise ValueError("deadline_share: must be above 0 and below 1")
+        _at_least(self.cache_entries, 0, "cache_entries")
+
+    def limit_s(self, deadline_ms: float) -> float:
+        """Longest wait for a score, in seconds.
+
+        Raises:
+            ValueError: no model is named, or the deadline leaves it no time to answer.
+        """
+        if not self.model:
+            raise ValueError("difficulty.judge.model: needed by scorer judge")
+        limit_ms = min(self.timeout_ms, self.deadline_share * deadline_ms)
+        if limit_ms < LEAST_JUDGE_MS:
+            raise ValueError(
+                f"difficulty.judge: {limit_ms:g} ms are no time for a model to answer; raise "
+                "steering.deadline_ms and difficulty.judge.timeout_ms"
+            )
+        return limit_ms / 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerSettings:
-    """Which difficulty scorer, and its weights: the shipped ones, or those of a file."""
+    """Which difficulty scorer, and its weights: the shipped ones, or those of a file.
+
+    `judge`: a model asked about each new step, for the scorer of that name.
+    """
 
     scorer: ScorerName = "calibrated"
     weights_file: str | None = None
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
 
     def load(self) -> DifficultySettings:
         """The scorer's settings with the weights read.
@@ -267,10 +313,21 @@ class Settings:
     def __post_init__(self) -> None:
         self.routes()
         self.policy()
+        self.judge_limit_s()
 
     def routes(self) -> Routes:
         """The two routing maps as one value. Raises ValueError for an unknown state."""
         return Routes(by_state=self.model_routing, by_model=self.model_routing_by_model)
+
+    def judge_limit_s(self) -> float | None:
+        """Longest wait for a judged score, in seconds; None when no model judges.
+
+        Raises:
+            ValueError: no model is named, or it would have no time.
+        """
+        if self.difficulty.scorer != "judge":
+            return None
+        return self.difficulty.judge.limit_s(self.steering.deadline_ms)
 
     def policy(self) -> Policy:
         """What the decision core decides by."""

@@ -28,6 +28,7 @@ from gateway.wire.prefix import Prefix
 
 STATE_VERSION = 1
 _MAX_UNRECORDED = 512  # the newest steps kept for a store that is away
+_MAX_JUDGED = 1000  # the newest scores: no window of the state machine reaches back so far
 _KEPT_OUTCOMES = 8  # the newest steps whose texts a look-up may need (e2 reads five)
 
 
@@ -70,6 +71,9 @@ class Conversation:
     unrecorded: dict[tuple[int, int], StepOutcome] = field(default_factory=dict)
     """Scored steps that the store does not have yet, by run and index, in their order."""
 
+    judged: dict[str, float] = field(default_factory=dict)
+    """Scores that a model gave, by where they belong; the transcript does not tell them."""
+
     decided: tuple[bytes, str, str] | None = None
     """(served head, requested model, model asked) of the latest call, for retries."""
 
@@ -110,6 +114,7 @@ class Conversation:
                 offset=self.base_offset,
                 keep=_KEPT_OUTCOMES,
                 earlier=earlier,
+                judged=self.judged,
             )
         return self.fold
 
@@ -122,6 +127,12 @@ class Conversation:
                 self.unrecorded[outcome.run, outcome.index] = outcome
         for key in list(self.unrecorded)[:-_MAX_UNRECORDED]:
             del self.unrecorded[key]
+
+    def judge(self, key: str, score: float) -> None:
+        """Keep a judged score; the oldest make room."""
+        self.judged[key] = score
+        for old in list(self.judged)[:-_MAX_JUDGED]:
+            del self.judged[old]
 
     def stands(self) -> Carried | None:
         """Where the newest run stands, the latest reply included when it was a final answer."""
@@ -194,6 +205,8 @@ class Conversation:
             state["last"] = carried_json(stands)
             if stands.state is FSMState.END and (stood := self.stood()):
                 state["before_end"] = stood.state.value
+        if self.judged:
+            state["judged"] = self.judged
         if self.decided:
             head, requested, asked = self.decided
             state["decided"] = [head.hex(), requested, asked]
@@ -247,6 +260,7 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
         run_started_at=float(state["run_started_at"]),
         run_tokens=int(state.get("run_tokens", 0)),
     )
+    found.judged = {str(k): float(v) for k, v in state.get("judged", {}).items()}
     if held := state.get("held"):
         found.held = Held(model=held[0], state=FSMState(held[1]), since_step=int(held[2]))
     if base := state.get("base"):

@@ -210,6 +210,7 @@ class Recall:
         elif parent is not None and verdict.position:
             opened.guidance = _guidance_at(parent.guidance, verdict.position)
             opened.run = parent.run
+            opened.judged = dict(parent.judged)
         self._index.add(opened)
         return opened
 

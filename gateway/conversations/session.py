@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
+from gateway.conversations.judge import Judging, judged
 from gateway.conversations.memo import Conversation
 from gateway.conversations.message_view import AsMappings
 from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
@@ -122,12 +123,14 @@ class Steering:
         rules: SteeringRules,
         lookup: Lookup | None,
         past: Past | None = None,
+        judge: Judging | None = None,
         *,
         deadline_s: float,
     ) -> None:
         self.rules = rules
         self._lookup = lookup
         self._past = past
+        self._judge = judge
         self._deadline_s = deadline_s
 
     async def __call__(
@@ -154,7 +157,7 @@ class Steering:
             try:
                 if conversation.fold is None and conversation.base is not None:
                     await self._go_on(conversation, conversation.base)
-                steered = self._observe(recalled, conversation, request, mode, now)
+                steered = await self._observe(recalled, conversation, request, mode, now)
                 self._stand(steered, chance)
                 return await self._steer(steered, request, started)
             except BaseException:
@@ -181,7 +184,7 @@ class Steering:
         if time.perf_counter() - started > self._deadline_s:
             raise DeadlinePassed
 
-    def _observe(
+    async def _observe(
         self,
         recalled: Recalled,
         conversation: Conversation,
@@ -203,12 +206,17 @@ class Steering:
             conversation.guidance = conversation.guidance.next_run()
             conversation.held = None
             conversation.credited.clear()
+            conversation.judged.clear()
         for outcome in outcomes:
             if outcome.run == run.index:
                 lookback = self.rules.etraces.e1_lookback_steps
                 conversation.guidance = note(
                     conversation.guidance, outcome.index, outcome.readings, lookback
                 )
+        waits = time.perf_counter()
+        asks = mode != "off" and recalled.kind is not MatchKind.RETRY
+        reasons = await judged(self._judge if asks else None, conversation, run)
+        waited = time.perf_counter() - waits
         steps = _total_steps(fold)
         if steps != conversation.branch.steps:
             conversation.branch = replace(conversation.branch, steps=steps)
@@ -227,7 +235,11 @@ class Steering:
             state_after=run.state,
             tasks={r.index: task_of(transcript, r.start) for r in _new_runs(conversation, fold)},
             prompts=_prompts(conversation, request, run),
-            timings_ms={"observe": (time.perf_counter() - begun) * 1000},
+            reasons=reasons,
+            timings_ms={
+                "observe": (time.perf_counter() - begun - waited) * 1000,
+                **({"judge": waited * 1000} if self._judge else {}),
+            },
         )
 
     def _stand(self, steered: Steered, chance: Chance | None) -> None:

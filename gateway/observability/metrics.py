@@ -95,6 +95,12 @@ class Metrics:
         self.store_failures = self._counter(
             "store_failures_total", "Calls that could not be recorded, by kind of failure.", "kind"
         )
+        self.judgements = self._counter(
+            "judged_steps_total",
+            "Steps put to the judge: judged, cached, clamped into [0, 1], or calibrated instead "
+            "(invalid, timeout, error).",
+            "result",
+        )
         self.lookup_failures = self._counter(
             "pattern_lookup_failures_total", "Pattern look-ups that failed, by tier.", "tier"
         )

@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from types import MappingProxyType
+from typing import Literal, Protocol, runtime_checkable
 
 from gateway.steering.calibration import Calibration
 from gateway.steering.steps import Step
 
-ScorerName = Literal["heuristic", "calibrated"]
+ScorerName = Literal["heuristic", "calibrated", "judge"]
 
 UNKNOWN = 0.5
 """Score of a step that says nothing. Source: reference section 2, rule 1."""
@@ -108,7 +109,8 @@ def heuristic_score(thought: str | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySettings:
-    """Which scorer a run gets; `calibration` are its weights, None = those that ship.
+    """Which scorer a run gets; `calibration` are its weights, None = those that ship. `judge` has
+    the scores that a model gave, and calibrated ones where it gave none.
 
     Raises:
         ValueError: unknown scorer.
@@ -140,6 +142,23 @@ class HeuristicScorer:
         return heuristic_score(step.thought)
 
 
+Judged = Mapping[str, float]
+"""Scores that a model gave, by where they belong; see `judged.JudgedScorer`."""
+
+
+NOT_JUDGED: Judged = MappingProxyType({})
+
+
+@runtime_checkable
+class Judgeable(Protocol):
+    """A scorer that takes a model's scores; `key` says where the newest step's belongs."""
+
+    judged: Judged
+
+    @property
+    def key(self) -> str: ...
+
+
 def _heuristic(_settings: DifficultySettings) -> Scorer:
     return HeuristicScorer()
 
@@ -151,9 +170,16 @@ def _calibrated(settings: DifficultySettings) -> Scorer:
     return CalibratedScorer(settings.calibration)
 
 
+def _judge(settings: DifficultySettings) -> Scorer:
+    from gateway.steering.judged import JudgedScorer
+
+    return JudgedScorer(settings.calibration)
+
+
 SCORERS: Mapping[str, Callable[[DifficultySettings], Scorer]] = {
     "heuristic": _heuristic,
     "calibrated": _calibrated,
+    "judge": _judge,
 }
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.steering.asking import asks_user
 from gateway.steering.content import read_content
-from gateway.steering.difficulty import UNKNOWN, make_scorer
+from gateway.steering.difficulty import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
 from gateway.steering.policy import Policy
@@ -58,10 +58,13 @@ class RunFold:
     `start` is the index of the run's first message. `keep` bounds how many of the newest outcomes
     stay in `outcomes` (they hold the texts of their steps); None keeps all. `earlier`: the steps
     behind `base`, oldest first, which monitors and scorer look back at and nobody scores again.
+    `judged`: scores that a model gave, for scorer `judge`; looked at with each push.
     """
 
     __slots__ = (
+        "_before",
         "_earlier",
+        "_judged",
         "_policy",
         "_scorer",
         "_suite",
@@ -81,13 +84,15 @@ class RunFold:
         base: Carried | None = None,
         keep: int | None = None,
         earlier: Sequence[Step] = (),
+        judged: Judged = NOT_JUDGED,
     ) -> None:
         base = base or Carried()
         self._policy = policy
+        self._judged = judged
         self._earlier = deque(earlier, maxlen=keep)
         self.index = base.run
         self.start = start
-        self.state = base.state
+        self.state = self._before = base.state
         self.steps = base.steps
         self.history: list[float] = list(base.history)
         self.outcomes: deque[StepOutcome] = deque(maxlen=keep)
@@ -104,6 +109,8 @@ class RunFold:
     def restart_windows(self) -> None:
         """Forget what monitors and scorer remember of earlier steps; state and history stay."""
         self._scorer = make_scorer(self._policy.difficulty)
+        if isinstance(self._scorer, Judgeable):
+            self._scorer.judged = self._judged
         self._suite = make_suite(self._policy.monitors)
 
     def push(self, step: Step) -> StepOutcome:
@@ -111,6 +118,7 @@ class RunFold:
         difficulty, clamped = _clamp(self._scorer.push(step))
         self._suite.push(step)
         self.history.append(difficulty)
+        self._before = self.state
         self.state = next_state(self.state, self.history, self._policy.fsm)
         self.steps += 1
         outcome = StepOutcome(
@@ -122,6 +130,25 @@ class RunFold:
             clamped=clamped,
             run=self.index,
         )
+        self.outcomes.append(outcome)
+        return outcome
+
+    @property
+    def score_key(self) -> str:
+        """Where a judged score of the newest step belongs; empty when the scorer takes none."""
+        return self._scorer.key if isinstance(self._scorer, Judgeable) else ""
+
+    def rescore(self, score: float) -> StepOutcome:
+        """The newest step with another score, and the state that follows from it.
+
+        Raises:
+            IndexError: no step has been pushed.
+        """
+        newest = self.outcomes.pop()
+        difficulty, clamped = _clamp(score)
+        self.history[-1] = difficulty
+        self.state = next_state(self._before, self.history, self._policy.fsm)
+        outcome = replace(newest, difficulty=difficulty, state=self.state, clamped=clamped)
         self.outcomes.append(outcome)
         return outcome
 
@@ -152,7 +179,8 @@ class ConversationFold:
 
     `offset` messages at the front are read (they tell how the agent writes its calls) but their
     steps are not scored: with `base` they stand for what a compaction left of the run. A base whose
-    run has ended makes the next run begin. `keep` and `earlier` as in `RunFold`.
+    run has ended makes the next run begin. `keep`, `earlier` and `judged` as in
+    `RunFold`.
     """
 
     __slots__ = (
@@ -160,6 +188,7 @@ class ConversationFold:
         "_consumed",
         "_earlier",
         "_given_out",
+        "_judged",
         "_keep",
         "_offset",
         "_pending",
@@ -177,11 +206,13 @@ class ConversationFold:
         offset: int = 0,
         keep: int | None = None,
         earlier: Sequence[Step] = (),
+        judged: Judged = NOT_JUDGED,
     ) -> None:
         if base is not None and base.state is FSMState.END:
             base, earlier = Carried(run=base.run + 1), ()
         self._policy = policy
         self._earlier = earlier
+        self._judged = judged
         self._base = base or Carried()
         self._offset = offset
         self._keep = keep
@@ -234,7 +265,11 @@ class ConversationFold:
     def compacted(self, offset: int) -> ConversationFold:
         """A fold of the same run over a rewritten transcript; steps from `offset` on are new."""
         return ConversationFold(
-            self._policy, base=self.current.carry(), offset=offset, keep=self._keep
+            self._policy,
+            base=self.current.carry(),
+            offset=offset,
+            keep=self._keep,
+            judged=self._judged,
         )
 
     def _fold_again(self, messages: Sequence[Any]) -> list[StepOutcome]:
@@ -254,7 +289,14 @@ class ConversationFold:
         self.runs = [self._run(self._base, self._offset, self._earlier)]
 
     def _run(self, base: Carried, start: int, earlier: Sequence[Step] = ()) -> RunFold:
-        return RunFold(self._policy, start=start, base=base, keep=self._keep, earlier=earlier)
+        return RunFold(
+            self._policy,
+            start=start,
+            base=base,
+            keep=self._keep,
+            earlier=earlier,
+            judged=self._judged,
+        )
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
         """The outcomes of all new steps; None when a step that was given out has changed."""

@@ -128,6 +128,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"fsm": {"fast_threshold": 2}}, r"fsm\.fast_threshold: "),
     ({"fsm": {"fast_threshold": 0.7}}, r"fsm\.fast_threshold: .*not below"),
     ({"model_routing": {"FASTER": "x"}}, r"model_routing\.FASTER: not one of FAST"),
+    ({"difficulty": {"scorer": "judge"}}, r"difficulty\.judge\.model: needed by scorer judge"),
+    (
+        {"difficulty": {"scorer": "judge", "judge": {"model": "m"}}},
+        r"difficulty\.judge: 40 ms are no time .*; raise steering\.deadline_ms",
+    ),
+    ({"difficulty": {"judge": {"deadline_share": 1}}}, r"difficulty\.judge\.deadline_share: must"),
+    ({"experiment": {"random_guidance_share": 2}}, r"experiment\.random_guidance_share: expected"),
     ({"experiment": {"arms": {"on": -1}}}, r"experiment\.arms\.on: must be 0 or more"),
 ]
 

@@ -162,5 +162,5 @@ def test_the_calibrated_scorer_is_loaded_on_demand(monkeypatch: pytest.MonkeyPat
 
 def test_an_unknown_scorer_is_refused() -> None:
     """The message names the field and what is known."""
-    with pytest.raises(ValueError, match="scorer: 'judge' is none of heuristic, calibrated"):
-        DifficultySettings(scorer="judge")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="scorer: 'oracle' is none of heuristic"):
+        DifficultySettings(scorer="oracle")  # type: ignore[arg-type]
