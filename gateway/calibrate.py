@@ -61,7 +61,7 @@ from gateway.steering.steps import Step, extract
 
 FOLDS = 5
 SEED = 1
-SLOW_SHARE = 0.02
+SLOW_SHARE = 0.01
 FAST_SHARE = 0.55
 """Successful runs that may reach SLOW, and that should pass through FAST."""
 BUDGET_QUANTILE = 0.98
@@ -124,7 +124,7 @@ def label(recording: Recording) -> LabelledRun | None:
         fired.append(suite.readings().fired)
         for action in facts.actions:
             calls += memory.observe(action).kind != "pending"
-            works = works or action.changes or action.operation.startswith("$")
+            works = works or action.changes or action.reads or action.operation.startswith("$")
     return LabelledRun(
         recording=recording,
         failed=not recording.success,

@@ -77,7 +77,7 @@ class RunFeatures:
             self._repeats += REPEATS_MEMORY * (repeat.strength - self._repeats)
             self._failures += FAILURES_MEMORY * (failed - self._failures)
             told = max(told, novelty)
-            if repeat.kind == "pending":
+            if repeat.kind == "pending" or action.transient:
                 continue
             waits = False
             self._actions += 1

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.steering.arguments import Question, read_question
+from gateway.steering.edits import Edit, command_edits, edits_of
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -23,20 +26,27 @@ SHELL_TOOLS = _words(
     "execute_command exec local_shell run_in_terminal run powershell console "
     "container.exec"
 )
+_SHELL_NAME = re.compile(r"bash|shell|terminal|command|cmd|exec|console", re.IGNORECASE)
 _COMMAND_KEYS = ("command", "cmd", "script", "code", "input")
-_PATH_KEYS = ("path", "file_path", "filepath", "filename", "file", "target_file", "notebook_path")
-_OLD_KEYS = ("old_str", "old_string", "old_text", "oldText", "search", "old_content", "find")
-_NEW_KEYS = ("new_str", "new_string", "new_text", "newText", "replace", "replacement", "text")
-_WHOLE_KEYS = ("file_text", "content", "contents", "new_content", "code_edit")
-_PATCH_KEYS = ("patch", "diff", "input")
-
+_COMMAND_LINE_KEYS = ("command", "cmd", "commandline")
 _READERS = _words(
     "cat head tail less more sed awk grep egrep rg ag find ls tree nl wc diff open "
     "view goto read scroll_down scroll_up search_dir search_file find_file "
     "read_file list_dir grep_search glob file_search codebase_search list_files "
     "search_files readfile"
 )
-_EDIT_NAME = re.compile(r"edit|write|replace|patch|create|insert|overwrite|append", re.IGNORECASE)
+_READER_NAME = re.compile(
+    r"(?:read|view|open|show|cat|fetch)[_-]?(?:\w*[_-])?"
+    r"(?:file|text|document|page|source|code|lines|notebook)|(?:web|internet)[_-]?(?:search|fetch)"
+    r"|(?:fetch|visit|browse|crawl|scrape)(?:[_-]?(?:url|web|site|website))?$",
+    re.IGNORECASE,
+)
+_SERVER = re.compile(r"^(?:mcp__)?\w+?__")
+"""The server in front of a tool's name, as MCP clients write it."""
+_WAIT_NAME = re.compile(
+    r"(?:^|[_\W])(?:wait|sleep|pause|poll)(?:$|[_\W])|^(?:wait|poll)[A-Z]", re.IGNORECASE
+)
+_WAIT_COMMAND = re.compile(r"\s*(?:cd\s+\S+\s*(?:&&|;)\s*)?(?:sleep|Start-Sleep)\s")
 _SKIPPED_WORDS = _words("cd export source . set sudo time timeout env nohup exec then do")
 _SEGMENT = re.compile(r"&&|\|\||;|\n|\|")
 _ASSIGNMENT = re.compile(r"(?:\w+=\S*\s+)+")
@@ -55,16 +65,6 @@ _TEST_NAME = re.compile(r"(?:^|[_\W])tests?(?:$|[_\W])|pytest|run_?tests?")
 _PLUMBING = re.compile(
     r"\s*2>&1|\s*\|\s*(?:head|tail|grep|less|cat)\b[^|;&]*|^\s*cd\s+\S+\s*(?:&&|;)\s*"
 )
-_PATCH_FILE = re.compile(r"(?m)^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)(\S+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
-    """One change of one file; `old` and `new` are digests, 0 when the call did not state them."""
-
-    path: str
-    old: int
-    new: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +72,18 @@ class Call:
     """A tool call, read.
 
     `operation` is the tool, with its sub-command or, for a shell, the program it starts.
-    `canonical` is the arguments' text independent of key order and spacing. `program` identifies
-    what is executed, None when nothing is; `changes` says that files may differ afterwards.
+    `canonical` is the arguments' text independent of key order and spacing, `question` what they
+    ask for. `program` identifies what is executed, None when nothing is; `changes` says that files
+    may differ afterwards, `waits` that the call itself lets time pass.
     """
 
     operation: str
     canonical: str
+    question: Question
     reads_content: bool
     program: str | None
     changes: bool
+    waits: bool
     edits: tuple[Edit, ...]
 
 
@@ -89,18 +92,26 @@ def read_call(name: str, arguments: str) -> Call:
     values = _parse(arguments)
     canonical = _canonical(values, arguments)
     command = _shell_command(name, values, arguments)
+    question = read_question(values, arguments, command)
     if command is not None:
-        return _shell_call(command, canonical)
+        return _shell_call(command, canonical, question)
     operation = _operation(name, values)
-    edits = _edits(operation, values, arguments)
+    edits = edits_of(operation, values, arguments)
     return Call(
         operation=operation,
         canonical=canonical,
-        reads_content=operation.rsplit(".", 1)[-1].lower() in _READERS,
+        question=question,
+        reads_content=_reads_content(operation),
         program=f"{operation} {canonical}" if _names_test(name) else None,
         changes=bool(edits),
+        waits=_WAIT_NAME.search(name) is not None,
         edits=edits,
     )
+
+
+def _reads_content(operation: str) -> bool:
+    tool = _SERVER.sub("", operation).rsplit(".", 1)[-1]
+    return tool.lower() in _READERS or _READER_NAME.match(tool) is not None
 
 
 def _parse(arguments: str) -> Any:
@@ -124,34 +135,46 @@ def _plain(value: Any) -> str:
 
 
 def _shell_command(name: str, values: Any, arguments: str) -> str | None:
-    lowered = name.lower()
-    if lowered not in SHELL_TOOLS:
-        return None
+    keys: tuple[str, ...] = _COMMAND_KEYS
+    if name.lower() not in SHELL_TOOLS:
+        if _SHELL_NAME.search(name) is None or not isinstance(values, Mapping):
+            return None
+        keys = _COMMAND_LINE_KEYS
     if not isinstance(values, Mapping):
         return arguments if values is None else None
-    for key in _COMMAND_KEYS:
+    for key in keys:
         value = values.get(key)
         if isinstance(value, str):
             return value
         if isinstance(value, list):
-            return " ".join(str(part) for part in value)
+            return _command_line([str(part) for part in value])
     return None
 
 
-def _shell_call(command: str, canonical: str) -> Call:
+def _command_line(parts: list[str]) -> str:
+    """The command in a list of arguments; `bash -lc SCRIPT` runs the script."""
+    if len(parts) == 3 and parts[1] in ("-c", "-lc", "/c", "-Command"):
+        return parts[2]
+    return " ".join(parts)
+
+
+def _shell_call(command: str, canonical: str, question: Question) -> Call:
     head = command[:_COMMAND_CHARS]
     word = _first_program(head)
     may_change = ">" in head or not _CHANGERS.isdisjoint(head.split())
     changes = may_change and _CHANGES_FILES.search(head) is not None
     executes = _PROGRAMS.match(word) is not None or _names_test(head)
-    reads = word in _READERS and not changes
+    edits = command_edits(command)
+    reads = word in _READERS and not changes and not edits
     return Call(
         operation=f"${word}",
         canonical=canonical,
+        question=question,
         reads_content=reads,
         program=_PLUMBING.sub("", head).strip() if executes and not reads else None,
-        changes=changes,
-        edits=(),
+        changes=changes or bool(edits),
+        waits=not executes and _WAIT_COMMAND.match(head) is not None,
+        edits=edits,
     )
 
 
@@ -177,52 +200,3 @@ def _operation(name: str, values: Any) -> str:
         if isinstance(sub, str) and 0 < len(sub) <= _SUBCOMMAND_CHARS and " " not in sub:
             return f"{name}.{sub}"
     return name
-
-
-def _edits(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
-    if operation.endswith(".view") or _EDIT_NAME.search(operation) is None:
-        return ()
-    if not isinstance(values, Mapping):
-        return _patch_edits(arguments)
-    for key in _PATCH_KEYS:
-        patch = values.get(key)
-        if isinstance(patch, str) and _PATCH_FILE.search(patch):
-            return _patch_edits(patch)
-    path = _first_text(values, _PATH_KEYS)
-    several = values.get("edits")
-    if isinstance(several, list):
-        old = "\n".join(_first_text(e, _OLD_KEYS) for e in several if isinstance(e, Mapping))
-        new = "\n".join(_first_text(e, _NEW_KEYS) for e in several if isinstance(e, Mapping))
-    else:
-        old = _first_text(values, _OLD_KEYS)
-        new = _first_text(values, _NEW_KEYS) or _first_text(values, _WHOLE_KEYS)
-        region = values.get("lines") or values.get("insert_line")
-        path = f"{path}:{region}" if region and not old else path
-    if not (path or old or new):
-        return ()
-    return (Edit(path=path, old=text_digest(old), new=text_digest(new)),)
-
-
-def _patch_edits(patch: str) -> tuple[Edit, ...]:
-    parts = _PATCH_FILE.split(patch)
-    edits = []
-    for path, body in zip(parts[1::2], parts[2::2], strict=False):
-        lines = body.split("\n")
-        old = "\n".join(line[1:] for line in lines if line.startswith("-") and line[:3] != "---")
-        new = "\n".join(line[1:] for line in lines if line.startswith("+"))
-        edits.append(Edit(path=path, old=text_digest(old), new=text_digest(new)))
-    return tuple(edits)
-
-
-def _first_text(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-    for key in keys:
-        value = values.get(key)
-        if isinstance(value, str) and value:
-            return value
-    return ""
-
-
-def text_digest(text: str) -> int:
-    """Digest of a text without the blanks around it, 0 for a blank one; holds in one process."""
-    stripped = text.strip()
-    return hash(stripped) if stripped else 0

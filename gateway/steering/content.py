@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from gateway.steering.etrace.render import FRAME_OPEN, strip_guidance
 
 _TEXT_PARTS = ("text", "input_text", "output_text", None)
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
+_IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,25 +29,28 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """An answer to a call; `name` is the tool's, where the message tells."""
+    """Answer to a call; `name` is the tool's, where the message tells; `image` as in `Action`."""
 
     text: str
     id: str = ""
     name: str = ""
     is_error: bool = False
+    image: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Content:
     """A message's content taken apart: text as one piece, reasoning, calls, results.
 
-    `guidance_only`: there was text, and nothing of it is left without our own guidance.
+    `image` is a checksum of its images, 0 without any. `guidance_only`: there was text, and nothing
+    of it is left without our own guidance.
     """
 
     text: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
+    image: int = 0
     guidance_only: bool = False
 
 
@@ -57,7 +62,8 @@ def text(value: object) -> str:
 def read_content(value: object) -> Content:
     """Takes a message's `content` apart; text parts are joined without a separator.
 
-    Parts of other kinds (images, files, unknown ones) are left out; a number counts as its digits.
+    Of images only the checksum is kept; parts of other kinds (files, unknown ones) are left out; a
+    number counts as its digits.
     """
     content = Content()
     texts: list[str] = []
@@ -97,6 +103,8 @@ def _read_part(
         content.calls.append(_call(part, part))
     elif kind == "tool_result":
         content.results.append(read_result(part, part.get("tool_use_id")))
+    else:
+        content.image = image_sum(part, content.image)
 
 
 def read_result(message: Mapping[str, object], call_id: object) -> Result:
@@ -107,6 +115,7 @@ def read_result(message: Mapping[str, object], call_id: object) -> Result:
     else:
         observation = without_guidance("".join(_result_texts(value)))
     return Result(
+        image=images_sum(value),
         text=observation,
         id=text(call_id),
         name=text(message.get("name")),
@@ -120,6 +129,30 @@ def _result_texts(value: object) -> Iterator[str]:
             yield part
         elif isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS:
             yield text(part.get("text"))
+
+
+def images_sum(value: object) -> int:
+    """Checksum of the images among the parts of a content, 0 without any."""
+    checksum = 0
+    if isinstance(value, list | tuple):
+        for part in value:
+            if isinstance(part, Mapping):
+                checksum = image_sum(part, checksum)
+    return checksum
+
+
+def image_sum(part: Mapping[str, object], before: int = 0) -> int:
+    """`before` extended by the image in a part; unchanged when there is none."""
+    kind = part.get("type")
+    if not isinstance(kind, str) or not ("image" in kind or "screenshot" in kind):
+        return before
+    for key in _IMAGE_FIELDS:
+        value = part.get(key)
+        if isinstance(value, Mapping):
+            value = value.get("url") or value.get("data") or value.get("file_id")
+        if isinstance(value, str):
+            return zlib.crc32(value.encode("utf-8", "surrogatepass"), before)
+    return before
 
 
 def read_calls(message: Mapping[str, object], content: Content) -> list[Call]:

@@ -10,17 +10,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gateway.steering.arguments import unspaced_words
 from gateway.steering.asking import asks_user
-from gateway.steering.commands import Edit, read_call
-from gateway.steering.outcomes import (
-    STATUS_CHARS,
-    failure_line,
-    is_empty,
-    is_pending,
-    is_transient,
-    signature,
-    without_volatile,
-)
+from gateway.steering.commands import read_call
+from gateway.steering.edits import Edit
+from gateway.steering.later import STATUS_CHARS, is_pending, is_transient
+from gateway.steering.outcomes import failure_line, is_empty, signature, without_volatile
 from gateway.steering.steps import Action, Step
 
 
@@ -28,22 +23,22 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-ARGUMENT_WORDS = 80
 RESULT_WORDS = 60
 THOUGHT_CHARS = 1200
-_ARGUMENT_CHARS = 800
 _RESULT_HEAD = 400
 _RESULT_TAIL = 600
 
-_WORD = re.compile(r"[A-Za-z_]\w+")
 _TOKEN = re.compile(r"\w+")
-_ONLY_DIGITS = {code: " " for code in range(128) if not chr(code).isdigit()}
 _NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}
 _HEDGE_WORDS = _words(
     "maybe perhaps possibly might uncertain probably actually wait hmm reconsider "
     "seems appears likely unclear unsure apparently guess"
 )
 _HEDGE_PHRASES = ("not sure", "i think", "could be", "let me think", "on second thought")
+_WAITING = re.compile(
+    r"\bwait\s+(?:a|an|another|and|before|briefly|for|longer|more|some|the|till|to|until|while|\d)"
+)
+"""Waiting for something is no hesitation."""
 _RETRACTION_WORDS = frozenset(
     ("wrong", "mind", "nevermind", "disregard", "scratch", "incorrect", "work")
 )
@@ -59,9 +54,10 @@ _RETRACTION = re.compile(
 class ActionFacts:
     """One tool call and its result.
 
-    `call` and `result` are digests (0: empty result), `identity` one of the numbers in the
-    arguments. `words` and `result_words` are bounded vocabularies. `failure` is the failure's
-    signature, None for a result that reports none. `program` is what the call executes.
+    `call` and `result` are digests (0: empty result), `identity` one of the names and numbers in
+    the arguments. `words` and `result_words` are bounded vocabularies. `failure` is the failure's
+    signature, None for a result that reports none. `program` is what the call executes, `reads`
+    says that it shows content.
     """
 
     operation: str
@@ -75,6 +71,7 @@ class ActionFacts:
     pending: bool
     transient: bool
     program: int | None
+    reads: bool
     changes: bool
     edits: tuple[Edit, ...]
 
@@ -83,7 +80,7 @@ class ActionFacts:
 class StepFacts:
     """One step: its actions, and the counts of its thought (words, hedges, vocabulary).
 
-    `asks`: the step calls nothing and hands the turn to the user.
+    `asks`: the step calls nothing and hands the turn to the user; `prompted` as in `Step`.
     """
 
     actions: tuple[ActionFacts, ...]
@@ -93,6 +90,7 @@ class StepFacts:
     hedges: int
     retracts: bool
     asks: bool
+    prompted: bool
 
 
 @lru_cache(maxsize=4)
@@ -105,6 +103,8 @@ def describe(step: Step) -> StepFacts:
     lowered = text.lower()
     letters = lowered.translate(_NO_LETTERS).split()
     vocabulary = frozenset(letters)
+    if not lowered.isascii():
+        vocabulary |= frozenset(unspaced_words(lowered))
     return StepFacts(
         actions=tuple([describe_action(action) for action in step.actions]),
         thought=hash(lowered),
@@ -114,11 +114,14 @@ def describe(step: Step) -> StepFacts:
         retracts=not vocabulary.isdisjoint(_RETRACTION_WORDS)
         and _RETRACTION.search(lowered) is not None,
         asks=not step.actions and asks_user(step.thought),
+        prompted=step.prompted,
     )
 
 
 def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int:
     count = sum([letters.count(word) for word in vocabulary & _HEDGE_WORDS])
+    if "wait" in vocabulary:
+        count -= len(_WAITING.findall(lowered))
     for phrase in _HEDGE_PHRASES:
         count += lowered.count(phrase)
     return count
@@ -134,27 +137,28 @@ def describe_action(action: Action) -> ActionFacts:
     opening = result[:_RESULT_TAIL].lower()
     tokens = _TOKEN.findall(opening) if len(result) <= STATUS_CHARS else opening.split()
     words = frozenset(tokens[:RESULT_WORDS])
-    head = call.canonical[:_ARGUMENT_CHARS].lower()
+    exact = call.reads_content and result[:1] not in ("{", "[")
+    digest = _result_digest(result, exact=exact)
+    if action.image:
+        # A picture says more than its caption.
+        words, digest = frozenset((f"image {action.image}",)), hash((digest, action.image))
     return ActionFacts(
         operation=call.operation,
         call=hash((call.operation, call.canonical)),
-        words=frozenset(_WORD.findall(head)[:ARGUMENT_WORDS]),
-        identity=_identity(head),
-        result=_result_digest(result, exact=call.reads_content),
+        words=call.question.words,
+        identity=call.question.identity,
+        result=digest,
         result_words=words,
         failure=None if line is None else signature(line),
         empty=is_empty(result),
-        pending=not call.reads_content and is_pending(result, words),
+        pending=call.waits
+        or (line is None and not call.reads_content and is_pending(result, words)),
         transient=is_transient(result, words),
         program=None if call.program is None else hash(call.program),
+        reads=call.reads_content,
         changes=call.changes,
         edits=call.edits,
     )
-
-
-def _identity(arguments: str) -> int:
-    """Digest of the numbers in the arguments: pages, ids and ranges tell two calls apart."""
-    return hash(tuple(arguments.translate(_ONLY_DIGITS).split()))
 
 
 def _result_digest(result: str, *, exact: bool) -> int:

@@ -93,17 +93,17 @@ def _always(_history: Sequence[float], _settings: FSMSettings) -> bool:
 
 def _easy_window(history: Sequence[float], s: FSMSettings) -> bool:
     tail = history[-s.fast_window :]
-    return len(tail) == s.fast_window and max(tail) < s.fast_threshold
+    return len(tail) == s.fast_window and all(x < s.fast_threshold for x in tail)
 
 
 def _hard_window(history: Sequence[float], s: FSMSettings) -> bool:
     tail = history[-s.slow_window :]
-    return len(tail) == s.slow_window and min(tail) > s.slow_threshold
+    return len(tail) == s.slow_window and all(x > s.slow_threshold for x in tail)
 
 
 def _very_hard_window(history: Sequence[float], s: FSMSettings) -> bool:
     tail = history[-s.skip_window :]
-    return len(tail) == s.skip_window and min(tail) > s.skip_threshold
+    return len(tail) == s.skip_window and all(x > s.skip_threshold for x in tail)
 
 
 def _leaves_fast(history: Sequence[float], s: FSMSettings) -> bool:
@@ -140,7 +140,7 @@ def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings)
 
     `history` holds all difficulty scores of the run in order, the new one last; only its last
     `settings.longest_window` items are looked at. Without a score, or with NaN as the newest one,
-    the state stays as it is. Never raises.
+    the state stays as it is; an earlier NaN breaks every window that holds it. Never raises.
     """
     if not history or math.isnan(history[-1]):
         return state

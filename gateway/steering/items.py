@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.steering.content import Call, Result, as_text, read_content, text, without_guidance
+from gateway.steering.content import (
+    Call,
+    Result,
+    as_text,
+    image_sum,
+    images_sum,
+    read_content,
+    text,
+    without_guidance,
+)
 
 _CALL = "_call"
 _OUTPUT = "_output"
@@ -42,8 +51,10 @@ def item_result(item: Mapping[str, Any]) -> Result | None:
     """The result in an item, or None when it is none."""
     if not text(item.get("type")).endswith(_OUTPUT):
         return None
+    output = item.get("output")
     return Result(
-        text=without_guidance(_output_text(item.get("output"))),
+        text=without_guidance(_output_text(output)),
+        image=image_sum(output) if isinstance(output, Mapping) else images_sum(output),
         id=text(item.get("call_id")),
         is_error=item.get("is_error") is True or item.get("status") in _FAILED,
     )

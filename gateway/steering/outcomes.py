@@ -1,4 +1,4 @@
-"""What a tool result says about success: failures, their signature, and answers that mean "later".
+"""What a tool result says about success: failures and their signature.
 
 A result counts as a failure only where a tool would report one: a line that a shell, compiler,
 interpreter or test runner prints, or an error member of a JSON answer. Words inside source code,
@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import re
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 HEAD_CHARS = 500
 TAIL_CHARS = 1500
 SIGNATURE_CHARS = 160
-STATUS_CHARS = 400
 _LINE_CHARS = 300
 _MAX_LINES = 16
 _READ_FAILURE_CHARS = 600
@@ -49,6 +43,22 @@ _SUSPECT_WORDS = (
     "segmentation",
     "cannot",
     "unable to",
+    "could not",
+    "does not exist",
+    "unknown",
+    "required",
+    "forbidden",
+    "unauthorized",
+    "http",
+    "fehler",
+    "erreur",
+    "\u043e\u0448\u0438\u0431\u043a\u0430",
+    "\u9519\u8bef",
+    "\u932f\u8aa4",
+    "\u5931\u8d25",
+    "\u5931\u6557",
+    "\u30a8\u30e9\u30fc",
+    "\uc624\ub958",
 )
 _FAILURE_LINE = re.compile(
     r"""(?x)(?:
@@ -67,23 +77,35 @@ _FAILURE_LINE = re.compile(
     | BUILD\ FAIL | ---\ FAIL | make:\ \*\*\* | thread\ '[^']*'\ panicked | Segmentation\ fault
     | (?:OCI\ runtime\ )?exec\ failed | Command\ failed
     | No\ replacement\ was\ performed | Invalid\ [`'"\w] | Usage:\ \S
-    | (?:Error|HTTP(?:/[\d.]+)?)[\ :]+[45]\d\d\b
+    | (?:Error|HTTP(?:/[\d.]+)?)(?:\ status)?[\ :]+[45]\d\d\b | [45]\d\d\ (?:[A-Z][a-z]+\ ?){1,3}$
+    | (?:Cannot|Can't|Could\ not|Couldn't|Unable\ to|Failed\ to)\ [a-z]
+    | (?:Unknown|Unrecognized|Unsupported)\ (?:tool|function|command|argument|option|parameter)
+    | (?:[Ff]ehler|[Ee]rreur|[Ee]rrore?|[Ee]rro|\u041e\u0448\u0438\u0431\u043a\u0430)\b.{0,30}:
+    | (?:\u9519\u8bef|\u932f\u8aa4|\u5931\u8d25|\u5931\u6557|\u30a8\u30e9\u30fc|\uc624\ub958)
     )"""
 )
 _FAILURE_PART = re.compile(
     r"""(?x)
-      \b[1-9]\d*\ (?:failed|failing|errors?|failures?)\b(?=[\s,.;)]|$)
+      \b[1-9]\d*\ (?:\w+\ )?(?:failed|failing|errors?|failures?)\b(?=[\s,.;)]|$)
     | \b(?:Failures|Errors):\ [1-9] | \b(?:failures|errors)=[1-9] | test\ result:\ FAILED
     | (?:\bexit(?:ed)?(?:\ with)?(?:\ code|\ status)?|exitcode|return\ ?code)[:=\s]*[1-9]
     | returncode>\s*[1-9]
     | did\ not\ appear\ verbatim | has\ introduced\ new\ syntax\ error
-    | \b(?:execution\ failed|timed\ out|[Pp]ermission\ denied|[Cc]onnection\ refused)
+    | \b(?:execution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied|[Nn]ot\ authorized)
+    | \b[Cc]onnection\b.{0,40}\b(?:refused|terminated|reset|closed)
     | \b(?:Service\ Unavailable|Too\ Many\ Requests|[Rr]ate\ limit)
-    | \b(?:string|file|path|module|old_str\w*)\b.{0,60}\b(?:not\ found|does\ not\ exist)
+    | \b(?:[Ss]tring|[Ff]ile|[Pp]ath|[Mm]odule|[Tt]ool|[Ff]unction|old_str\w*|[Ee]lement|[Rr]ef)\b
+      .{0,60}\b(?:not\ found|does\ not\ exist|doesn't\ exist)
+    | \bis\ (?:a\ )?required\ (?:property|parameter|argument|field) | \b[Ff]ield\ required\b
     | \b(?:is\ not|not\ a)\ (?:a\ )?valid\b
     """
 )
 _COUNT = re.compile(r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)=\d", re.I)
+_SUMMARY = re.compile(
+    r"(?:FAILED|ERROR|FAIL)(?:\s|$)|make: \*\*\*|error: could not compile|npm (?:ERR!|error)"
+    r"|BUILD FAIL|Command failed|\[?(?:exit|returncode|Process )"
+)
+"""How runners begin to sum up, behind the failures themselves."""
 _ZERO = re.compile(
     r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?|problems?)\b",
     re.IGNORECASE,
@@ -94,33 +116,24 @@ _LISTING = re.compile(
 _GREP_HIT = re.compile(r"[^\s:]+:\d+[:-]")
 _JSON_ERROR = re.compile(
     r'"(?:error|errors|error_message)":\s*(?!null|""|\[\]|\{\}|false)\S|"is_?error":\s*true'
-    r'|"success":\s*false|"status":\s*"(?:error|failed|failure)"',
+    r'|"(?:success|ok)":\s*false|"status":\s*"(?:error|failed|failure)"'
+    r'|"(?:status_?code|http_?status|code)":\s*"?[45]\d\d\b',
     re.IGNORECASE,
 )
 # One leading character class lets the search skip from candidate to candidate.
 _VOLATILE = re.compile(
-    r"[0-9/](?:(?<=/)tmp/\S+|(?<=0)x[0-9a-fA-F]+|(?<=\d)(?:\d:\d\d:\d\d\S*|\d*(?=:)|\d{3,}"
-    r"|\d*(?:\.\d+)?\s?(?:ms|s|secs?|seconds)\b))"
+    r"[0-9/](?:(?<=/)tmp/\S+|(?<=0)x[0-9a-fA-F]+|(?<=\d)(?:\d\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d\S*)?"
+    r"|\d:\d\d:\d\d\S*|\d*(?=:)|\d{8,}|\d*(?:\.\d+)?\s?(?:ms|s|secs?|seconds)\b))"
 )
-_PENDING_WORDS = _words(
-    "running pending queued waiting progress processing in_progress starting "
-    "initializing building provisioning scheduled unfinished incomplete started "
-    "inprogress"
+_NUMBER = re.compile(r"\d{3,}")
+_PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")
+"""Where a compiler found the error, once line numbers are marks."""
+_RANDOM_ID = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9A-Za-z]{10,}+)"
 )
-_PENDING_PAIRS = (
-    frozenset({"not", "ready"}),
-    frozenset({"not", "finished"}),
-    frozenset({"not", "done"}),
-)
-_TRANSIENT_WORDS = _words(
-    "429 502 503 504 overloaded temporarily temporary retry unavailable throttled "
-    "throttling rate_limit ratelimit rate_limit_exceeded rate_limited"
-)
-_TRANSIENT_PAIRS = (
-    frozenset({"rate", "limit"}),
-    frozenset({"try", "again"}),
-    frozenset({"too", "requests"}),
-)
+_MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
+_TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
+_NAME_CHARS = 20
 _EMPTY_ANSWERS = frozenset({"", "[]", "{}", "null", "none", "()", "no output"})
 _EMPTY_OPENING = re.compile(
     r"no (?:matches|results|files|output|data)\b|nothing (?:was )?found|0 results"
@@ -137,8 +150,19 @@ def excerpt(text: str) -> str:
 
 
 def without_volatile(text: str) -> str:
-    """The text with times, addresses, temporary paths and line numbers replaced by one mark."""
-    return _VOLATILE.sub("#", text)
+    """The text with times, random ids, addresses, temporary paths and line numbers as one mark."""
+    text = _RANDOM_ID.sub(_random_id, text)
+    return _VOLATILE.sub("#", _MEASURED.sub(_measured, text))
+
+
+def _random_id(found: re.Match[str]) -> str:
+    word = found.group()
+    return word if word.isalpha() or word.isdigit() else "#"
+
+
+def _measured(found: re.Match[str]) -> str:
+    name = found.string[max(found.start() - _NAME_CHARS, 0) : found.start()].lower()
+    return ":#" if any(mark in name for mark in _TIME_NAMES) else found.group()
 
 
 def failure_line(result: str, *, reads_content: bool = False) -> str | None:
@@ -170,14 +194,14 @@ def _complaint(text: str) -> str | None:
 
 
 def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
-    """The last line that says what failed, with the runner's count of failures when it gives one.
+    """The last line that says what failed, with how many did; what merely sums up comes second.
 
-    The count belongs to it: one failure less under the same last message is progress.
+    The number belongs to it: one failure less under the same last message is progress.
     """
     if len(lowered) != len(text):  # a few letters change length with their case
         text = lowered
-    count = headline = None
-    end = len(text)
+    count = summary = headline = last = ""
+    lines, end = 0, len(text)
     for _ in range(_MAX_LINES):
         position = max([lowered.rfind(word, 0, end) for word in suspects])
         if position < 0:
@@ -189,11 +213,18 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
             continue
         if line.startswith("Traceback"):
             headline = line
-        elif _COUNT.search(line) is None:
-            return line if count is None else f"{count} / {line}"[:_LINE_CHARS]
-        else:
+        elif _COUNT.search(line) is not None:
             count = count or line.strip("= ")
-    return count or headline
+        elif _SUMMARY.match(line):
+            summary = summary or line
+        else:
+            last = last or line
+            lines += 1
+    several = f"{lines} x" if lines > 1 else ""
+    return (
+        " / ".join(filter(None, (several, count, last or summary or headline)))[:_LINE_CHARS]
+        or None
+    )
 
 
 def _is_failure(line: str) -> bool:
@@ -206,24 +237,11 @@ def _is_failure(line: str) -> bool:
 
 def signature(line: str) -> str:
     """What stays the same when one failure is met again: the line without its volatile parts."""
-    return " ".join(without_volatile(line).split())[:SIGNATURE_CHARS]
+    line = _NUMBER.sub("#", _PLACE.sub("", without_volatile(line)))
+    return " ".join(line.split())[:SIGNATURE_CHARS]
 
 
 def is_empty(result: str) -> bool:
     """True for an answer that carries nothing: blank, an empty list, "no matches found"."""
     text = result[:80].strip()
     return text.lower() in _EMPTY_ANSWERS or _EMPTY_OPENING.match(text) is not None
-
-
-def is_pending(result: str, words: frozenset[str]) -> bool:
-    """True for a short answer whose `words` say that work goes on: asking again is right."""
-    if len(result) > STATUS_CHARS:
-        return False
-    return not words.isdisjoint(_PENDING_WORDS) or any(pair <= words for pair in _PENDING_PAIRS)
-
-
-def is_transient(result: str, words: frozenset[str]) -> bool:
-    """True for a short refusal that asks to come back later, such as a rate limit."""
-    if len(result) > STATUS_CHARS:
-        return False
-    return not words.isdisjoint(_TRANSIENT_WORDS) or any(pair <= words for pair in _TRANSIENT_PAIRS)

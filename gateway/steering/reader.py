@@ -17,6 +17,7 @@ one reply as two messages).
 from __future__ import annotations
 
 import enum
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,9 @@ from gateway.steering.content import (
 )
 from gateway.steering.items import item_call, item_reasoning, item_result
 from gateway.steering.step import Action, Step
+
+_REMEMBERED_CHARS = 16
+"""Shorter messages, such as "yes, please", are said again by people."""
 
 
 class Change(enum.Enum):
@@ -56,7 +60,9 @@ class Draft:
         "block",
         "calls",
         "followed",
+        "image",
         "index",
+        "prompted",
         "reasoning",
         "results",
         "said",
@@ -65,8 +71,9 @@ class Draft:
         "user_followed",
     )
 
-    def __init__(self, reply: _Reply, index: int) -> None:
+    def __init__(self, reply: _Reply, index: int, *, prompted: bool) -> None:
         self.index = index
+        self.prompted = prompted
         self.thought = reply.thought
         self.said = reply.said
         self.reasoning = reply.reasoning
@@ -76,6 +83,8 @@ class Draft:
         self.results: list[Result] = []
         self.followed = False
         self.user_followed = False
+        self.image = 0
+        """Of a picture of the outcome, which chat clients send in a message of its own."""
 
     @property
     def acts(self) -> bool:
@@ -87,8 +96,9 @@ class Draft:
         return Step(
             index=self.index,
             thought=self.thought,
-            actions=_actions(self.calls, self.results),
+            actions=_shown(_actions(self.calls, self.results), self.image),
             reasoning=self.reasoning,
+            prompted=self.prompted,
         )
 
 
@@ -110,7 +120,16 @@ class _Reply:
 class StepReader:
     """Reads a transcript message by message; the newest step is `draft`. Never raises."""
 
-    __slots__ = ("_blocks", "_native", "_reasoning", "_steps", "_textual", "draft")
+    __slots__ = (
+        "_blocks",
+        "_heard",
+        "_native",
+        "_prompted",
+        "_reasoning",
+        "_steps",
+        "_textual",
+        "draft",
+    )
 
     def __init__(self) -> None:
         self.draft: Draft | None = None
@@ -120,6 +139,9 @@ class StepReader:
         self._blocks = False
         self._reasoning = ""
         """Of an item whose reply is still to come."""
+        self._prompted = False
+        self._heard: set[int] = set()
+        """What was said at length behind steps, as checksums: a harness repeats itself."""
 
     def read(self, message: object) -> Change:
         """Take in the next message of the transcript."""
@@ -134,7 +156,7 @@ class StepReader:
             return self._user(read_content(message.get("content")))
         if role in ("system", "developer"):
             if self.draft is None:
-                self._prompt(read_content(message.get("content")).text)
+                self._learn(read_content(message.get("content")).text)
             return Change.NONE
         if role is None and isinstance(message.get("type"), str):
             return self._item(message)
@@ -149,7 +171,7 @@ class StepReader:
             self.draft.followed = True
         return Change.NONE
 
-    def _prompt(self, prompt: str) -> None:
+    def _learn(self, prompt: str) -> None:
         if text_protocols.asks_for_blocks(prompt):
             self._blocks = self._textual = True
 
@@ -185,8 +207,9 @@ class StepReader:
         if before is not None and _continues(before, reply):
             before.calls, before.textual, before.block = reply.calls, reply.textual, None
             return Change.ANSWERED
-        self.draft = Draft(reply, self._steps)
+        self.draft = Draft(reply, self._steps, prompted=self._prompted)
         self._steps += 1
+        self._prompted = False
         return Change.OPENED
 
     def _item(self, item: Mapping[str, object]) -> Change:
@@ -228,7 +251,7 @@ class StepReader:
     def _user(self, content: Content) -> Change:
         draft = self.draft
         if draft is None:
-            self._prompt(content.text)
+            self._learn(content.text)
             return Change.NONE
         if content.results:
             changes = [self._result(each) for each in content.results]
@@ -236,12 +259,16 @@ class StepReader:
         if content.guidance_only or draft.user_followed:
             return Change.NONE
         draft.followed = draft.user_followed = True
-        return self._answer(draft, content.text)
+        draft.image = content.image if draft.acts else 0
+        change = self._answer(draft, content.text)
+        return Change.ANSWERED if change is Change.NONE and draft.image else change
 
     def _answer(self, draft: Draft, answer: str) -> Change:
         """The first user message behind a step: a result, a complaint, or the end of the run."""
         if draft.textual:
             return _answer_calls(draft, answer)
+        nudged = self._hears_nudge(answer)
+        self._prompted = not nudged
         if draft.acts:
             return Change.NONE
         if draft.block is not None and text_protocols.looks_like_output(answer):
@@ -249,8 +276,16 @@ class StepReader:
             draft.textual = self._textual = self._blocks = True
             return _answer_calls(draft, answer)
         if text_protocols.is_complaint(answer, textual=self._textual):
+            self._prompted = False
             return Change.NONE
-        return Change.FINAL
+        return Change.NONE if text_protocols.is_nudge(answer) else Change.FINAL
+
+    def _hears_nudge(self, said: str) -> bool:
+        checksum = zlib.crc32(said.encode("utf-8", "surrogatepass"))
+        repeated = checksum in self._heard
+        if len(said) >= _REMEMBERED_CHARS:
+            self._heard.add(checksum)
+        return repeated or text_protocols.is_nudge(said)
 
 
 def _continues(draft: Draft, reply: _Reply) -> bool:
@@ -270,6 +305,12 @@ def _answer_calls(draft: Draft, answer: str) -> Change:
     observation = text_protocols.observation_of(answer)
     draft.calls[at] = replace(draft.calls[at], observation=observation)
     return Change.ANSWERED
+
+
+def _shown(actions: tuple[Action, ...], image: int) -> tuple[Action, ...]:
+    if not image or not actions:
+        return actions
+    return (*actions[:-1], replace(actions[-1], image=image))
 
 
 def _actions(calls: Sequence[Call], results: Sequence[Result]) -> tuple[Action, ...]:
@@ -303,8 +344,14 @@ def _action(call: Call, result: Result | None) -> Action:
         arguments=call.arguments,
         observation=result.text,
         is_error=result.is_error,
+        image=result.image,
     )
 
 
 def _orphan(result: Result) -> Action:
-    return Action(name=result.name, observation=result.text, is_error=result.is_error)
+    return Action(
+        name=result.name,
+        observation=result.text,
+        is_error=result.is_error,
+        image=result.image,
+    )

@@ -21,6 +21,9 @@ COMPARED = 8
 """Actions within which the arguments of two calls are compared."""
 SIMILAR_ARGUMENTS = 0.75
 REWORDED_ARGUMENTS = 0.6
+SAME_TEXT_ARGUMENTS = 0.45
+TOLD_WORDS = 6
+"""An answer of so many words, the same to the letter, tells that the question was the same."""
 SAME_RESULT = 0.85
 MAX_WORDS = 4096
 """Words of results remembered at least; up to twice as many are."""
@@ -31,10 +34,11 @@ MAX_CALLS = 256
 # that a planted loop reaches three within four repetitions and re-reading two files does not.
 FIRST_REPEAT = 0.7
 FURTHER_REPEAT = 1.0
-REWORDED_NEXT = 0.9
+REWORDED_NEXT = 1.0
 REWORDED_LATER = 0.6
 RERUN_FAILING = 0.4
 AFTER_CHANGE = 0.6
+AFTER_NEWS = 0.5
 TRANSIENT = 0.4
 
 
@@ -68,13 +72,13 @@ class _Past:
 class CallMemory:
     """The calls of one run, as far as repetition needs them."""
 
-    __slots__ = ("_changed_at", "_older", "_past", "_recent", "_time")
+    __slots__ = ("_changed_at", "_news_at", "_older", "_past", "_recent", "_time")
 
     def __init__(self) -> None:
         self._past: dict[int, _Past] = {}
         self._older: dict[int, _Past] = {}
         self._recent: deque[ActionFacts] = deque(maxlen=COMPARED)
-        self._changed_at = -1
+        self._changed_at = self._news_at = -1
         self._time = 0
 
     def observe(self, action: ActionFacts) -> Repeat:
@@ -82,9 +86,14 @@ class CallMemory:
         past = self._past.get(action.call) or self._older.get(action.call)
         same = past is not None and _same_outcome(action, past.result, past.failure)
         unchanged = past is not None and self._changed_at <= past.time
+        stuck = past is not None and self._news_at <= past.time
         reworded, similar = self._look_alike(action)
+        if past is not None and not (unchanged and stuck):
+            # Looking again is right once something else has happened.
+            similar = False
         if past is not None and same and self._time - past.time <= WINDOW:
             kind, strength = _repeated(action, past.count, unchanged)
+            strength *= 1.0 if stuck else AFTER_NEWS
         elif reworded > 0:
             kind, strength = "reworded", reworded
         else:
@@ -113,10 +122,18 @@ class CallMemory:
             if other.call == action.call:
                 similar = True
                 continue
-            if not alike(other.words, action.words, REWORDED_ARGUMENTS):
+            if settled:
                 continue
-            similar = similar or alike(other.words, action.words, SIMILAR_ARGUMENTS)
-            if not settled and other.identity == action.identity and _same_answer(action, other):
+            least = SAME_TEXT_ARGUMENTS if _same_text(action, other) else REWORDED_ARGUMENTS
+            if not alike(other.words, action.words, least):
+                continue
+            same_question = other.identity == action.identity
+            if not (same_question or action.reads):
+                continue
+            answered = _same_answer(action, other)
+            if same_question or answered:
+                similar = similar or alike(other.words, action.words, SIMILAR_ARGUMENTS)
+            if same_question and answered:
                 reworded = max(reworded, REWORDED_LATER if age else REWORDED_NEXT)
         return reworded, similar
 
@@ -128,6 +145,8 @@ class CallMemory:
         # The same edit once more leaves the files as they are.
         if action.changes and action.failure is None and repeat.count == 1:
             self._changed_at = self._time
+        if repeat.kind == "new" and not repeat.similar and action.failure is None:
+            self._news_at = self._time
         self._time += 1
 
 
@@ -158,6 +177,12 @@ def _repeated(action: ActionFacts, count: int, unchanged: bool) -> tuple[Kind, f
 
 def _same_outcome(action: ActionFacts, result: int, failure: str | None) -> bool:
     return action.result == result or (action.failure is not None and action.failure == failure)
+
+
+def _same_text(action: ActionFacts, other: ActionFacts) -> bool:
+    """Whether both were told the same at some length; an acknowledgement tells nothing."""
+    told = action.result == other.result and len(action.result_words) >= TOLD_WORDS
+    return told and not action.operation.startswith("$")
 
 
 def _same_answer(action: ActionFacts, other: ActionFacts) -> bool:

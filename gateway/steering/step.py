@@ -10,13 +10,15 @@ class Action:
     """One tool call with its result.
 
     `arguments` as the model sent them; `observation` uncut; `is_error` only where the protocol
-    flags the result as an error. `name` is empty for a result whose call could not be read.
+    flags the result as an error. `name` is empty for a result whose call could not be read. `image`
+    is a checksum of the images in the result or shown right behind it, 0 without any.
     """
 
     name: str
     arguments: str = ""
     observation: str = ""
     is_error: bool = False
+    image: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +34,4 @@ class Step:
     actions: tuple[Action, ...] = ()
     reasoning: str = ""
     tokens: int | None = None
+    prompted: bool = False

@@ -51,8 +51,13 @@ _OUTPUT = re.compile(
 _COMPLAINT = re.compile(
     r"\bexactly one\b[^\n]{0,60}\b(?:action|call|block|command)\b"
     r"|\bno tool calls? (?:was |were )?found\b"
-    r"|\bdid not (?:use|include|contain|make) any (?:tool|function)\b"
+    r"|\bdid(?: not|n't) (?:use|include|contain|make|call) (?:any|a) (?:tool|function)\b"
     r"|\A\s*format error\b",
+    re.IGNORECASE,
+)
+_NUDGE = re.compile(
+    r"\s*(?:please\s+)?(?:continue|proceed|go on|go ahead|keep going|carry on)\b"
+    r"|\s*(?:\u7ee7\u7eed|\u7e7c\u7e8c|\u7d9a\u3051\u3066|weiter\b|continuez\b|contin\u00faa\b)",
     re.IGNORECASE,
 )
 _HARNESS_REPLY = re.compile(rf"\s*{_CALL_ID}(?:observation|error):", re.IGNORECASE)
@@ -118,6 +123,11 @@ def is_complaint(answer: str, *, textual: bool) -> bool:
     if textual and _HARNESS_REPLY.match(head):
         return True
     return _COMPLAINT.search(head) is not None
+
+
+def is_nudge(answer: str) -> bool:
+    """Whether a user message only tells the agent to go on with what it is doing."""
+    return _NUDGE.match(answer) is not None
 
 
 def is_observation(answer: str) -> bool:

@@ -206,3 +206,13 @@ def test_bad_settings_are_refused_by_field(values: dict[str, Any], message: str)
 def test_slow_may_equal_skip() -> None:
     """Only slow above skip is refused."""
     assert FSMSettings(slow_threshold=0.85).skip_threshold == 0.85
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_nan_breaks_the_window_wherever_it_stands(at: int) -> None:
+    """A window that holds an unknown score is not a window of hard ones."""
+    history = [0.9] * 5 + [0.9]
+    history[at] = math.nan
+    assert next_state(FSMState.NORMAL, history, FSMSettings()) is (
+        FSMState.SLOW if at == 0 else FSMState.NORMAL
+    )

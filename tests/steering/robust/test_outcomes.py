@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.outcomes import (
-    failure_line,
-    is_empty,
-    is_pending,
-    is_transient,
-    signature,
-    without_volatile,
-)
+from gateway.steering.later import is_pending, is_transient
+from gateway.steering.outcomes import failure_line, is_empty, signature, without_volatile
 
 FAILURES = [
     "Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: bad value",

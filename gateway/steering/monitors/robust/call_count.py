@@ -14,7 +14,7 @@ class CallCount:
     """Calls against a budget; linear, so that the composite feels it before it fires.
 
     Without a configured budget it is the learned one: the calls within which nearly all successful
-    runs of a kind ended, larger for agents that change files or run programs.
+    runs of a kind ended, larger for agents that read, change or run files.
     """
 
     __slots__ = ("_budget", "_calls", "_works")
@@ -28,7 +28,8 @@ class CallCount:
         """Count the step's calls; waiting for a job costs nothing."""
         self._calls += sum([repeat.kind != "pending" for _, repeat in seen.actions])
         self._works = self._works or any(
-            action.changes or action.operation.startswith("$") for action, _ in seen.actions
+            action.changes or action.reads or action.operation.startswith("$")
+            for action, _ in seen.actions
         )
 
     def reading(self) -> tuple[float, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.commands import Edit
+from gateway.steering.edits import Edit
 from gateway.steering.monitors.robust.seen import Seen
 from gateway.steering.monitors.robust_settings import RobustSettings
 

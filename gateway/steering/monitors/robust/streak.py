@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.features import alike
+from gateway.steering.features import StepFacts, alike
 from gateway.steering.monitors.robust.seen import Seen
 from gateway.steering.monitors.robust_settings import RobustSettings
 
@@ -14,6 +14,8 @@ COMPARED_TEXTS = 6
 SAME_TEXT = 0.7
 LONG_TEXT_WORDS = 12
 """Different words from which two alike messages are a monologue; stock phrases are shorter."""
+SHORT_TEXT_WORDS = 4
+"""Different words from which the very same message counts."""
 RARE_TALK = 0.2
 """Share of messages without an action below which several in a row are out of character."""
 
@@ -23,10 +25,12 @@ class Streak:
 
     Cycles of several calls need no special case: from the second round on each call repeats one of
     the last dozen. Messages without an action count when they say the same again, or when the agent
-    has hardly written any before; a question to the user is a conversation, not a monologue.
+    has hardly written any before; an answer or a question to the user is a conversation and no
+    monologue.
     """
 
     __slots__ = (
+        "_acted",
         "_level",
         "_recovery",
         "_steps",
@@ -41,30 +45,43 @@ class Streak:
         self._recovery = settings.recovery
         self._level = 0.0
         self._what = ""
-        self._texts: deque[frozenset[str]] = deque(maxlen=COMPARED_TEXTS)
+        self._texts: deque[tuple[int, frozenset[str]]] = deque(maxlen=COMPARED_TEXTS)
         self._steps = self._talks = self._talk = 0
         self._talk_share = 1.0
+        self._acted = False
 
     def push(self, seen: Seen) -> None:
         """Add what repeats, let the rest leak."""
         if seen.actions:
             self._talk = 0
+            self._acted = True
             for action, repeat in seen.actions:
                 self._add(repeat.strength, f"{repeat.count} x {action.operation[:60]}, same result")
         else:
-            self._listen(seen.facts.vocabulary, asks=seen.facts.asks)
+            self._listen(seen.facts)
         self._steps += 1
 
-    def _listen(self, words: frozenset[str], *, asks: bool) -> None:
+    def _listen(self, facts: StepFacts) -> None:
         if self._talk == 0:
             self._talk_share = (self._talks + 1) / (self._steps + 2)
-        self._talk = 0 if asks else self._talk + 1
+        self._talk = 0 if facts.asks or facts.prompted else self._talk + 1
         self._talks += 1
-        echo = len(words) >= LONG_TEXT_WORDS and any(
-            alike(words, text, SAME_TEXT) for text in self._texts
-        )
-        self._texts.append(words)
+        spoken_to = facts.prompted or (facts.asks and self._acted)
+        echo = not spoken_to and self._said(facts)
+        self._acted = False
+        self._texts.append((facts.thought, facts.vocabulary))
         self._add(1.0 if echo else 0.0, "messages without an action that say the same")
+
+    def _said(self, facts: StepFacts) -> bool:
+        """Whether one of the last messages said this: word for word, or at length and alike."""
+        words = facts.vocabulary
+        if len(words) < SHORT_TEXT_WORDS:
+            return False
+        if any(text == facts.thought for text, _ in self._texts):
+            return True
+        return len(words) >= LONG_TEXT_WORDS and any(
+            alike(words, earlier, SAME_TEXT) for _, earlier in self._texts
+        )
 
     def _add(self, strength: float, what: str) -> None:
         if strength > 0:
