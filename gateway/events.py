@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +16,9 @@ Event = Mapping[str, Any]
 QUEUE_LIMIT = 1000
 """Events a listener may be behind. Source: the reference's queue, which drops the oldest too."""
 
+LINGER_S = 60.0
+"""How long events go on being kept for a listener that has left: it may only have lost its line."""
+
 MAX_SUBSCRIBERS = 100
 """Listeners at once; each costs one small dict entry per event."""
 
@@ -23,7 +28,7 @@ class TooManySubscribers(Exception):
 
 
 class Subscription:
-    """One listener's queue; `dropped` counts the events it was too slow for."""
+    """One listener's queue; `dropped` counts the events it was too slow, or away, for."""
 
     def __init__(self, tenant: str | None, limit: int) -> None:
         self.dropped = 0
@@ -53,10 +58,20 @@ class Subscription:
 class EventHub:
     """Hands every event to every listener; never waits, never fails. Lives on one event loop."""
 
-    def __init__(self, *, queue_limit: int = QUEUE_LIMIT, limit: int = MAX_SUBSCRIBERS) -> None:
+    def __init__(
+        self,
+        *,
+        queue_limit: int = QUEUE_LIMIT,
+        limit: int = MAX_SUBSCRIBERS,
+        linger_s: float = LINGER_S,
+    ) -> None:
         self._queue_limit = queue_limit
         self._limit = limit
+        self._linger_s = linger_s
+        self._kept_until = 0.0
         self._subscriptions: set[Subscription] = set()
+        # The first is a place to go on from, the others events.
+        self._recent: deque[Event] = deque([{"id": _fresh_id()}], maxlen=queue_limit + 1)
 
     @property
     def listeners(self) -> int:
@@ -65,17 +80,27 @@ class EventHub:
 
     @property
     def active(self) -> bool:
-        """Whether anybody listens; when not, an event need not even be made."""
-        return bool(self._subscriptions)
+        """Whether anybody listens, or may be back; when not, an event need not even be made."""
+        return bool(self._subscriptions) or time.monotonic() < self._kept_until
+
+    @property
+    def newest(self) -> str:
+        """The id of the newest event, or of the beginning."""
+        return str(self._recent[-1]["id"])
 
     def publish(self, event: Event) -> None:
-        """Queue `event` for every listener of its tenant."""
+        """Queue `event`, with an `id`, for every listener of its tenant."""
+        event = {**event, "id": _fresh_id()}
+        self._recent.append(event)
         for subscription in self._subscriptions:
             subscription.put(event)
 
     @contextlib.contextmanager
-    def subscribe(self, *, tenant: str | None) -> Iterator[Subscription]:
+    def subscribe(self, *, tenant: str | None, after: str | None = None) -> Iterator[Subscription]:
         """Listen while the block runs; tenant None hears every tenant's events.
+
+        `after`: the id of the last event heard before; what has come since is heard first. Of one
+        that is not known (any more) nobody knows what came since: that counts as one dropped.
 
         Raises:
             TooManySubscribers: no more are admitted.
@@ -83,8 +108,24 @@ class EventHub:
         if len(self._subscriptions) >= self._limit:
             raise TooManySubscribers(f"{self._limit} listeners are connected already")
         subscription = Subscription(tenant, self._queue_limit)
+        if after is not None:
+            self._catch_up(subscription, after)
         self._subscriptions.add(subscription)
         try:
             yield subscription
         finally:
             self._subscriptions.discard(subscription)
+            self._kept_until = time.monotonic() + self._linger_s
+
+    def _catch_up(self, subscription: Subscription, after: str) -> None:
+        kept = [event["id"] for event in self._recent]
+        if after not in kept:
+            subscription.dropped += 1
+            return
+        for event in list(self._recent)[kept.index(after) + 1 :]:
+            subscription.put(event)
+
+
+def _fresh_id() -> str:
+    # A number would tell one tenant how much the others do.
+    return secrets.token_hex(6)

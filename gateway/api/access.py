@@ -41,14 +41,14 @@ class Access:
         return self.tenant is None
 
     def scope(self, asked: str | None) -> str | None:
-        """The tenant to look at: the caller's own, or the one the operator asks for.
+        """The tenant to look at: the caller's own, or the one the operator asks for, if any.
 
         Raises:
             Forbidden: a tenant's key asks for another tenant.
         """
         if self.tenant is None:
-            return asked
-        if asked not in (None, self.tenant):
+            return asked or None
+        if asked and asked != self.tenant:
             raise Forbidden("this key is another tenant's")
         return self.tenant
 
@@ -142,7 +142,8 @@ class Gate:
 def refuse_other_origins(headers: RawHeaders) -> None:
     """Stop a change that another site's page makes a browser ask for.
 
-    Browsers name the origin of every such request; other clients need not.
+    Browsers say where such a request comes from; other clients need not. What they say of the site
+    goes before the origin, which a proxy that changes the host makes look foreign.
 
     Raises:
         Forbidden: the request comes from another origin.
@@ -151,7 +152,7 @@ def refuse_other_origins(headers: RawHeaders) -> None:
     site = header(headers, b"sec-fetch-site").decode("latin-1")
     host = header(headers, b"host").decode("latin-1")
     foreign = bool(origin) and urlsplit(origin).netloc.lower() != host.lower()
-    if foreign or site not in ("", "same-origin", "none"):
+    if site not in ("same-origin", "none") if site else foreign:
         raise Forbidden("the request comes from another site's page")
 
 

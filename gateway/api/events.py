@@ -12,7 +12,7 @@ from gateway.api.filters import TENANT
 from gateway.api.operations import Answer, Call, Operation, Reply
 from gateway.api.params import Param
 from gateway.errors import Overloaded
-from gateway.events import Subscription, TooManySubscribers
+from gateway.events import Event, Subscription, TooManySubscribers
 from gateway.services import Runtime
 
 KEEP_ALIVE_S = 15.0  # under the 60 s after which common proxies close a silent connection
@@ -27,9 +27,17 @@ _UNTIL_IDLE = Param(
 )
 
 
+_LAST = Param(
+    name="last-event-id",
+    description="The `id` of the last event heard: what has come since is told first.",
+    place="header",
+)
+
+
 async def get_events(call: Call) -> Reply:
-    """The stream of the tenant's events, from now on."""
-    chunks = stream(call.runtime, call.access, call.tenant, call.values["until_idle_s"])
+    """The stream of the tenant's events, from now on or from the last one heard."""
+    until_idle_s, after = call.values["until_idle_s"], call.values["last-event-id"]
+    chunks = stream(call.runtime, call.access, call.tenant, until_idle_s, after)
     try:
         first = await anext(chunks)
     except TooManySubscribers as error:
@@ -38,14 +46,21 @@ async def get_events(call: Call) -> Reply:
 
 
 async def stream(
-    runtime: Runtime, access: Access, tenant: str | None, until_idle_s: int
+    runtime: Runtime,
+    access: Access,
+    tenant: str | None,
+    until_idle_s: int,
+    after: str | None = None,
 ) -> AsyncIterator[bytes]:
-    """`ready`, then each event as it comes; `dropped` tells a reader that was too slow.
+    """`ready`, then each event as it comes; `dropped` tells a reader that was too slow or away.
 
     Raises: TooManySubscribers, at the first item.
     """
-    with runtime.events.subscribe(tenant=tenant) as subscription:
-        yield _event("ready", {"tenant": access.tenant})
+    hub = runtime.events
+    with hub.subscribe(tenant=tenant, after=after) as subscription:
+        # One that catches up has its place in what follows.
+        here = {} if after else {"id": hub.newest}
+        yield _event("ready", {"tenant": access.tenant, **here}) + _dropped(subscription)
         spoken = heard = time.monotonic()
         while not runtime.draining:
             events = await subscription.take(_LOOK_UP_S)
@@ -71,8 +86,10 @@ def _dropped(subscription: Subscription) -> bytes:
     return _event("dropped", {"count": count}) if count else b""
 
 
-def _event(name: str, data: object) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
+def _event(name: str, event: Event) -> bytes:
+    data = {key: value for key, value in event.items() if key != "id"}
+    line = f"id: {event['id']}\n" if "id" in event else ""
+    return b"%sevent: %s\ndata: %s\n\n" % (line.encode(), name.encode(), orjson.dumps(data))
 
 
 OPERATIONS = (
@@ -82,7 +99,7 @@ OPERATIONS = (
         path="/api/events",
         summary="Server-sent events: ready, step, outcome, pattern, dropped; numbers, no texts.",
         handler=get_events,
-        params=(TENANT, _UNTIL_IDLE),
+        params=(TENANT, _UNTIL_IDLE, _LAST),
         answers={200: Answer("The stream.", {"type": "string"}, "text/event-stream")},
         errors=(400, 403, 429),
     ),

@@ -17,6 +17,7 @@ from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.services import Runtime
 from gateway.stores.base import StoreError, StoreUnavailable
+from gateway.upstream.base import RawHeaders, header
 
 JSON = "application/json"
 _MAX_BODY_BYTES = 5 * 2**20  # Source: the reference's limit for bodies of its API
@@ -108,6 +109,7 @@ class Resource:
             )
         values = read_query(operation.params, scope["query_string"])
         values |= {p.name: p.read(scope["path_params"][p.name]) for p in _in_path(operation)}
+        values |= _from_headers(operation, scope["headers"])
         body = b""
         if operation.body is not None:
             body = await read_body(scope["headers"], receive, exchange, _MAX_BODY_BYTES)
@@ -142,6 +144,15 @@ def unavailable(error: StoreError) -> GatewayError:
 
 def _in_path(operation: Operation) -> list[Param]:
     return [param for param in operation.params if param.in_path]
+
+
+def _from_headers(operation: Operation, headers: RawHeaders) -> dict[str, Any]:
+    found = {}
+    for param in operation.params:
+        if param.place == "header":
+            text = header(headers, param.name.encode()).decode("latin-1")
+            found[param.name] = param.read(text) if text else param.default
+    return found
 
 
 def _head(reply: Reply, length: int | None) -> dict[str, Any]:

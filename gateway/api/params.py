@@ -21,7 +21,7 @@ _LAST_TIME = 253402300799
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:
-    """One parameter of a query or a path.
+    """One parameter of a query, a path or a header.
 
     `time`: seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone.
     `low` and `high` limit an integer, `choices` and `longest` (characters) a text.
@@ -36,6 +36,7 @@ class Param:
     longest: int = 1000
     default: Any = None
     in_path: bool = False
+    place: Literal["query", "header"] = "query"
 
     def read(self, text: str) -> Any:
         """The value that `text` stands for. Raises: BadRequest, naming the parameter."""
@@ -56,7 +57,7 @@ class Param:
         """The parameter as OpenAPI describes it."""
         return {
             "name": self.name,
-            "in": "path" if self.in_path else "query",
+            "in": "path" if self.in_path else self.place,
             "required": self.in_path,
             "description": self.description,
             "schema": self._schema(),
@@ -120,7 +121,7 @@ def read_query(params: Sequence[Param], query: bytes) -> dict[str, Any]:
         BadRequest: an unknown or repeated parameter, a wrong value; an unknown filter that was
             passed over in silence would be taken for one that was applied.
     """
-    known = {param.name: param for param in params if not param.in_path}
+    known = {p.name: p for p in params if not p.in_path and p.place == "query"}
     values = {name: param.default for name, param in known.items()}
     seen: set[str] = set()
     try:

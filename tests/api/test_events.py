@@ -38,6 +38,37 @@ async def test_a_slow_listener_loses_the_oldest() -> None:
         assert slow.dropped == 2
 
 
+async def test_a_listener_that_comes_back_hears_what_it_missed() -> None:
+    """From the event it names on, of its own tenant."""
+    hub = EventHub(queue_limit=3)
+    with hub.subscribe(tenant="a") as listener:
+        hub.publish({"type": "step", "tenant": "a", "n": 0})
+        (heard,) = await listener.take(1)
+    assert hub.active
+    for number in (1, 2):
+        hub.publish({"type": "step", "tenant": "ab"[number % 2 == 0], "n": number})
+    hub.publish({"type": "step", "tenant": "a", "n": 3})
+    with hub.subscribe(tenant="a", after=heard["id"]) as back:
+        assert [event["n"] for event in await back.take(1)] == [1, 3]
+        assert back.dropped == 0
+    with hub.subscribe(tenant="a", after=hub.newest) as idle:
+        assert await idle.take(0) == []
+        assert idle.dropped == 0
+
+
+@pytest.mark.parametrize("after", ["", "nobody's", "\u0663"])
+async def test_an_id_that_is_not_kept(after: str) -> None:
+    """Something may be missing then, and the listener is told so."""
+    hub = EventHub(queue_limit=1)
+    old = hub.newest
+    for _ in range(2):
+        hub.publish({"type": "step"})
+    for unknown in (after, old):
+        with hub.subscribe(tenant=None, after=unknown) as listener:
+            assert listener.dropped == 1
+            assert await listener.take(0) == []
+
+
 async def test_nothing_happening_ends_a_wait() -> None:
     """A listener gets an empty answer in time, and an event as soon as it comes."""
     hub = EventHub()
@@ -51,7 +82,7 @@ async def test_nothing_happening_ends_a_wait() -> None:
 
 async def test_listeners_come_and_go() -> None:
     """Nobody listening costs nothing; too many are refused."""
-    hub = EventHub(limit=1)
+    hub = EventHub(limit=1, linger_s=0)
     assert not hub.active
     with hub.subscribe(tenant=None):
         assert hub.active
@@ -112,6 +143,20 @@ def test_a_run_is_heard_as_it_goes(start: Start, upstream: ScriptedUpstream) -> 
     assert steps[-1]["model_asked"] == "gpt-4o"
     assert steps[-1]["cost_usd"] > 0
     assert "kitchen" not in json.dumps(events)
+
+
+def test_a_line_that_was_lost_is_taken_up(start: Start, upstream: ScriptedUpstream) -> None:
+    """A browser names the last event it got, and hears the others before new ones."""
+    server = start()
+    with client_of(server) as client:
+        ask = {"params": {"until_idle_s": 1}}
+        with client.stream("GET", "/api/events", **ask) as answer:
+            last = next(line for line in answer.iter_lines() if line.startswith("id: "))
+        a_finished_run(server, upstream)
+        for last_id, names in ((last[4:], ["ready", *["step"] * 4]), ("?", ["ready", "dropped"])):
+            headers = {"last-event-id": last_id}
+            text = client.get("/api/events", headers=headers, **ask).text
+            assert [name for name, _ in _events(iter(text.splitlines()))] == names
 
 
 def test_a_tenant_hears_its_own(start: Start, upstream: ScriptedUpstream) -> None:

@@ -398,4 +398,4 @@ def test_live_pages_see_a_revoked_session_end(start: Start) -> None:
             assert answer.status_code == 200
         client.cookies.clear()
         assert client.get("/api/events").status_code == 401
-    until(lambda: not server.app.runtime.events.active)
+    until(lambda: not server.app.runtime.events.listeners)
