@@ -28,8 +28,12 @@ def joined(parts: Iterable[Markup]) -> Markup:
 
 
 def drawing(height: int, *children: Markup, **attributes: object) -> Markup:
-    """A drawing as wide as its place, `height` pixels high."""
-    return element("svg", *children, width="100%", height=height, **attributes)
+    """A drawing as wide as its place, `height` pixels high.
+
+    One without a label of its own says what stands beside it as text.
+    """
+    hidden = {} if "aria_label" in attributes else {"aria_hidden": "true"}
+    return element("svg", *children, width="100%", height=height, **attributes, **hidden)
 
 
 def share(value: float, whole: float) -> str:
