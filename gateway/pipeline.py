@@ -23,6 +23,7 @@ from gateway.conversations.recall import Recalled
 from gateway.conversations.session import DeadlinePassed, Steered
 from gateway.conversations.telling import identity_headers, log_notes, steering_headers
 from gateway.dialects import SteeredRequest
+from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.recorder import Recorder
@@ -68,6 +69,8 @@ class Prepared:
         self.steered: Steered | None = None
         self.hides_usage = False
         self.completed = False
+        self.target: Target | None = None
+        """Who answered."""
 
     @property
     def model(self) -> str:
@@ -86,6 +89,7 @@ class Prepared:
             key_headers=key_headers,
             body=self._body,
             parsed=self._parsed,
+            at=self._pipeline.places.find(self.exchange.tenant, self._request.goes_on_from),
             attempts=self.exchange.attempts,
         )
 
@@ -93,6 +97,9 @@ class Prepared:
         """The answer is whole, and the client has not had its last byte yet."""
         self.completed = True
         self.exchange.usage = reply.usage
+        name = reply.under_way or (reply.completion or {}).get(ANSWER_ID)
+        if name and self.target is not None:
+            self._pipeline.places.put(self.exchange.tenant, name, self.target)
         if reply.under_way is not None:
             await self._pipeline.recorder.put_off(self._services, self, reply.under_way)
         else:
@@ -151,6 +158,7 @@ class Pipeline:
 
     def __init__(self, runtime: Runtime) -> None:
         self.recorder = Recorder(runtime)
+        self.places = runtime.places
         self._runtime = runtime
         self._log = get_logger("gateway.steering")
 
@@ -199,7 +207,7 @@ class Pipeline:
                 (b"x-gateway-attempts", str(len(call.attempts)).encode()),
             ]
         exchange.first_byte_s = time.perf_counter() - exchange.started
-        target = delivery.target
+        target = prepared.target = delivery.target
         exchange.lane, exchange.deployment = target.lane, target.name
         exchange.provider = target.provider
         return delivery.response

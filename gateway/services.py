@@ -41,6 +41,7 @@ from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.upstream.places import Places
 from gateway.upstream.prices import default_list
 
 _FIXED = (
@@ -170,6 +171,9 @@ class Runtime:
         """The patterns; None when E-traces are switched off."""
 
         self.tally: PatternTally | None = None
+        self.places = Places()
+        """Which upstream keeps an answer."""
+
         self.under_way = UnderWay()
         """Calls whose answers are made in the background."""
 

@@ -11,6 +11,7 @@ import secrets
 import time
 from typing import Any
 
+from gateway.dialects import MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange
@@ -19,6 +20,7 @@ from gateway.services import Runtime
 from gateway.upstream.base import header
 from gateway.wire.usage import TokenUsage, token_usage
 
+_OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -161,6 +163,7 @@ def _begin(scope: Scope) -> Exchange:
         request_id=brought.decode() if usable else f"req-{secrets.token_hex(12)}",
         client_request_id=usable,
         trace_parent=header(scope["headers"], b"traceparent").decode("latin-1"),
+        error_body=MESSAGES.error_body if _OF_MESSAGES.match(scope["path"]) else None,
     )
 
 

@@ -26,6 +26,7 @@ from gateway.upstream.native import StaleConnection
 from gateway.wire.parsing import parse_object
 from gateway.wire.request import ChatRequest
 
+_BELOW_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)")
 _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
 
 
@@ -39,8 +40,6 @@ class PassThrough:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
         exchange.route = "passthrough"
-        if _dialect_of(scope["path"]) == MESSAGES.name:
-            exchange.error_body = MESSAGES.error_body
         headers: RawHeaders = scope["headers"]
         _refuse_upgrade(headers)
         with self._runtime.services.in_use() as services:
@@ -60,6 +59,9 @@ class PassThrough:
                 attempts=exchange.attempts,
             )
             limit = int(services.settings.server.max_body_mb * 2**20)
+            if about := _BELOW_ANSWER.match(scope["path"]):
+                call.at = self._runtime.places.find(principal.tenant, about[1])
+                exchange.deployment = call.at.name if call.at is not None else ""
             asked = _open_answer(self._runtime.under_way, principal.tenant, scope)
             if asked is not None:
                 call.headers = readable(headers, plain=False)
@@ -148,7 +150,7 @@ async def _send_json(
     started = time.perf_counter()
     try:
         if request is None or not native or native == [services.table.default]:
-            return await _to_default(services, call, raw)
+            return await _to_keeper(services, call, raw)
         delivery = await services.dispatcher.send(call, model, native_only=True)
     finally:
         exchange.waited_s += time.perf_counter() - started
@@ -161,7 +163,7 @@ async def _send_stream(
 ) -> LaneResponse:
     started = time.perf_counter()
     try:
-        return await _to_default(services, call, b"" if upload is None else upload)
+        return await _to_keeper(services, call, b"" if upload is None else upload)
     except UpstreamFailure:
         if upload is not None and upload.error is not None:
             raise upload.error from None  # it looked like a broken connection to the transport
@@ -170,10 +172,10 @@ async def _send_stream(
         exchange.waited_s += time.perf_counter() - started
 
 
-async def _to_default(
+async def _to_keeper(
     services: Services, call: Call, content: bytes | AsyncIterator[bytes]
 ) -> LaneResponse:
-    target = services.table.default.for_dialect(call.dialect)
+    target = (call.at or services.table.default).for_dialect(call.dialect)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")
     if length and not isinstance(content, bytes):

@@ -84,6 +84,9 @@ class Call:
     parsed: Callable[[Target], Mapping[str, Any]]
     """The same as JSON, for the LiteLLM lane."""
 
+    at: Target | None = None
+    """Who keeps what the request is about, or goes on from; nobody else can answer it."""
+
     attempts: list[str] = field(default_factory=list)
     """What became of each attempt: `<deployment>:<status or error label>`."""
 
@@ -126,6 +129,8 @@ class Dispatcher:
             UpstreamFailure: the last attempt gave no answer at all.
         """
         known = self._table.candidates(model, self._loop.time())
+        if call.at is not None:
+            known = [target for target in known if target.key == call.at.key] or known
         candidates = [target.for_dialect(call.dialect) for target in known]
         if native_only:
             candidates = [t for t in candidates if t.lane == "native"]

@@ -217,3 +217,19 @@ def test_a_refused_body_is_told_in_the_dialect(gateway_server: Start, dialect: s
         answer = httpx.post(url, content=content, headers=headers)
         assert answer.status_code == status
         assert (answer.json().get("type") == "error") == (dialect == "messages")
+
+
+@pytest.mark.parametrize("path", ["/messages", "/messages/count_tokens", "/messages/batches"])
+def test_a_full_gateway_tells_it_in_the_dialect(
+    gateway_server: Start, upstream: ScriptedUpstream, path: str
+) -> None:
+    """What is refused before any route is looked at has the form of the path's dialect."""
+    server = gateway_server({**STEERING, "server": {"max_concurrent_requests": 1}})
+    upstream.default = Fault(FaultKind.STALL, reply=REPLY)
+    url = f"{server.base_url}/messages"
+    with httpx.stream("POST", url, json=body_of("messages", stream=True)) as held:
+        pieces = held.iter_raw()
+        assert next(pieces)
+        answer = httpx.post(f"{server.base_url}{path}", json={})
+    assert (answer.status_code, answer.json()["type"]) == (429, "error")
+    assert answer.json()["error"]["type"] == "rate_limit_error"

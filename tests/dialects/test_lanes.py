@@ -131,3 +131,33 @@ def test_the_clients_key_goes_to_its_own_provider_only() -> None:
     assert (here.lane, here.forward_client_key) == ("native", True)
     there = table(deployment("anthropic/x", api_base="http://other")).resolve("m")[0]
     assert not there.for_dialect("messages").forward_client_key
+
+
+def test_an_answer_stays_with_who_gave_it(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Of two upstreams of one name, later requests about an answer reach the one that has it."""
+    with ScriptedUpstream() as other:
+        places = (upstream, other)
+        models = [
+            deployment("openai/gpt-x", api_base=place.base_url, api_key=f"k{number}")
+            for number, place in enumerate(places)
+        ]
+        elsewhere = {"api_base": "http://127.0.0.1:9/v1"}
+        server = gateway_server({**STEERING, "model_list": models, "default_upstream": elsewhere})
+        for number, place in enumerate(places):
+            place.default = Reply("Hello.", id=f"resp_{number}")
+        url = f"{server.base_url}/responses"
+        body = {"model": "m", "input": "Hi", "background": True}
+        asked = [httpx.post(url, json=body).json()["id"] for _ in range(2)]
+        assert sorted(asked) == ["resp_0", "resp_1"]
+        for number, place in enumerate(places):
+            name = f"resp_{number}"
+            assert httpx.get(f"{url}/{name}").json()["id"] == name
+            assert place.last.header("authorization") == f"Bearer k{number}"
+            assert httpx.get(f"{url}/{name}/input_items").status_code == 200
+            for _ in range(3):
+                later = {**body, "previous_response_id": name}
+                assert httpx.post(url, json=later).json()["id"] == name
+            assert httpx.post(f"{url}/{name}/cancel").json()["status"] == "cancelled"
+            assert httpx.delete(f"{url}/{name}").json()["deleted"] is True

@@ -317,7 +317,7 @@ async def finds_items_by_their_ids(stores: Stores) -> None:
     """Those of this tenant, as last saved, until their conversation is removed."""
     items = (ItemRecord(id="fc_1", content=b"{}"), ItemRecord(id='a"b', content=b"\x00\xff"))
     await stores.states.commit(a_call(items=items))
-    ids = ["fc_1", "fc_2", 'a"b']
+    ids = ["fc_1", "fc_2", 'a"b', "\ud800"]
     assert await stores.states.find_items(TENANT, ids) == {"fc_1": b"{}", 'a"b': b"\x00\xff"}
     assert await stores.states.find_items("other", ids) == {}
     assert await stores.states.find_items(TENANT, []) == {}

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -66,7 +67,7 @@ class SqliteStateStore:
 
     async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
         """See StateStore."""
-        values = (tenant, orjson.dumps(list(ids)).decode())
+        values = (tenant, json.dumps(list(ids)))
         return dict(await self._database.read(partial(_fetch, _FIND_ITEMS, values)))
 
     async def commit(self, call: CallRecord) -> int:
