@@ -65,33 +65,40 @@ def recording_files(paths: Iterable[Path]) -> list[Path]:
 def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
     """Each line that is not blank, with its file and number from 1.
 
+    A line that is not UTF-8 is given out as well: `parse_recording` refuses it, and only it.
+
     Raises:
-        ConfigError: a file cannot be read or is not UTF-8.
+        ConfigError: a file cannot be read, or not to its end.
     """
     for file in files:
+        number = 0
         try:
             with _open(file) as lines:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
                         yield file, number, line
-        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as exc:
-            raise ConfigError(f"{file}: cannot be read: {exc}") from exc
+        except (OSError, EOFError, zlib.error) as exc:
+            raise ConfigError(f"{file}:{number + 1}: cannot be read: {exc}") from exc
 
 
 def _open(file: Path) -> IO[str]:
+    # "-sig": editors on Windows begin a file with a mark.
     if file.name.endswith(".gz"):
-        return gzip.open(file, "rt", encoding="utf-8")
-    return file.open(encoding="utf-8")
+        return gzip.open(file, "rt", encoding="utf-8-sig", errors="surrogateescape")
+    return file.open(encoding="utf-8-sig", errors="surrogateescape")
 
 
 def parse_recording(line: str, place: str) -> Recording:
     """The recording in one line; `place` names it in messages and stands in for a missing id.
 
     Raises:
-        ConfigError: not a JSON object, or neither `messages` nor `steps` is a list.
+        ConfigError: not UTF-8, not a JSON object, or neither `messages` nor `steps` is a list.
     """
     try:
+        line.encode()
         data = json.loads(line)
+    except UnicodeEncodeError as exc:
+        raise ConfigError(f"{place}: not UTF-8 at character {exc.start}") from exc
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{place}: not JSON: {exc}") from exc
     if not isinstance(data, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -417,3 +418,30 @@ def test_a_policy_file_is_a_config_file(tmp_path: Path) -> None:
     assert policy.run_boundary == "never"
     assert policy.difficulty.scorer == "calibrated"
     assert policy.monitors == Policy().monitors
+
+
+def test_a_damaged_line_costs_that_line_only(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are named by file and line; a mark at the beginning is no damage."""
+    run = json.dumps({"id": "a", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    file = tmp_path / "runs.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + run + b"\n\xff\xfe\n" + run + b"\n")
+    parsed, refused = [], []
+    for path, number, line in read_lines([file]):
+        try:
+            parsed.append(parse_recording(line, f"{path.name}:{number}").id)
+        except ConfigError as error:
+            refused.append(str(error))
+    assert parsed == ["a", "a"]
+    assert refused == ["runs.jsonl:2: not UTF-8 at character 0"]
+
+
+def test_a_file_cut_short_is_named_with_the_line(tmp_path: Path) -> None:
+    """What could be read of a broken archive is read."""
+    file = tmp_path / "runs.jsonl.gz"
+    line = json.dumps({"id": "a", "messages": []}) + "\n"
+    noise = "".join(hashlib.sha256(str(i).encode()).hexdigest() for i in range(4000))
+    file.write_bytes(gzip.compress((line + noise).encode())[:60_000])
+    lines = read_lines([file])
+    assert next(lines)[1:] == (1, line)
+    with pytest.raises(ConfigError, match=r"runs\.jsonl\.gz:2: cannot be read"):
+        next(lines)
