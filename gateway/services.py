@@ -296,7 +296,10 @@ class Runtime:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays", reason=str(exc))
             return False
-        if waiting := [p for p in _FIXED if _value(p, settings) != _value(p, self.settings)]:
+        waiting = [p for p in _FIXED if _value(p, settings) != _value(p, self.settings)]
+        if settings.etraces.enabled and self.library is None:
+            waiting.append("etraces.enabled")
+        if waiting:
             self.log.warning("some changes take effect at the next start", keys=waiting)
         old, self._services, self.settings = self.services, fresh, settings
         for listener in self.reloaded:

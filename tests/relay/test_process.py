@@ -11,11 +11,14 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from gateway.cli import main
+from gateway.config import settings_from_dict
+from gateway.services import Runtime
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, Heard, hear
 from tests.relay.processes import ROOT, GatewayProcess, run
@@ -151,6 +154,20 @@ def test_a_new_config_without_a_restart(
         (refusal,) = gateway.events("config not reloaded, the old one stays")
         assert refusal["reason"] == "server.prot: unknown key; did you mean 'port'?"
     upstream.wait_for_connections(0)
+
+
+async def test_patterns_switched_on_wait_for_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their store and embedder are opened at the start; nobody should wait for guidance in vain."""
+    storage = {"storage": {"path": ":memory:"}}
+    runtime = Runtime(settings_from_dict({**storage, "etraces": {"enabled": False}}))
+    await runtime.start()
+    told: list[Any] = []
+    monkeypatch.setattr(runtime, "log", Mock(warning=lambda _, **details: told.append(details)))
+    assert runtime.replace(lambda: settings_from_dict(storage))
+    await runtime.aclose()
+    assert told == [{"keys": ["etraces.enabled"]}]
 
 
 def test_a_config_file_that_vanishes_changes_nothing(
