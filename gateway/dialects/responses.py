@@ -42,6 +42,7 @@ _REASONS: Final[Mapping[str, str]] = {
 """`incomplete_details.reason` -> finish reason in chat's words."""
 
 _SETTLED = ("response.completed", "response.incomplete", "response.failed")
+_COMPACTIONS = ("compaction", "compaction_summary")
 _UNDER_WAY = ("queued", "in_progress")
 _PARAMETERS = frozenset({"temperature", "top_p", "metadata", "service_tier", "reasoning", "user"})
 
@@ -207,7 +208,7 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
         "index": 0,
         "message": reply,
         ECHO: items,
-        "finish_reason": _finish(response, calls),
+        "finish_reason": _finish(response, items, calls),
     }
     return {
         ANSWER_ID: response.get("id") if response.get("store") is not False else None,
@@ -217,11 +218,15 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
     }
 
 
-def _finish(response: Mapping[str, Any], calls: Sequence[Any]) -> str:
+def _finish(
+    response: Mapping[str, Any], items: Sequence[Mapping[str, Any]], calls: Sequence[Any]
+) -> str:
     if response.get("status") == "incomplete":
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, Mapping) else None
         return _REASONS.get(str(reason), "length")
+    if any(item.get("type") in _COMPACTIONS for item in items):
+        return "compaction"  # the history in short, and no word to the user
     return "tool_calls" if calls else "stop"
 
 

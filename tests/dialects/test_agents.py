@@ -5,6 +5,7 @@ They are found by name on the path, or in the folder that DIALECT_AGENTS names (
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
 from tests.dialects.taps import Exchanged, Tap
 
@@ -23,7 +25,7 @@ FOLDER = os.environ.get("DIALECT_AGENTS", "")
 STEPS = 6
 THOUGHT = "Maybe the cache is stale, I am not sure. Wait, let me run it again."
 
-Run = Callable[[Any], subprocess.CompletedProcess[str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def found(program: str) -> str | None:
@@ -71,12 +73,12 @@ def codex(tmp_path: Path) -> Run:
     home = tmp_path / "codex"
     home.mkdir()
 
-    def start(server: Any) -> subprocess.CompletedProcess[str]:
+    def start(server: Any, *more: str) -> subprocess.CompletedProcess[str]:
         config = f'model = "gpt-5.2-codex"\nopenai_base_url = "{server.base_url}"\n'
         (home / "config.toml").write_text(config)
         env = {"HOME": str(home), "CODEX_HOME": str(home), "OPENAI_API_KEY": "sk-client"}
         flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-        command = [str(found("codex")), "exec", *flags, "repair the test"]
+        command = [str(found("codex")), "exec", *flags, *more, "repair the test"]
         return run(command, env, tmp_path / "work")
 
     return start
@@ -227,3 +229,66 @@ def test_the_title_of_a_session_is_left_alone(
         if received.method == "POST" and not received.fields.get("tools"):
             assert GUIDANCE not in received.body.decode()
     assert [row[0] for row in states(server)] == [0, 1, 2]
+
+
+OWN_PROVIDER = '{name="own",base_url="%s",wire_api="responses",env_key="OPENAI_API_KEY"}'
+COMPACTED = {
+    "id": "resp_compacted",
+    "object": "response",
+    "status": "completed",
+    "output": [{"type": "compaction", "id": "cmp_1", "encrypted_content": "opaque"}],
+    "usage": {"input_tokens": 50, "output_tokens": 5, "total_tokens": 55},
+}
+
+
+def streamed(response: dict[str, Any]) -> tuple[bytes, ...]:
+    """A response of whole items as the stream that brings it."""
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "resp_c"}}]
+    events += [{"type": "response.output_item.done", "item": i} for i in response["output"]]
+    events.append({"type": "response.completed", "response": response})
+    return tuple(
+        b"event: %b\ndata: %b\n\n" % (e["type"].encode(), json.dumps(e).encode()) for e in events
+    )
+
+
+@pytest.mark.slow
+@needs("codex")
+@pytest.mark.parametrize("remote", [False, True], ids=["own summary", "compaction"])
+def test_codex_makes_its_history_shorter(
+    gateway_server: Start, upstream: ScriptedUpstream, codex: Run, remote: bool
+) -> None:
+    """It asks for a summary without tools, or OpenAI for a compacted history, goes on from that,
+    and is in the same run."""
+    summary = "1. The test in tests/test_a.py shall be repaired.\n2. It was run, and still fails."
+    full = Usage(prompt_tokens=400_000, completion_tokens=5)
+    asked: list[int] = []
+
+    def reply(request: ReceivedRequest) -> Reply:
+        tools = {tool.get("name") for tool in request.fields.get("tools") or []}
+        asked.append(len(tools))
+        known = next((CALLS[name] for name in CALLS if name in tools), None)
+        if request.fields["input"][-1].get("type") == "compaction_trigger":
+            asked[-1] = 0
+            return Reply(raw=streamed(COMPACTED))
+        if known is None:
+            return Reply(summary, usage=Usage(prompt_tokens=50, completion_tokens=5))
+        if len(asked) > 2 * STEPS:
+            return Reply("All done.")
+        used = full if len(asked) == STEPS else Usage(prompt_tokens=100, completion_tokens=5)
+        return Reply(THOUGHT, tool_calls=(known,), usage=used)
+
+    upstream.default = reply
+    server = gateway_server(STEERING)
+    flags = ["-c", "model_auto_compact_token_limit=20000"]
+    if not remote:
+        flags += ["-c", f"model_providers.own={OWN_PROVIDER % server.base_url}"]
+        flags += ["-c", "model_provider=own"]
+    ended = codex(server, *flags)
+    assert ended.returncode == 0, ended.stderr
+    assert "All done." in ended.stdout
+    assert asked.count(0) == 1
+    steps = 2 * STEPS - 1
+    assert sorted({row[0] for row in states(server)}) == list(range(steps + 1))
+    with httpx.Client(base_url=server.url) as client:
+        runs = client.get("/api/runs").json()["runs"]
+    assert [run["totals"]["scored_steps"] for run in runs] == [steps]

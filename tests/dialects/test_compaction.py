@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,25 @@ def test_a_final_answer_is_no_summary(
     ask(server, path, build(3, "Repair it."), headers)
     after = ask(server, path, build(0, "Now repair the lexer in the same way."), headers)
     assert (after["x-gateway-step"], after["x-gateway-state"]) == ("0", "INIT")
+
+
+def test_a_compaction_item_is_no_final_answer(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """OpenAI answers with an item that stands for the history: the run goes on as it stood."""
+    upstream.default = REPLY
+    server = gateway_server({**STEERING, "fsm": {"slow_threshold": 0.3}})
+    for step in range(9):
+        seen = ask(server, "responses", responses(step, "Repair it."), CODEX)
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "opaque"}
+    answer = {"object": "response", "status": "completed", "output": [item]}
+    upstream.script(Reply(raw=json.dumps(answer).encode()))
+    body = responses(8, "Repair it.")
+    body["input"].append({"type": "compaction_trigger"})
+    ask(server, "responses", body, CODEX)
+    [run] = httpx.get(f"{server.url}/api/runs").json()["runs"]
+    assert run["state"] == seen["x-gateway-state"] == "SLOW"
+    body = responses(0, "Repair it.")
+    body["input"].append(item)
+    after = ask(server, "responses", body, CODEX)
+    assert (after["x-gateway-step"], after["x-gateway-state"]) == ("8", "SLOW")
