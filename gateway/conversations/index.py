@@ -22,6 +22,9 @@ _MAX_REFS = 64  # conversations remembered for one head; common openings collect
 _MAX_ITEMS = 4096  # items of answers held in memory; the store has all
 _REPLY = "reply:"
 
+_Calls = tuple[str, tuple[str, ...]]
+"""A tenant, and the ids of a reply's calls."""
+
 _log = get_logger("gateway.conversations")
 
 
@@ -47,6 +50,8 @@ class ConversationIndex:
         self._heads: dict[bytes, list[HeadRef]] = {}
         self._openings: dict[tuple[str, bytes], list[str]] = {}
         self._answers: dict[bytes, str] = {}
+        self._owing: dict[_Calls, list[str]] = {}
+        self._owed: dict[str, _Calls] = {}
         self._items: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     def __len__(self) -> int:
@@ -220,6 +225,26 @@ class ConversationIndex:
         found = [self._by_id[i] for i in ids if i in self._by_id]
         return {c.id: c.branch for c in reversed(found)}
 
+    def owes(self, conversation: Conversation) -> None:
+        """The latest reply of the conversation asked for calls: find it by them from now on."""
+        self._settle(conversation.id)
+        if conversation.branch.reply_calls:
+            calls = (conversation.tenant, conversation.branch.reply_calls)
+            self._owing.setdefault(calls, []).append(conversation.id)
+            self._owed[conversation.id] = calls
+
+    def owing(self, tenant: str, request: Incoming) -> dict[str, Branch]:
+        """The branches whose latest reply made the calls that the request answers."""
+        ids = self._owing.get((tenant, request.calls), ())
+        return {i: self._by_id[i].branch for i in ids if i in self._by_id}
+
+    def _settle(self, conversation_id: str) -> None:
+        calls = self._owed.pop(conversation_id, None)
+        if calls is not None:
+            self._owing[calls].remove(conversation_id)
+            if not self._owing[calls]:
+                del self._owing[calls]
+
     async def load_heads(self, tenant: str, incoming: Incoming) -> None:
         """Bring the conversations with a head in this history in from the store.
 
@@ -264,6 +289,7 @@ class ConversationIndex:
     def _forget(self, conversation: Conversation) -> None:
         self.drop_prefix(conversation)
         self._transcripts.pop(conversation.id, None)
+        self._settle(conversation.id)
         for digest in conversation.heads:
             refs = self._heads.get(digest, [])
             refs[:] = [r for r in refs if r.conversation_id != conversation.id]

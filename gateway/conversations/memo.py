@@ -13,6 +13,7 @@ import orjson
 from gateway.conversations.answered import Answered, carried_from, carried_json
 from gateway.conversations.answered import from_json as answers_from_json
 from gateway.conversations.answered import to_json as to_json_answers
+from gateway.conversations.heard import Heard
 from gateway.conversations.past import run_id
 from gateway.steering.conversation import Awaits, Branch
 from gateway.steering.etrace.state import GuidanceState, from_json, to_json
@@ -84,6 +85,9 @@ class Conversation:
     fold: ConversationFold | None = None
     chain: ChainState | None = None
     prefix: Prefix | None = None
+    heard: Heard = field(default_factory=Heard)
+    """The messages of all its requests."""
+
     root: bytes = b""
     """Head of the history's first message: where the store keeps this conversation's heads."""
 
@@ -160,6 +164,7 @@ class Conversation:
     def forget_transcript(self) -> None:
         """Drop every memo of the transcript: the next request is read from its start."""
         self.fold = self.chain = self.prefix = None
+        self.heard = Heard()
 
     def record(self, message_count: int, now: float) -> ConversationRecord:
         """The conversation as a store keeps it."""

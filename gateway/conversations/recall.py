@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.conversations.answered import Answered
+from gateway.conversations.compaction import compact
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.memo import Conversation
 from gateway.dialects import SteeredRequest
@@ -27,7 +28,6 @@ from gateway.steering.conversation import (
 )
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.fold import Carried
-from gateway.steering.fsm import FSMState
 from gateway.wire.heads import ChainState
 
 _GOES_ON = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
@@ -140,7 +140,11 @@ class Recall:
         known, branches = self._index.known_heads(incoming.heads.candidates())
         if identity.value is not None:
             branches = self._index.branches_of(tenant, identity.value)
-        verdict = match(incoming, known, branches, conversation_id=given, weak=identity.weak)
+        elif incoming.calls:
+            branches |= self._index.owing(tenant, incoming)
+        verdict = match(
+            incoming, known, branches, conversation_id=given, weak=identity.weak, own=identity.own
+        )
         return verdict, _is_settled(verdict, incoming, known, branches)
 
     async def _load(
@@ -173,7 +177,8 @@ class Recall:
             current.retries = 0
             return current
         if verdict.kind is MatchKind.COMPACTION and current is not None:
-            _compact(current, incoming)
+            compact(current, incoming)
+            current.chain = None
             current.branch = current.branch.extended(incoming)
             current.retries = 0
             return current
@@ -223,6 +228,9 @@ class Recall:
     ) -> None:
         """Keep the bytes and the chain of this request, for the next one to go on from."""
         self._index.drop_prefix(found)
+        heads = incoming.heads
+        read = found.chain.count if found.chain is not None else 0
+        found.heard.add(heads.messages[max(read - heads.start, 0) :])
         found.prefix = None if request.earlier is not None else request.prefix
         found.chain = incoming.heads.state
         if not found.root:
@@ -264,6 +272,8 @@ def _is_settled(
             return True
         case MatchKind.SIDE:
             return bool(branches)
+        case MatchKind.COMPACTION:
+            return branches[str(verdict.conversation_id)].owed(incoming)
         case MatchKind.CONTINUE:
             return _is_next(verdict, incoming, known)
         case MatchKind.NEW if verdict.conversation_id is None:
@@ -298,33 +308,6 @@ def _check_memo(conversation: Conversation, incoming: Incoming) -> None:
     served = conversation.branch.served_head
     if not 0 <= at < len(heads.digests) or heads.digests[at] != served:
         conversation.fold = None
-
-
-def _compact(conversation: Conversation, incoming: Incoming) -> None:
-    """The client wrote its history anew: state, scores and caps stay, repeat windows restart."""
-    heads = incoming.heads
-    offset = heads.state.count
-    stands = conversation.stands()
-    reply = conversation.branch.reply_digest
-    if reply is not None and reply in heads.messages:
-        # The reply to the latest call is in the new history, and has not been scored yet.
-        last = len(heads.messages) - 1 - heads.messages[::-1].index(reply)
-        turn = heads.turns[last + 1]
-        while last and heads.turns[last] == turn:
-            last -= 1  # a reply may be several items, of which the newest is the one known
-        offset = heads.start + last
-        if stands is not None and stands.state is FSMState.END:
-            # It was a final answer, and ends its run there once more.
-            stands = replace(stands, state=FSMState.NORMAL)
-    elif incoming.retells(conversation.branch):
-        stands = conversation.stood()  # a summary, no final answer
-    conversation.base = stands or conversation.base
-    conversation.base_offset = offset
-    conversation.base_of = ""
-    conversation.fold = None
-    # The store keeps heads by the history they begin with, and this history has a new beginning.
-    conversation.root = b""
-    conversation.guidance = conversation.guidance.compacted()
 
 
 def _guidance_at(guidance: GuidanceState, position: int) -> GuidanceState:

@@ -96,7 +96,9 @@ def settle(
                 _newest(echoed.messages),
                 final=idle,
                 marks=marks_of(content_text(message.get("content"))) if idle else (),
+                calls=echoed.state.call_ids if all(echoed.state.call_ids) else (),
             )
+            index.owes(conversation)
             if final:
                 steered.state_after = FSMState.END
             if steered.run == conversation.run:

@@ -272,9 +272,20 @@ class ConversationFold:
             judged=self._judged,
         )
 
+    def moved(self, consumed: int) -> None:
+        """Go on in another transcript, whose first `consumed` messages stand for all read so far.
+
+        Windows stay. Should everything be read again, the run begins as it stands now.
+        """
+        current = self.current
+        self._base, self._earlier = current.carry(), tuple(current.recent)
+        self._offset = self._consumed = consumed
+        self._given_out = 0
+        current.start = min(current.start, consumed)
+
     def _fold_again(self, messages: Sequence[Any]) -> list[StepOutcome]:
         """Everything from the first message; gives out the last known step again."""
-        self._given_out -= 1
+        self._given_out = max(self._given_out - 1, 0)
         self._restart()
         outcomes = self._fold(messages)
         assert outcomes is not None, "a fresh fold has given nothing out that could change"

@@ -15,7 +15,7 @@ from gateway.stores.sqlite.runs import SqliteRunStore
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.agents import Run, calls_of
 
-ORDER = ("monitor", "e3", "e1", "e2")
+ORDER = ("skip", "monitor", "e3", "e1", "e2")
 COOLDOWN = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2}
 RETRY_EVERY = 7
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -128,6 +128,8 @@ class Audit:
         broken = []
         if tiers != sorted(tiers, key=ORDER.index):
             broken.append(f"order {tiers}")
+        if ("skip" in tiers) != (state == "SKIP"):
+            broken.append(f"{tiers} in {state}")
         if state == "FAST" and looked.at_all:
             broken.append(f"FAST looked up {looked}")
         if step == 0 and (looked.searches or looked.embedded or set(tiers) - {"e3"}):
@@ -150,7 +152,7 @@ class Audit:
         self, step: int, state: str, items: list[list[str]], looked: Looked, told: Told
     ) -> list[str]:
         broken = []
-        for tier in {tier for tier, _ in items} - {"monitor"}:
+        for tier in {tier for tier, _ in items} - {"monitor", "skip"}:
             told.tiers[tier] += 1
             if tier != "e2" and told.tiers[tier] > 1:
                 broken.append(f"{tier} given again")

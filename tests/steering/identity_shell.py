@@ -65,7 +65,9 @@ class Shell:
         else:
             named = {id for id in self.branches if self._root(id) == explicit}
         branches = {id: branch for id, branch in self.branches.items() if id in named}
-        verdict = match(request, known, branches, conversation_id=explicit, weak=identity.weak)
+        verdict = match(
+            request, known, branches, conversation_id=explicit, weak=identity.weak, own=identity.own
+        )
         return self._admit(verdict, request)
 
     def finish(self, call: Call, reply: Mapping[str, Any]) -> Call:

@@ -221,7 +221,7 @@ def test_rewriting_clients_are_not_mixed(agents: list[Agent], rng: random.Random
 def test_one_id_for_parallel_agents_mixes_nothing(agents: list[Agent], rng: random.Random) -> None:
     """Agents that share an id and are all at work never end up in one another."""
     for agent in agents:
-        agent.headers = {"x-conversation-id": "shared"}
+        agent.headers = {"x-session-id": "shared"}
     check_no_conversation_mixes(agents, interleave(agents, rng))
 
 

@@ -43,6 +43,8 @@ class Branch:
     `fallback_head`: the one before, which the client may extend again if the latest call failed.
     `reply_digest`: digest of the latest reply by itself; `reply_marks`: those of its lines, when it
     was final (see `summary.marks_of`). `signature`: see `ids.signature`. `steps`: scored steps.
+    `reply_calls`: ids of the calls in the latest reply, while they are a sign of that reply alone;
+    `served_calls`: those of the latest turn in the request it answers. A restart forgets both.
     After a restart no call is on its way: load MODEL as ANYTHING.
     """
 
@@ -54,6 +56,8 @@ class Branch:
     fallback_head: bytes | None = None
     reply_digest: bytes | None = None
     reply_marks: tuple[bytes, ...] = ()
+    reply_calls: tuple[str, ...] = ()
+    served_calls: tuple[str, ...] = ()
     awaits: Awaits = Awaits.ANYTHING
     steps: int = 0
 
@@ -64,6 +68,10 @@ class Branch:
         if ref.served == self.served_head:
             return True
         return self.awaits is Awaits.ANYTHING and ref.served == self.fallback_head
+
+    def owed(self, request: Incoming) -> bool:
+        """Whether the request brings the results of the calls that the latest reply made."""
+        return bool(self.reply_calls) and self.reply_calls == request.calls
 
     def extended(self, request: Incoming) -> Branch:
         """After a request that continues or rewrites the branch was let in.
@@ -77,6 +85,8 @@ class Branch:
             fallback_head=self.served_head,
             signature=self.signature if bare else request.signature,
             has_tools=request.has_tools or self.has_tools,
+            reply_calls=(),
+            served_calls=request.calls,
             awaits=Awaits.MODEL,
         )
 
@@ -87,11 +97,13 @@ class Branch:
         *,
         final: bool,
         marks: tuple[bytes, ...] = (),
+        calls: tuple[str, ...] = (),
     ) -> Branch:
         """After a whole reply to the request with the head `served`; `final`: it calls no tool.
 
-        `marks`: those of a final reply's lines. A reply to a request that is no longer the latest
-        leaves the branch as it is.
+        `marks`: those of a final reply's lines. `calls`: the ids of its calls; a provider that
+        numbers them anew in each reply makes no sign with them. A reply to a request that is no
+        longer the latest leaves the branch as it is.
         """
         if served != self.served_head:
             return self
@@ -101,6 +113,7 @@ class Branch:
             fallback_head=None,
             reply_digest=reply_digest,
             reply_marks=marks,
+            reply_calls=calls if calls != self.served_calls else (),
             awaits=awaits,
         )
 
@@ -122,6 +135,12 @@ class Incoming:
     client_retry: bool = False
     messages: Sequence[object] = ()
 
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """The ids of the calls of the latest turn as they came; none unless each call has one."""
+        ids = self.heads.state.call_ids
+        return ids if all(ids) else ()
+
     def retells(self, branch: Branch, known: int = 0) -> bool:
         """Whether what comes after the first `known` messages was made from the branch's latest
         reply: it was a summary."""
@@ -135,6 +154,7 @@ class Incoming:
             signature=self.signature,
             has_tools=self.has_tools,
             parent=parent,
+            served_calls=self.calls,
             awaits=Awaits.MODEL,
         )
 

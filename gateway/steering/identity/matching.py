@@ -10,6 +10,10 @@ from gateway.steering.identity.branch import Awaits, Branch, HeadRef, Incoming
 from gateway.steering.identity.ids import child_id
 from gateway.steering.identity.sources import FINGERPRINT
 
+_RANDOM = 16
+"""Characters of a call's id from which on it is taken for random. Providers number calls with less
+(`call_0`), and their random ids have more (OpenAI 29, Anthropic 30)."""
+
 Known = Mapping[bytes, Sequence[HeadRef]]
 """Stored heads, those of each digest most recent first."""
 Branches = Mapping[str, Branch]
@@ -61,6 +65,10 @@ class _Found:
     adjacent: bool
     """The request is exactly one reply ahead of the branch."""
 
+    @property
+    def goes_on(self) -> bool:
+        return self.current and not self.whole
+
     def match(self, kind: MatchKind) -> Match:
         conversation = self.branch.conversation_id
         return Match(
@@ -85,12 +93,18 @@ def match(
     *,
     conversation_id: str | None = None,
     weak: bool = False,
+    own: bool = False,
 ) -> Match:
     """What the request does to the conversations it may belong to.
 
+    The results of the calls that a branch's latest reply made belong to that branch, whatever the
+    client has made of the history before them: it keeps the newest messages only, clears old
+    results, or lets its first message grow.
+
     `known` holds what is stored under the request's `heads.candidates()`. With an id from the
     client, `conversation_id` is that conversation and `branches` are it and its children; without,
-    `branches` are all that `known` names. `weak`: the id may be shared by several conversations.
+    `branches` are all that `known` names. `weak`: the id may be shared by several conversations;
+    `own`: by none, so that even agents at work beside each other do not share it.
 
     The longest head decides, save that a conversation which stands exactly one reply behind the
     request goes before another that once had a longer part of it: of two runs that went the same
@@ -100,16 +114,19 @@ def match(
     found = _find(request, known, branches)
     if conversation_id is not None and not weak and _is_side(request, found, branches):
         return Match(kind=MatchKind.SIDE, conversation_id=conversation_id)
+    owing = _owing(request, branches, named=conversation_id is not None)
+    if owing is not None and not (found and found.goes_on and found.branch is owing):
+        return Match(kind=MatchKind.COMPACTION, conversation_id=owing.conversation_id)
     if found is None:
         if conversation_id is None:
             return Match(kind=MatchKind.NEW, conversation_id=None)
-        return _unknown(request, branches, conversation_id, weak)
+        return _unknown(request, branches, conversation_id, weak, own)
     if found.whole:
-        return _again(request, found, branches, conversation_id, weak)
-    if found.current:
+        return _again(request, found, branches, conversation_id, weak, own)
+    if found.goes_on:
         return found.match(MatchKind.CONTINUE)
     if conversation_id is not None:
-        rewritten = _rewritten(request, branches, conversation_id, weak, found)
+        rewritten = _rewritten(request, branches, conversation_id, weak, own, found)
         if rewritten is not None:
             return rewritten
     return found.fork(request, branches)
@@ -157,10 +174,23 @@ def _rank(request: Incoming, found: _Found) -> tuple[bool, ...]:
     branch = found.branch
     return (
         found.current,
+        branch.owed(request),
         found.whole,
         branch.signature == request.signature,
         branch.has_tools == request.has_tools,
     )
+
+
+def _owing(request: Incoming, branches: Branches, *, named: bool) -> Branch | None:
+    """The one branch whose latest reply made the calls that the request answers.
+
+    Without an id from the client (`named`) the calls' ids are all there is to go by, and must be as
+    good as random.
+    """
+    if request.client_retry or not (named or all(len(i) >= _RANDOM for i in request.calls)):
+        return None
+    owing = [branch for branch in branches.values() if branch.owed(request)]
+    return owing[0] if len(owing) == 1 else None
 
 
 def _is_side(request: Incoming, found: _Found | None, branches: Branches) -> bool:
@@ -173,7 +203,12 @@ def _is_side(request: Incoming, found: _Found | None, branches: Branches) -> boo
 
 
 def _again(
-    request: Incoming, found: _Found, branches: Branches, conversation_id: str | None, weak: bool
+    request: Incoming,
+    found: _Found,
+    branches: Branches,
+    conversation_id: str | None,
+    weak: bool,
+    own: bool,
 ) -> Match:
     """The whole request was served before."""
     first = request.heads.state.turns == 0
@@ -187,24 +222,26 @@ def _again(
         )
     if found.current or request.client_retry:
         return found.match(MatchKind.RETRY)
-    if not first:
+    if not (first or own):
         return found.fork(request, branches)
     if conversation_id is None:
         return Match(kind=MatchKind.NEW, conversation_id=None)
-    rewritten = _rewritten(request, branches, conversation_id, weak, found)
+    rewritten = _rewritten(request, branches, conversation_id, weak, own, found)
     return rewritten or found.fork(request, branches)
 
 
-def _unknown(request: Incoming, branches: Branches, conversation_id: str, weak: bool) -> Match:
+def _unknown(
+    request: Incoming, branches: Branches, conversation_id: str, weak: bool, own: bool
+) -> Match:
     """An id from the client, and no stored head in the history."""
-    own, head = branches.get(conversation_id), request.heads.full
-    if own is not None and not weak and own.served_head == head == request.heads.state.root:
+    branch, head = branches.get(conversation_id), request.heads.full
+    if branch is not None and not weak and branch.served_head == head == request.heads.state.root:
         # The prompt alone, for the agent to speak first, has no head to be found by.
         return Match(kind=MatchKind.RETRY, conversation_id=conversation_id, head=head)
-    rewritten = _rewritten(request, branches, conversation_id, weak, None)
+    rewritten = _rewritten(request, branches, conversation_id, weak, own, None)
     if rewritten is not None:
         return rewritten
-    if own is None or (request.has_tools and not (own.has_tools or own.steps or weak)):
+    if branch is None or (request.has_tools and not (branch.has_tools or branch.steps or weak)):
         # A title request that came before the conversation it belongs to leaves it the id.
         return Match(kind=MatchKind.NEW, conversation_id=conversation_id)
     child = child_id(conversation_id, request.heads.full, branches)
@@ -216,6 +253,7 @@ def _rewritten(
     branches: Branches,
     conversation_id: str,
     weak: bool,
+    own: bool,
     found: _Found | None,
 ) -> Match | None:
     """The compaction that the request may be: an id from the client, but another history.
@@ -225,7 +263,8 @@ def _rewritten(
     same signature and a branch that has no call on its way, and
     * a history with assistant turns: a branch with scored steps, at best the id's own;
     * a history without (a summary, a new list of tasks): the id's own branch, when it owes no tool
-      results. One that does is at work, so the request is a second agent beside it.
+      results. One that does is at work, so the request is a second agent beside it, unless the id
+      is the conversation's `own`, it has scored steps, and this is another opening than its first.
     """
     position = found.position if found else 0
     fresh = request.heads.messages[max(position - request.heads.start, 0) :]
@@ -238,10 +277,14 @@ def _rewritten(
     chosen = next((b for b in alike if b.reply_digest and b.reply_digest in fresh), None)
     chosen = chosen or _summarised(request, branches, position)
     if chosen is None and not weak:
+        known = found is not None and found.whole
         if request.heads.state.turns == 0:
             idle = alike[:1] if alike and alike[0].conversation_id == conversation_id else []
-            chosen = next((b for b in idle if b.awaits is Awaits.ANYTHING), None)
-        elif found is None:
+            busy = own and not known
+            chosen = next(
+                (b for b in idle if b.awaits is Awaits.ANYTHING or (busy and b.steps)), None
+            )
+        elif found is None or (own and known):
             chosen = next((b for b in alike if b.steps), None)
     if chosen is None:
         return None

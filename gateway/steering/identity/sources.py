@@ -181,6 +181,11 @@ class Identity:
     value: str | None = None
 
     @property
+    def own(self) -> bool:
+        """Whether the client means one conversation by it, and no session of several agents."""
+        return self.source == f"header:{EXPLICIT_HEADER.name}"
+
+    @property
     def weak(self) -> bool:
         """Whether several conversations may share this id."""
         return self.source in WEAK_SOURCES

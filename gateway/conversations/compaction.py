@@ -1,0 +1,88 @@
+"""A conversation whose client has made another history of it: what is kept, what begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gateway.conversations.memo import Conversation
+from gateway.steering.conversation import Incoming
+from gateway.steering.fold import Carried
+from gateway.steering.fsm import FSMState
+from gateway.wire.messages import RESULT_ROLES
+
+
+def compact(conversation: Conversation, incoming: Incoming) -> None:
+    """Go on with a history that the client wrote anew: state, scores and caps stay.
+
+    Repeat windows restart, unless the client only left messages out or cleared old results: then
+    the steps behind it are the same as before.
+    """
+    stands, offset = _carried(conversation, incoming)
+    conversation.base = stands or conversation.base
+    conversation.base_offset = offset
+    if _only_cut(conversation, incoming, offset):
+        conversation.base_of = conversation.id
+        if conversation.fold is not None:
+            conversation.fold.moved(offset)
+    else:
+        conversation.base_of = ""
+        conversation.fold = None
+    # The store keeps heads by the history they begin with, and this history has a new beginning.
+    conversation.root = b""
+    conversation.guidance = conversation.guidance.compacted()
+
+
+def _carried(conversation: Conversation, incoming: Incoming) -> tuple[Carried | None, int]:
+    """Where the run stands, and the first message that has not been scored yet."""
+    heads, branch = incoming.heads, conversation.branch
+    stands = conversation.stands()
+    if branch.owed(incoming):
+        return stands, heads.start + _begin_of_turn(heads.turns, len(heads.messages) - 1)
+    # One that says what an earlier one said, and is not told from it by its calls, is that one.
+    said = branch.reply_calls and conversation.heard.knows(branch.reply_digest or b"")
+    if branch.reply_digest in heads.messages and branch.reply_digest and not said:
+        # The reply to the latest call is in the new history, and has not been scored yet.
+        newest = len(heads.messages) - 1 - heads.messages[::-1].index(branch.reply_digest)
+        if stands is not None and stands.state is FSMState.END:
+            # It was a final answer, and ends its run there once more.
+            stands = replace(stands, state=FSMState.NORMAL)
+        return stands, heads.start + _begin_of_turn(heads.turns, newest)
+    if incoming.retells(branch):
+        stands = conversation.stood()  # a summary, no final answer
+    return stands, heads.state.count
+
+
+def _begin_of_turn(turns: Sequence[int], position: int) -> int:
+    """The first message of the assistant turn that the message at `position` is in or behind.
+
+    A reply may be several items, of which the newest is the one known.
+    """
+    turn = turns[position + 1]
+    while position and turns[position] == turn:
+        position -= 1
+    return position
+
+
+def _only_cut(conversation: Conversation, incoming: Incoming, offset: int) -> bool:
+    """Whether all messages before the latest turn are known from earlier requests, but results."""
+    if not conversation.branch.owed(incoming):
+        return False
+    start = incoming.heads.start
+    return all(
+        digest is None
+        or conversation.heard.knows(digest)
+        or _is_result(incoming.messages[start + position])
+        for position, digest in enumerate(incoming.heads.messages[: offset - start])
+    )
+
+
+def _is_result(message: object) -> bool:
+    """Whether a message brings results of calls: these may be cleared or cut."""
+    if not isinstance(message, Mapping):
+        return False
+    if message.get("role") in RESULT_ROLES or str(message.get("type", "")).endswith("_output"):
+        return True
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return any(isinstance(part, Mapping) and part.get("type") == "tool_result" for part in parts)
