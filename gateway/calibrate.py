@@ -46,6 +46,7 @@ from gateway.recordings import (
     read_lines,
     recorded_steps,
     recording_files,
+    write_output,
 )
 from gateway.steering.acting import ActSettings
 from gateway.steering.calibrated import RunFeatures
@@ -194,16 +195,20 @@ def run_calibrate(
     The exit status: 0 done, 1 some recordings could not be read and were left out.
 
     Raises:
-        ConfigError: nothing to read, or too few labelled runs to say anything.
+        ConfigError: nothing to read, too few labelled runs to say anything, or no place to write.
     """
     from gateway.calibrate_report import print_report, report_json
+
+    if weights is not None and not weights.parent.is_dir():
+        # Before minutes are spent on fitting.
+        raise ConfigError(f"{weights}: cannot be written: no such directory")
 
     out, err = out or sys.stdout, err or sys.stderr
     runs, problems = _read(files, err)
     fitted = fit(runs, seed=seed)
     acting = acting or ActSettings()
     if weights is not None:
-        weights.write_text(calibration_to_json(fitted.calibration), encoding="utf-8")
+        write_output(weights, calibration_to_json(fitted.calibration))
     if as_json:
         out.write(report_json(fitted, acting) + "\n")
     else:

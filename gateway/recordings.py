@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from gateway.errors import ConfigError
 from gateway.steering.steps import Action, Step, steps_from_records
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
+STDIN = Path("-")
 _SUCCESS = {"success": True, "failure": False}
 
 
@@ -45,6 +47,8 @@ class Recording:
 def recording_files(paths: Iterable[Path]) -> list[Path]:
     """The files meant by `paths`: files as they are, directories by suffix, sorted.
 
+    `STDIN` stands for standard input, which like any pipe can be read once.
+
     Raises:
         ConfigError: a path does not exist, or a directory holds no recording.
     """
@@ -55,7 +59,7 @@ def recording_files(paths: Iterable[Path]) -> list[Path]:
             if not found:
                 raise ConfigError(f"{path}: no {' or '.join(SUFFIXES)} file in this directory")
             files += found
-        elif path.is_file():
+        elif path == STDIN or path.exists():
             files.append(path)
         else:
             raise ConfigError(f"{path}: no such file or directory")
@@ -81,8 +85,24 @@ def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
             raise ConfigError(f"{file}:{number + 1}: cannot be read: {exc}") from exc
 
 
+def write_output(path: Path, text: str) -> None:
+    """Write a file that a command was asked for.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc
+
+
 def _open(file: Path) -> IO[str]:
     # "-sig": editors on Windows begin a file with a mark.
+    if file == STDIN:
+        return open(
+            sys.stdin.fileno(), encoding="utf-8-sig", errors="surrogateescape", closefd=False
+        )
     if file.name.endswith(".gz"):
         return gzip.open(file, "rt", encoding="utf-8-sig", errors="surrogateescape")
     return file.open(encoding="utf-8-sig", errors="surrogateescape")

@@ -24,7 +24,7 @@ from gateway.config.schema import build
 from gateway.errors import ConfigError
 from gateway.playback import Line, Replayed, Work
 from gateway.progress import progress_bar
-from gateway.recordings import read_lines, recording_files
+from gateway.recordings import read_lines, recording_files, write_output
 from gateway.replay_guide import Price, ReplayPolicy
 from gateway.steering.chance import Chance
 from gateway.steering.difficulty import ScorerName
@@ -135,7 +135,8 @@ def run_replay(
     and the robust suite, then with the reference's, and prints the figures of both side by side.
 
     Raises:
-        ConfigError: a path that does not exist or cannot be read.
+        ConfigError: a path that does not exist or cannot be read, files without any recording,
+            `evidence` of runs without an outcome, or a page that cannot be written.
     """
     out, err = out or sys.stdout, err or sys.stderr
     policy = policy or ReplayPolicy()
@@ -145,14 +146,15 @@ def run_replay(
             judged(policy, "heuristic", "reference"),
         )
     lines = _lines(recording_files(files))
-    total = _count(files) if err.isatty() else None
+    total = _count(files) if err.isatty() and all(file.is_file() for file in files) else None
     kept: list[Replayed] = []
-    problems = 0
+    problems = seen = 0
     work = Work(policy=policy, other=other, lines=as_json, runs=html is not None or not as_json)
     with progress_bar(err) as bar:
         task = bar.add_task("replaying", total=total)
         for replayed in replay_lines(lines, work, jobs=jobs):
             bar.advance(task)
+            seen += 1
             if replayed.problem is not None:
                 problems += 1
                 err.write(f"gateway: {replayed.problem}\n")
@@ -161,8 +163,18 @@ def run_replay(
                 out.write(replayed.line)
             if work.runs:
                 kept.append(replayed)
+    _refuse_nothing(files, seen, kept if evidence else None)
     _report(kept, as_json=as_json, html=html, evidence=evidence, out=out)
     return 1 if problems else 0
+
+
+def _refuse_nothing(files: Sequence[Path], seen: int, judged: Sequence[Replayed] | None) -> None:
+    names = ", ".join(str(file) for file in files)
+    if not seen:
+        raise ConfigError(f"{names}: no recorded run in it (one JSON object per line is expected)")
+    runs = [replayed.played for replayed in judged or ()]
+    if judged is not None and all(run is None or run["success"] is None for run in runs):
+        raise ConfigError(f"{names}: no run with an outcome (`success`) to count figures on")
 
 
 def judged(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
@@ -193,7 +205,7 @@ def _report(
     from gateway.replay_summary import print_comparison, print_evidence, print_summary
 
     if html is not None:
-        html.write_text(page(kept), encoding="utf-8")
+        write_output(html, page(kept))
     if as_json:
         return
     console = Console(file=out, width=None if out.isatty() else 120, highlight=False)

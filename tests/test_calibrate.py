@@ -134,6 +134,8 @@ def test_too_little_data_is_refused(labelled: list[Any], tmp_path: Path) -> None
     with pytest.raises(ConfigError):
         run_calibrate([broken], err=err)
     assert "b.jsonl:1: not JSON" in err.getvalue()
+    with pytest.raises(ConfigError, match="no such directory"):
+        run_calibrate([broken], weights=tmp_path / "missing" / "w.json", err=io.StringIO())
 
 
 def test_what_tells_agents_apart_earns_no_weight() -> None:

@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,37 @@ def test_broken_lines_are_reported_and_the_rest_is_replayed(tmp_path: Path) -> N
     assert "a.jsonl:1: not JSON" in err
     assert "a.jsonl:4: expected an object" in err
     assert "a.jsonl:5: neither `messages` nor `steps`" in err
+
+
+def test_files_without_a_run_are_refused(tmp_path: Path) -> None:
+    """An empty file is said to be one, and no page is written; so are runs without outcome."""
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n\n", encoding="utf-8")
+    page = tmp_path / "page.html"
+    for options in ({}, {"as_json": True}, {"html": page}, {"evidence": True}):
+        with pytest.raises(ConfigError, match=r"empty\.jsonl: no recorded run"):
+            replay(empty, **options)
+    assert not page.exists()
+    open_end = write(tmp_path / "a.jsonl", a_run(success=None))
+    with pytest.raises(ConfigError, match="no run with an outcome"):
+        replay(open_end, evidence=True)
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """The path and the reason, instead of a traceback."""
+    with pytest.raises(ConfigError, match=r"page\.html: cannot be written: No such file"):
+        replay(write(tmp_path / "a.jsonl", a_run()), html=tmp_path / "missing" / "page.html")
+
+
+def test_standard_input_is_a_file(tmp_path: Path) -> None:
+    """Runs may be piped in, as `-`; a run without a name is called by its line."""
+    run = a_run()
+    del run["id"]
+    command = [sys.executable, "-m", "gateway", "replay", "--json", "-"]
+    done = subprocess.run(
+        command, input=json.dumps(run).encode(), capture_output=True, check=True, timeout=60
+    )
+    assert json.loads(done.stdout)["id"] == "-:1"
 
 
 def test_a_missing_path_is_refused(tmp_path: Path) -> None:

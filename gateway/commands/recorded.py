@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+FILES = "JSONL files (.gz too) or folders; - is standard input"
+
 
 def add_parser(commands: Any) -> None:
     """Declare both commands."""
@@ -15,7 +17,7 @@ def add_parser(commands: Any) -> None:
 
 def _add_replay(commands: Any) -> None:
     replay = commands.add_parser("replay", help="run recorded transcripts through steering")
-    replay.add_argument("files", nargs="*", type=Path, help="JSONL files (.gz too) or folders")
+    replay.add_argument("files", nargs="+", type=Path, help=FILES)
     replay.add_argument("--policy", type=Path, help="compare with the policy of this config file")
     replay.add_argument("--config", type=Path, help="the policy to replay under (default: ours)")
     replay.add_argument("--json", action="store_true", help="one object per run and line")
@@ -29,7 +31,7 @@ def _add_replay(commands: Any) -> None:
 
 def _add_calibrate(commands: Any) -> None:
     calibrate = commands.add_parser("calibrate", help="fit the difficulty scorer to labelled runs")
-    calibrate.add_argument("files", nargs="+", type=Path, help="JSONL files (.gz too) or folders")
+    calibrate.add_argument("files", nargs="+", type=Path, help=FILES)
     calibrate.add_argument("--weights", type=Path, metavar="FILE", help="write the weights here")
     calibrate.add_argument("--seed", type=int, default=None, help="of folds and bootstrap")
     calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -237,7 +237,8 @@ class ScorerSettings:
             text = Path(self.weights_file).read_text(encoding="utf-8")
             weights = calibration_from_json(text)
         except (OSError, ValueError) as exc:
-            raise ValueError(f"difficulty.weights_file: {self.weights_file}: {exc}") from exc
+            problem = exc.strerror if isinstance(exc, OSError) else exc
+            raise ValueError(f"difficulty.weights_file: {self.weights_file}: {problem}") from exc
         return DifficultySettings(scorer=self.scorer, calibration=weights)
 
 

@@ -47,9 +47,9 @@ class Calibration:
                 raise ValueError(f"weights.{name}: {weight!r} pushes the wrong way")
         if not math.isfinite(self.bias):
             raise ValueError(f"bias: expected a finite number, got {self.bias!r}")
-        for key in ("budget_works", "budget_talks"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key}: expected at least 1, got {getattr(self, key)!r}")
+        for key, budget in (("works", self.budget_works), ("talks", self.budget_talks)):
+            if budget < 1:
+                raise ValueError(f"budgets.{key}: expected at least 1, got {budget!r}")
         for name, value in self.precision.items():
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"precision.{name}: expected a number in [0, 1], got {value!r}")
@@ -76,22 +76,39 @@ def calibration_from_json(text: str | bytes) -> Calibration:
         data = json.loads(text)
     except ValueError as error:
         raise ValueError(f"weights file: not JSON ({error})") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") is True or data.get("format") != FORMAT:
         raise ValueError(f"format: expected {FORMAT}, as written by `gateway calibrate`")
-    try:
-        weights = data["weights"]
-        return Calibration(
-            bias=float(data["bias"]),
-            weights=tuple([float(weights[name]) for name in FEATURES]),
-            budget_works=int(data["budgets"]["works"]),
-            budget_talks=int(data["budgets"]["talks"]),
-            precision={str(k): float(v) for k, v in data["precision"].items()},
-            provenance=dict(data["provenance"]),
-        )
-    except KeyError as error:
-        raise ValueError(f"weights file: {error.args[0]!r} is missing") from error
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"weights file: {error}") from error
+    precision = _member(data, "precision")
+    unknown = _member(data, "weights").keys() - set(FEATURES)
+    if unknown:
+        raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
+    return Calibration(
+        bias=_number(data, "bias"),
+        weights=tuple([_number(data, "weights", name) for name in FEATURES]),
+        budget_works=int(_number(data, "budgets", "works")),
+        budget_talks=int(_number(data, "budgets", "talks")),
+        precision={name: _number(data, "precision", name) for name in precision},
+        provenance=_member(data, "provenance"),
+    )
+
+
+def _member(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = data.get(key)
+    if not isinstance(value, dict):
+        raise ValueError(f"{key}: {_expected('an object', value)}")
+    return value
+
+
+def _number(data: Mapping[str, Any], *path: str) -> float:
+    """A finite number of the file, or of an object in it."""
+    value = (data if len(path) == 1 else _member(data, path[0])).get(path[-1])
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{'.'.join(path)}: {_expected('a finite number', value)}")
+    return float(value)
+
+
+def _expected(what: str, value: object) -> str:
+    return f"expected {what}, got {value!r:.60}" if value is not None else f"{what} is missing"
 
 
 def calibration_to_json(calibration: Calibration) -> str:

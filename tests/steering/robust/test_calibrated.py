@@ -141,9 +141,14 @@ def test_the_shipped_weights_say_where_they_come_from() -> None:
     ("change", "message"),
     [
         ({"format": 2}, "format"),
-        ({"bias": "x"}, "could not convert"),
-        ({"weights": {}}, "effort"),
-        ({"budgets": {"works": 0, "talks": 5}}, "budget_works"),
+        ({"format": True}, "format"),
+        ({"bias": "x"}, "bias: expected a finite number"),
+        ({"bias": None}, "bias: a finite number is missing"),
+        ({"weights": {}}, r"weights\.effort: a finite number is missing"),
+        ({"weights": [1]}, "weights: expected an object"),
+        ({"weights": {"novelty": 1}}, r"weights\.novelty: unknown"),
+        ({"budgets": {"works": 0, "talks": 5}}, r"budgets\.works"),
+        ({"budgets": {"works": "many", "talks": 5}}, r"budgets\.works: expected a finite number"),
         ({"precision": {"streak": 2}}, r"precision\.streak"),
     ],
 )
