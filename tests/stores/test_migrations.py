@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gateway.stores.sqlite.commits import (
     _UPDATE_CONVERSATION,
     _UPDATE_RUN,
 )
+from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.migrations import Migration, pending, script
 from gateway.stores.sqlite.runs import SqliteRunStore
@@ -113,6 +116,29 @@ async def test_each_change_is_made_once(path: str) -> None:
     migrations = (*migrations, counted("c"))
     await (await _open(path, migrations=migrations)).close()
     assert applied == ["a", "b", "c"]
+
+
+def test_a_file_that_another_start_is_making_is_ours(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two gateways that begin with one new file at the same moment both open it."""
+    settings = StorageSettings(path=path)
+
+    def overtaken(connection: apsw.Connection) -> None:
+        statements = itertools.count()
+
+        def before(*_statement: Any) -> bool:
+            if next(statements) == 1:
+                monkeypatch.undo()
+                with contextlib.closing(open_writer(settings, ())) as other:
+                    other.execute("CREATE TABLE made (x)")
+            return True
+
+        connection.exec_trace = before
+
+    monkeypatch.setattr(apsw, "connection_hooks", [overtaken])
+    with contextlib.closing(open_writer(settings, ())) as late:
+        assert ("table", "made", "CREATE TABLE made (x)") in _schema(late)
 
 
 async def test_a_failed_change_leaves_no_trace(path: str) -> None:

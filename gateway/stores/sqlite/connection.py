@@ -129,9 +129,12 @@ def _create_private(path: str) -> None:
 
 
 def _claim(connection: apsw.Connection, path: str) -> None:
+    # Asked first: who makes the file meanwhile signs it before anything else, so what is in it by
+    # now and is unsigned a moment later is nobody's of ours.
+    occupied = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if connection.pragma("application_id") == APPLICATION_ID:
         return
-    if connection.execute("SELECT count(*) FROM sqlite_schema").get:
+    if occupied:
         raise SchemaMismatch(f"{path!r} is the database of another application")
     connection.pragma("application_id", APPLICATION_ID)
 
