@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
-import runpy
-import sys
 from typing import Any
 
 from gateway.errors import ConfigError
@@ -22,6 +21,4 @@ def add_parser(commands: Any) -> None:
 def _bench(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("bench") is None:
         raise ConfigError("bench: only a clone of the source has it; there, run `make bench`")
-    sys.argv[1:] = args.rest
-    runpy.run_module("bench", run_name="__main__", alter_sys=True)
-    return 0
+    return int(importlib.import_module("bench.__main__").main(args.rest))
