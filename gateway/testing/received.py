@@ -13,6 +13,9 @@ import orjson
 
 Header = tuple[bytes, bytes]
 
+PATIENCE_S = 20.0
+"""Longest wait for what takes milliseconds on an idle machine, in seconds."""
+
 
 class ReceivedRequest:
     """One HTTP request as it arrived, byte for byte, and when its exchange ended.
@@ -107,7 +110,7 @@ class ReceivedRequest:
         value = self.fields.get("messages")
         return value if isinstance(value, list) else self.history
 
-    def wait_disconnected(self, timeout_s: float = 5.0) -> float:
+    def wait_disconnected(self, timeout_s: float = PATIENCE_S) -> float:
         """Wait until the client went away before the answer was complete; the monotonic stamp.
 
         Blocks the calling thread. Raises: TimeoutError when the exchange is still open after

@@ -12,7 +12,7 @@ from types import TracebackType
 from gateway.testing.connection import Connection
 from gateway.testing.exchange import Exchange
 from gateway.testing.ports import LOOPBACK
-from gateway.testing.received import ReceivedRequest
+from gateway.testing.received import PATIENCE_S, ReceivedRequest
 from gateway.testing.routes import Route, Router, route_of
 from gateway.testing.text import echo
 from gateway.testing.values import Fault, Reply
@@ -157,12 +157,14 @@ class ScriptedUpstream:
         """The newest request. Raises: IndexError before the first."""
         return self.requests[-1]
 
-    def wait_for_requests(self, count: int = 1, timeout_s: float = 5.0) -> list[ReceivedRequest]:
+    def wait_for_requests(
+        self, count: int = 1, timeout_s: float = PATIENCE_S
+    ) -> list[ReceivedRequest]:
         """Wait until `count` requests are recorded; all of them. Raises: TimeoutError."""
         self._wait(lambda: len(self.requests) >= count, timeout_s, f"{count} requests")
         return list(self.requests)
 
-    def wait_for_connections(self, count: int = 0, timeout_s: float = 5.0) -> None:
+    def wait_for_connections(self, count: int = 0, timeout_s: float = PATIENCE_S) -> None:
         """Wait until at most `count` connections are open. Raises: TimeoutError."""
         self._wait(lambda: len(self._open) <= count, timeout_s, f"{count} open connections")
 

@@ -272,7 +272,7 @@ def test_a_client_timeout_ends_the_call(upstream: ScriptedUpstream, client: open
     """The client gives up, and the provider's call ends with it."""
     upstream.script(Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=60))
     with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=0.2).chat.completions.create(model="m", messages=HELLO)
+        client.with_options(timeout=1).chat.completions.create(model="m", messages=HELLO)
     upstream.last.wait_disconnected()
 
 

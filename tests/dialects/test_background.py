@@ -44,7 +44,7 @@ def spent(server: AppServer) -> tuple[int, int, int, int]:
 
 def left_open(server: AppServer) -> None:
     """Return when the gateway has noticed that an answer is still being made."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 20
     while not len(server.app.runtime.under_way):
         assert time.monotonic() < deadline
         time.sleep(0.01)

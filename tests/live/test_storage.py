@@ -136,7 +136,7 @@ async def test_old_runs_are_removed(
         async with run_log(path) as log:
             return [c.id for c in (await log.list_conversations(tenant=None)).conversations]
 
-    for _ in range(100):
+    for _ in range(400):
         if await left() == [kept]:
             break
         await asyncio.sleep(0.05)

@@ -16,7 +16,6 @@ from tests.relay.gateways import HELLO, STREAMED, hear, raw_post
 
 SLOW = Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=60)
 STALL = Fault(FaultKind.STALL)
-BOUND_S = 3.0  # what it takes on an idle machine is a few milliseconds
 
 
 def send(port: int, body: Any, path: str = "/v1/chat/completions") -> socket.socket:
@@ -26,15 +25,12 @@ def send(port: int, body: Any, path: str = "/v1/chat/completions") -> socket.soc
     return connection
 
 
-def leave(upstream: ScriptedUpstream, connection: socket.socket, *, reset: bool = False) -> float:
-    """Close the client's connection; the seconds until the upstream's was closed as well."""
+def leave(upstream: ScriptedUpstream, connection: socket.socket, *, reset: bool = False) -> None:
+    """Close the client's connection; the upstream's has to follow, its answer still unfinished."""
     if reset:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    started = time.monotonic()
     connection.close()
-    took = upstream.last.wait_disconnected() - started
-    assert took < BOUND_S
-    return took
+    upstream.last.wait_disconnected()
 
 
 @pytest.fixture
@@ -44,7 +40,7 @@ def port(shared_gateway: AppServer, there: ScriptedUpstream) -> Iterator[int]:
     runtime = shared_gateway.app.runtime
     with httpx.Client(base_url=shared_gateway.base_url) as client:
         assert hear(client, json=HELLO).status == 200
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while b"gateway_requests_in_flight 0.0" not in runtime.metrics.render():
             assert time.monotonic() < deadline, "a request is still in flight"
             time.sleep(0.01)
@@ -135,7 +131,7 @@ def test_during_an_upload(there: ScriptedUpstream, port: int) -> None:
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
     head = b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
     connection.sendall(head + b"half of it")
-    time.sleep(0.1)
+    time.sleep(0.5)  # nothing tells that the gateway has begun to pass it on
     connection.close()
     there.wait_for_requests()
     there.last.wait_disconnected()
@@ -176,7 +172,7 @@ def test_between_two_attempts(
     upstream.wait_for_requests()
     connection.close()
     metrics = str(client.base_url).replace("/v1/", "/metrics")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while b'gateway_errors_total{kind="client_gone"} 1.0' not in client.get(metrics).content:
         assert time.monotonic() < deadline
         time.sleep(0.01)

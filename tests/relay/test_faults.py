@@ -384,7 +384,7 @@ Alone = Callable[..., tuple[ScriptedUpstream, httpx.Client]]
 def test_the_longest_a_call_may_take(alone: Alone) -> None:
     """`timeouts.total_s` ends a call that is busy all the time, streaming or not."""
     slow = Reply("word " * 200, chunk_delay_s=0.05)
-    upstream, client = alone(slow, {"timeouts": {"total_s": 0.4}})
+    upstream, client = alone(slow, {"timeouts": {"total_s": LIMIT_S}})
     heard = hear(client, json=STREAMED)
     assert_cut(heard, "upstream_timeout")
     assert "timeouts.total_s" in heard.events[-1]["error"]["message"]

@@ -78,6 +78,12 @@ async def one(client: httpx.AsyncClient, name: str, stream: bool) -> None:
         pass
 
 
+async def served(client: httpx.AsyncClient) -> bool:
+    """Whether a call is answered; on a busy machine it may still meet the short limits."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "content-filter"}]}
+    return (await client.post("/chat/completions", json=body)).status_code == 200
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[ScriptedUpstream, AppServer]]:
     """A gateway with short limits before the faulty upstream, which keeps no record."""
@@ -105,11 +111,9 @@ async def test_nothing_leaks(server: tuple[ScriptedUpstream, AppServer]) -> None
                 marks = {"memory": resident_bytes(), "files": open_files()}
                 marks["tasks"] = unfinished_tasks()
             await asyncio.gather(*(one(client, n, s) for n in names for s in (False, True)))
-        answer = await client.post(
-            "/chat/completions",
-            json={"model": "m", "messages": [{"role": "user", "content": "content-filter"}]},
-        )
-        assert answer.status_code == 200
+        async with asyncio.timeout(20):
+            while not await served(client):
+                pass
         await asyncio.sleep(0.5)
         grown = resident_bytes() - marks["memory"]
         print(f"memory {marks['memory'] / 2**20:.0f} MiB, grown by {grown / 2**20:.1f} MiB")
@@ -118,7 +122,7 @@ async def test_nothing_leaks(server: tuple[ScriptedUpstream, AppServer]) -> None
         assert open_files() < marks["files"] + LEAKED
         assert unfinished_tasks() < marks["tasks"] + LEAKED
     metrics = gateway.app.runtime.metrics
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while b"gateway_requests_in_flight 0.0" not in metrics.render():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)

@@ -85,7 +85,7 @@ def test_what_does_not_end_in_time_is_ended(upstream: ScriptedUpstream, tmp_path
     upstream.script(
         Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=60), Fault(FaultKind.STALL, reply=Reply("a b c d"))
     )
-    with GatewayProcess(tmp_path, before(upstream, server={"drain_s": 0.3})) as gateway:
+    with GatewayProcess(tmp_path, before(upstream, server={"drain_s": 1})) as gateway:
         heard: dict[str, Heard] = {}
 
         def ask(name: str, body: Any) -> None:

@@ -90,10 +90,9 @@ def test_a_long_retry_after_is_the_clients_to_wait(
 ) -> None:
     """Above `router.max_retry_after_s` the answer is passed on at once."""
     upstream.default = Fault(FaultKind.RATE_LIMIT, retry_after="60")
-    started = time.monotonic()
     heard = hear(relay(), json=HELLO)
     assert (heard.status, heard.headers["retry-after"]) == (429, "60")
-    assert (len(upstream.requests), time.monotonic() - started < 30) == (1, True)
+    assert len(upstream.requests) == 1
 
 
 def test_a_retry_after_may_be_a_date(upstream: ScriptedUpstream, relay: Relay) -> None:
@@ -163,17 +162,17 @@ def test_a_failing_deployment_is_relieved_by_the_other(
 def test_a_rested_deployment_comes_back(
     two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
 ) -> None:
-    """After `router.cooldown_s` it is asked again."""
+    """It is passed over for `router.cooldown_s`, then asked again."""
     two[0].script(DOWN)
-    router = {"allowed_fails": 1, "cooldown_s": 0.2}
+    rest_s = 0.2
+    router = {"allowed_fails": 1, "cooldown_s": rest_s}
     client = relay({"model_list": deployments(*two), "router": router})
-    for _ in range(3):
+    deadline = time.monotonic() + 20
+    while len(two[0].requests) < 2:
+        assert time.monotonic() < deadline
         assert hear(client, json=HELLO).status == 200
-    assert len(two[0].requests) == 1
-    time.sleep(0.25)
-    for _ in range(2):
-        hear(client, json=HELLO)
-    assert len(two[0].requests) == 2
+    failed, again = two[0].requests
+    assert again.received_at - failed.received_at >= rest_s
 
 
 def test_with_all_deployments_resting_they_are_asked_all_the_same(

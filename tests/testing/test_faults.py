@@ -150,8 +150,10 @@ def test_the_content_filter_ends_a_reply(
 def test_a_slow_first_byte(upstream: ScriptedUpstream, http: httpx.Client, stream: bool) -> None:
     """A client with a short timeout gives up before the status line; a patient one is served."""
     upstream.script(Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=30))
+    body = {**HELLO, "stream": stream}
     with pytest.raises(httpx.ReadTimeout):
-        http.post("/chat/completions", json={**HELLO, "stream": stream}, timeout=0.05)
+        http.post("/chat/completions", json=body, timeout=httpx.Timeout(10, read=0.05))
+    upstream.wait_for_requests()
     upstream.last.wait_disconnected()
     upstream.script(Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=0.01))
     assert ask(http, stream=stream).status_code == 200
@@ -161,7 +163,7 @@ def test_a_slow_first_byte(upstream: ScriptedUpstream, http: httpx.Client, strea
 def test_a_stall_without_end(upstream: ScriptedUpstream, http: httpx.Client, stream: bool) -> None:
     """After some bytes nothing more comes, until the client has gone."""
     upstream.script(Fault(FaultKind.STALL))
-    received, error = read_until_it_breaks(http, stream=stream, timeout_s=0.1)
+    received, error = read_until_it_breaks(http, stream=stream, timeout_s=1)
     assert isinstance(error, httpx.ReadTimeout)
     assert received
     assert b"[DONE]" not in received

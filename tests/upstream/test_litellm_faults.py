@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -250,7 +249,7 @@ async def test_the_lane_serves_on_after_any_fault(
     lane: LiteLLMLane, upstream: ScriptedUpstream, kind: FaultKind, streaming: bool
 ) -> None:
     """Whatever went wrong, it is an answer or an `UpstreamFailure`, and the next call works."""
-    upstream.script(Fault(kind, delay_s=1.0, size_mb=0.2))
+    upstream.script(Fault(kind, delay_s=30, size_mb=0.2))
     harmless = {K.CONTENT_FILTER, K.WRONG_CONTENT_TYPE, K.HUGE_BODY}
     if streaming:  # a text delta with odd bytes is still one; the turn ends before the body does
         harmless |= {K.INVALID_UTF8, K.WRONG_CONTENT_LENGTH}
@@ -329,14 +328,6 @@ async def test_a_request_that_cannot_be_translated_is_a_400(
     assert not upstream.requests
 
 
-async def closed_within(upstream: ScriptedUpstream, limit_s: float) -> float:
-    """Seconds until the provider sees its newest request abandoned."""
-    started = time.monotonic()
-    await asyncio.to_thread(upstream.last.ended.wait, limit_s)
-    assert upstream.last.disconnected_at is not None
-    return upstream.last.disconnected_at - started
-
-
 SLOW = Reply("a long story " * 50, chunk_delay_s=0.05)
 
 
@@ -348,7 +339,7 @@ async def test_closing_a_stream_closes_the_providers_connection(
     answer = await lane.send(a_target(upstream), a_body(stream=True), [])
     await anext(aiter(answer))
     await answer.aclose()
-    assert await closed_within(upstream, 5) < 5
+    await asyncio.to_thread(upstream.last.wait_disconnected)
 
 
 async def test_cancelling_a_stream_closes_the_providers_connection(
@@ -362,7 +353,7 @@ async def test_cancelling_a_stream_closes_the_providers_connection(
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert await closed_within(upstream, 5) < 5
+    await asyncio.to_thread(upstream.last.wait_disconnected)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -376,19 +367,20 @@ async def test_cancelling_before_the_answer_closes_the_providers_connection(
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
-    assert await closed_within(upstream, 5) < 5
+    await asyncio.to_thread(upstream.last.wait_disconnected)
 
 
 async def test_nothing_piles_up_over_many_faults(
     lane: LiteLLMLane, upstream: ScriptedUpstream
 ) -> None:
     """No task and no connection is left behind by broken and abandoned streams."""
-    tasks = len(asyncio.all_tasks())
+    tasks = asyncio.all_tasks()
     for kind in (K.DROP_MID_BODY, K.CLEAN_CUT, K.RATE_LIMIT, K.MALFORMED_JSON) * 5:
         upstream.script(Fault(kind), SLOW)
         await failure_of(lane, a_target(upstream), stream=True)
         answer = await lane.send(a_target(upstream), a_body(stream=True), [])
         await answer.aclose()
-    await asyncio.sleep(0.05)
-    assert len(asyncio.all_tasks()) == tasks
+    if ending := asyncio.all_tasks() - tasks:
+        _, left = await asyncio.wait(ending, timeout=20)
+        assert not left
     await asyncio.to_thread(upstream.wait_for_connections, 1)
