@@ -34,7 +34,6 @@ from gateway.steering.etrace.target import target_for
 from gateway.steering.fold import ConversationFold
 from gateway.steering.steps import Action, Step
 from gateway.stores.base import RunStore, StateStore, StoreError
-from gateway.stores.keys import KeyStore
 from gateway.tasks import spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
@@ -199,11 +198,6 @@ class Runtime:
     def runs(self) -> RunStore:
         """What can be asked about runs and conversations."""
         return self._opened.runs
-
-    @property
-    def key_store(self) -> KeyStore:
-        """Where gateway keys are kept."""
-        return self._opened.keys
 
     async def start(self) -> None:
         """Open everything; on the event loop that will serve.

@@ -31,7 +31,6 @@ _STEP = Param(name="step", description="Show the transcript around this step.", 
 _AFTER = Param(name="after", description="Steps after this one.", kind="integer", low=-1)
 PARAMS = (_STEP, FRAGMENT)
 STEPS_PARAMS = (replace(_AFTER, default=-1),)
-TEXT_PARAMS: tuple[Param, ...] = ()
 
 
 async def show(visit: Visit) -> Page:

@@ -52,7 +52,7 @@ def run_demo(console: Console | None = None) -> bool:
         advice = getattr(upstream.default, "advice", "")
     console.print(_timeline(steered))
     console.print(_comparison(alone, steered))
-    console.print(_closing(steered, advice))
+    console.print(_closing(advice))
     return alone.answer is None and steered.answer is not None
 
 
@@ -216,7 +216,7 @@ def _dollars(cost: float | None) -> str:
     return "unknown" if cost is None else f"${cost:.4f}"
 
 
-def _closing(steered: Outcome, advice: str) -> Panel:
+def _closing(advice: str) -> Panel:
     spoken = _told(advice)
     lines = [
         Text("The text that turned the run:", style="dim"),

@@ -26,7 +26,7 @@ class StepOutcome:
     """What scoring one step gave.
 
     `index` counts the scored steps of run `run` from 1 (the unscored first call is 0); `state` is
-    the state after this score; `clamped` says that the scorer left [0, 1] and was put right.
+    the state after this score; `difficulty` is in [0, 1] whatever the scorer gave.
     """
 
     index: int
@@ -34,7 +34,6 @@ class StepOutcome:
     state: FSMState
     readings: Readings
     step: Step
-    clamped: bool = False
     run: int = 0
 
 
@@ -115,7 +114,7 @@ class RunFold:
 
     def push(self, step: Step) -> StepOutcome:
         """Score the next step and advance the state by one transition."""
-        difficulty, clamped = _clamp(self._scorer.push(step))
+        difficulty = _clamp(self._scorer.push(step))
         self._suite.push(step)
         self.history.append(difficulty)
         self._before = self.state
@@ -127,7 +126,6 @@ class RunFold:
             state=self.state,
             readings=self._suite.readings(),
             step=step,
-            clamped=clamped,
             run=self.index,
         )
         self.outcomes.append(outcome)
@@ -145,10 +143,10 @@ class RunFold:
             IndexError: no step has been pushed.
         """
         newest = self.outcomes.pop()
-        difficulty, clamped = _clamp(score)
+        difficulty = _clamp(score)
         self.history[-1] = difficulty
         self.state = next_state(self._before, self.history, self._policy.fsm)
-        outcome = replace(newest, difficulty=difficulty, state=self.state, clamped=clamped)
+        outcome = replace(newest, difficulty=difficulty, state=self.state)
         self.outcomes.append(outcome)
         return outcome
 
@@ -166,12 +164,9 @@ class RunFold:
         )
 
 
-def _clamp(score: float) -> tuple[float, bool]:
-    """The score in [0, 1], and whether it had to be moved; NaN says nothing about the step."""
-    if math.isnan(score):
-        return UNKNOWN, True
-    clamped = min(max(score, 0.0), 1.0)
-    return clamped, clamped != score
+def _clamp(score: float) -> float:
+    """The score in [0, 1]; NaN says nothing about the step."""
+    return UNKNOWN if math.isnan(score) else min(max(score, 0.0), 1.0)
 
 
 class ConversationFold:

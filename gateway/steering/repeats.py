@@ -47,9 +47,8 @@ class Repeat:
     """One action against the run before it.
 
     `strength`: how far it repeats, in [0, 1]; `count`: times this call gave this result; `similar`:
-    a recent call of the operation had nearly the same words; `changed`, `recovered`: the same call
-    gave another result, or stopped failing; `unchanged_files`: nothing was changed since its last
-    run.
+    a recent call of the operation had nearly the same words; `changed`: the same call gave another
+    result; `unchanged_files`: nothing was changed since its last run.
     """
 
     kind: Kind
@@ -57,7 +56,6 @@ class Repeat:
     count: int
     similar: bool
     changed: bool
-    recovered: bool
     unchanged_files: bool
 
 
@@ -106,7 +104,6 @@ class CallMemory:
             count=past.count + 1 if past is not None and same else 1,
             similar=similar,
             changed=past is not None and not same,
-            recovered=past is not None and past.failure is not None and action.failure is None,
             unchanged_files=unchanged,
         )
         self._remember(action, repeat)

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.stores.queries import AgentHealth, HealthSummary, RecentRun
 from gateway.stores.totals import WARN_COMPOSITE, RunRecord, RunTotals, plus
 
-# Source: reference.md section 12: a sparkline of the last 30 runs, figures to 4 decimals.
+# Source: reference section 12: a sparkline of the last 30 runs, figures to 4 decimals.
 RECENT_RUNS = 30
 _DECIMALS = 4
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.stores.records import CallRow, RunUpdate, StepRow
 
-# Source: reference.md section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
+# Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
 # under the first line is clean.
 WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6

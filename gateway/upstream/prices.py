@@ -45,13 +45,10 @@ class ModelInfo:
 
     provider: str | None = None
     max_input_tokens: int | None = None
-    max_output_tokens: int | None = None
     tools: bool | None = None
-    parallel_tools: bool | None = None
     vision: bool | None = None
     response_schema: bool | None = None
     reasoning: bool | None = None
-    prompt_caching: bool | None = None
     rates: Rates = field(default_factory=Rates)
 
     tiers: tuple[tuple[int, Rates], ...] = ()
@@ -177,13 +174,10 @@ def _info(entry: Mapping[str, Any]) -> ModelInfo:
     return ModelInfo(
         provider=_text(entry.get("litellm_provider")),
         max_input_tokens=_tokens_or_none(entry, "max_input_tokens", "max_tokens"),
-        max_output_tokens=_tokens_or_none(entry, "max_output_tokens", "max_tokens"),
         tools=_flag(entry, "supports_function_calling"),
-        parallel_tools=_flag(entry, "supports_parallel_function_calling"),
         vision=_flag(entry, "supports_vision"),
         response_schema=_flag(entry, "supports_response_schema"),
         reasoning=_flag(entry, "supports_reasoning"),
-        prompt_caching=_flag(entry, "supports_prompt_caching"),
         rates=base,
         tiers=tuple(sorted(tiers, key=lambda tier: -tier[0])),
     )

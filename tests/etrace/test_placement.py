@@ -263,14 +263,6 @@ def test_the_directive_comes_once_a_call_also_in_front() -> None:
     assert made == [SystemAppend(index=0, texts=("PAST", frame([SKIP_DIRECTIVE]), frame(["NOTE"])))]
 
 
-def test_a_void_of_the_cache_is_reported() -> None:
-    """New text in front after the run's first call voids it; at the tail, or at first, it not."""
-    assert placing([SYSTEM, USER], NOTE, target=UNKNOWN, step=3).voids_cache
-    assert not placing([SYSTEM, USER], NOTE, target=OPENAI, step=3).voids_cache
-    assert not placing([SYSTEM, USER], RULE, target=OPENAI, step=-1).voids_cache
-    assert not placing([SYSTEM, USER], past=(PAST,), target=OPENAI, step=3).voids_cache
-
-
 def test_an_empty_system_prompt_gets_no_breakpoint() -> None:
     """There is nothing of the client's to cache."""
     messages = [{"role": "system", "content": ""}, USER]

@@ -72,7 +72,6 @@ class TestRunFold:
         outcome = run.push(acts("ls", thought="maybe"))
         assert (outcome.index, outcome.state, outcome.run) == (1, FSMState.NORMAL, 0)
         assert outcome.difficulty == heuristic_score("maybe")
-        assert not outcome.clamped
 
     def test_a_step_without_text_is_scored_a_half(self) -> None:
         """Every turn is scored once, tool-only ones too; no older thought is reused."""
@@ -92,15 +91,14 @@ class TestRunFold:
         ("raw", "stored"),
         [(math.nan, 0.5), (math.inf, 1.0), (-math.inf, 0.0), (1.5, 1.0), (-0.5, 0.0)],
     )
-    def test_a_score_out_of_range_is_clamped_and_told(
+    def test_a_score_out_of_range_is_clamped(
         self, scores: list[float], raw: float, stored: float
     ) -> None:
-        """A NaN or out-of-range score is clamped and counted, never stored."""
+        """No NaN and nothing outside of [0, 1] comes out of a fold, or goes into its history."""
         scores += [raw, 0.25]
         run = RunFold(POLICY)
         first, second = run.push(thinks("x")), run.push(thinks("y"))
-        assert (first.difficulty, first.clamped) == (stored, True)
-        assert (second.difficulty, second.clamped) == (0.25, False)
+        assert (first.difficulty, second.difficulty) == (stored, 0.25)
         assert run.history == [stored, 0.25]
 
     def test_the_states_page_run(self, scores: list[float]) -> None:

@@ -433,7 +433,7 @@ async def summarizes_nothing(stores: Stores) -> None:
 
 
 async def summarizes_health(stores: Stores) -> None:
-    """The figures of reference.md section 12: clean runs, fires, severity, states, per agent."""
+    """The figures of reference section 12: clean runs, fires, severity, states, per agent."""
     bad = (
         a_step(1, composite=0.75, fired=("streak", "hedge"), failure_type="loop", state="SLOW"),
         a_step(2, composite=0.5, fired=("streak",), state="SLOW"),

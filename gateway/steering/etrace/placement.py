@@ -29,7 +29,7 @@ from gateway.steering.etrace.guidance import SKIP_DIRECTIVE
 from gateway.steering.etrace.pattern import Tier
 from gateway.steering.etrace.render import FRAME_OPEN, frame
 from gateway.steering.etrace.settings import InjectionSettings
-from gateway.steering.etrace.state import FIRST_CALL, GuidanceState, Injection, Place
+from gateway.steering.etrace.state import GuidanceState, Injection, Place
 from gateway.steering.etrace.target import Target
 
 _SYSTEM_ROLES = ("system", "developer")
@@ -40,15 +40,13 @@ class Placed:
     """The edits of one request, in order of position, and the run's bookkeeping after it.
 
     `added` = the blocks that are new with this call, `directive` = the one that holds for this call
-    only, `voids_cache` = the leading system message
-    differs from the one of the run's previous call, so that the provider's cache starts anew.
+    only.
     """
 
     edits: tuple[Edit, ...]
     state: GuidanceState
     added: tuple[Injection, ...] = ()
     directive: Injection | None = None
-    voids_cache: bool = False
 
 
 def place(
@@ -86,13 +84,7 @@ def place(
     state = decided.state
     if kept != state.injections:
         state = replace(state, injections=kept)
-    return Placed(
-        edits=tuple(edits),
-        state=state,
-        added=added,
-        directive=directive,
-        voids_cache=decided.step != FIRST_CALL and any(i.place == "system" for i in added),
-    )
+    return Placed(edits=tuple(edits), state=state, added=added, directive=directive)
 
 
 def _told(leading: Sequence[Message]) -> str:
