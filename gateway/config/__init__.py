@@ -2,20 +2,16 @@
 
 from gateway.config.litellm_form import ignored_keys
 from gateway.config.load import DEFAULT_FILE, load_settings, read_file, settings_from_dict
-from gateway.config.settings import (
+from gateway.config.settings import AuthSettings, LoggingSettings, Mode, ServerSettings, Settings
+from gateway.config.upstreams import (
     OPENAI_API_BASE,
-    AuthSettings,
     Deployment,
     Lane,
-    LoggingSettings,
-    Mode,
     RouterSettings,
-    Secret,
-    ServerSettings,
-    Settings,
     TimeoutSettings,
     UpstreamSettings,
 )
+from gateway.config.values import Secret
 
 __all__ = [
     "DEFAULT_FILE",

@@ -13,7 +13,8 @@ import yaml
 
 from gateway.config.litellm_form import environment_variables, translate
 from gateway.config.schema import build, join
-from gateway.config.settings import Secret, Settings
+from gateway.config.settings import Settings
+from gateway.config.values import Secret
 from gateway.errors import ConfigError
 
 ENV_PREFIX = "GATEWAY_"

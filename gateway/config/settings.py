@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, cast
-from urllib.parse import urlsplit
+from typing import Literal, cast
 
+from gateway.config.scorer import ScorerSettings
+from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
+from gateway.config.values import Secret, at_least
 from gateway.embedding.settings import EmbeddingSettings
 from gateway.steering.acting import ActSettings
-from gateway.steering.calibration import calibration_from_json
 from gateway.steering.conversation import ConversationSettings
-from gateway.steering.difficulty import DifficultySettings, ScorerName
 from gateway.steering.etrace.settings import EtraceSettings, InjectionSettings
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.fsm import FSMSettings
@@ -21,35 +20,7 @@ from gateway.steering.policy import Policy, RunBoundary
 from gateway.steering.routing import Routes, RoutingSettings
 from gateway.stores.settings import StorageSettings
 
-Lane = Literal["auto", "native", "litellm"]
 Mode = Literal["on", "shadow", "off"]
-
-OPENAI_API_BASE = "https://api.openai.com/v1"
-
-
-class Secret(str):
-    """Text that never shows itself in a repr, a log line or an error."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'*****'"
-
-
-def _at_least(value: float, low: float, name: str) -> None:
-    if value < low:
-        raise ValueError(f"{name}: must be at least {low:g}, got {value:g}")
-
-
-def _http_url(value: str, name: str) -> None:
-    try:
-        parts = urlsplit(value)
-        _ = parts.port
-    except ValueError as exc:
-        raise ValueError(f"{name}: {value!r}: {exc}") from None
-    known = parts.scheme in ("http", "https") and parts.hostname
-    if not known or not value.isprintable() or " " in value:
-        raise ValueError(f"{name}: {value!r} is not an http(s) URL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,89 +42,7 @@ class ServerSettings:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be above 0")
         for name in ("max_concurrent_requests", "sse_keepalive_s", "drain_s"):
-            _at_least(getattr(self, name), 0, name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeoutSettings:
-    """How long an upstream may take, in seconds; 0 waits for ever."""
-
-    connect_s: float = 10
-    first_byte_s: float = 600
-    idle_s: float = 300
-    total_s: float = 3600
-
-    def __post_init__(self) -> None:
-        for name in ("connect_s", "first_byte_s", "idle_s", "total_s"):
-            _at_least(getattr(self, name), 0, name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamSettings:
-    """The provider that serves every name without a deployment.
-
-    `provider_prefixes`: whether `anthropic/...` and its like are sent through LiteLLM to that
-    provider; off where the upstream itself uses such names (OpenRouter). `messages_api_base`: where
-    `/v1/messages` requests go; by default Anthropic's API while `api_base` is OpenAI's, else
-    `api_base` itself.
-    """
-
-    api_base: str = OPENAI_API_BASE
-    api_key: Secret | None = None
-    provider_prefixes: bool = True
-    messages_api_base: str | None = None
-
-    def __post_init__(self) -> None:
-        _http_url(self.api_base, "api_base")
-        if self.messages_api_base is not None:
-            _http_url(self.messages_api_base, "messages_api_base")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """One entry of `model_list`: what a requested model name maps to.
-
-    `dialects`: the wires the upstream speaks itself, where that is known better than by default
-    (`chat` and `responses` on OpenAI's wire, `messages` at Anthropic); requests in any other are
-    translated by LiteLLM.
-    """
-
-    model_name: str
-    litellm_params: Mapping[str, Any]
-    lane: Lane = "auto"
-    weight: float = 1
-    forward_client_key: bool = False
-    dialects: tuple[Literal["chat", "responses", "messages"], ...] | None = None
-    model_info: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.model_name:
-            raise ValueError("model_name: may not be empty")
-        if not isinstance(self.litellm_params.get("model"), str):
-            raise ValueError("litellm_params.model: required")
-        for name in ("api_base", "base_url"):
-            if url := self.litellm_params.get(name):
-                _http_url(str(url), f"litellm_params.{name}")
-        _at_least(self.weight, 0, "weight")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterSettings:
-    """Retries, fallbacks and balancing, for failures before the first byte."""
-
-    num_retries: int = 2
-    backoff_s: float = 0.25
-    max_retry_after_s: float = 5
-    cooldown_s: float = 5
-    allowed_fails: int = 3
-    max_connections: int = 1000
-    fallbacks: tuple[Mapping[str, tuple[str, ...]], ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("num_retries", "backoff_s", "max_retry_after_s", "cooldown_s"):
-            _at_least(getattr(self, name), 0, name)
-        _at_least(self.allowed_fails, 1, "allowed_fails")
-        _at_least(self.max_connections, 0, "max_connections")
+            at_least(getattr(self, name), 0, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,76 +59,6 @@ class AuthSettings:
 
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
     admin_key: Secret | None = None
-
-
-LEAST_JUDGE_MS = 100
-"""A limit under which no model answers over a network."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeSettings:
-    """The model that scorer `judge` asks, and how long a request waits for it.
-
-    `model`: a name as a client would ask for it; its deployment holds the key. `timeout_ms`:
-    longest wait, in milliseconds; `deadline_share`: of `steering.deadline_ms`, in (0, 1), when that
-    is less. `cache_entries`: questions whose scores are kept in memory, 0 = none.
-    """
-
-    model: str = ""
-    timeout_ms: float = 2000
-    deadline_share: float = 0.8
-    cache_entries: int = 1000
-
-    def __post_init__(self) -> None:
-        if not 0 < self.timeout_ms < float("inf"):
-            raise ValueError("timeout_ms: must be above 0, and finite")
-        if not 0 < self.deadline_share < 1:
-            raise ValueError("deadline_share: must be above 0 and below 1")
-        _at_least(self.cache_entries, 0, "cache_entries")
-
-    def limit_s(self, deadline_ms: float) -> float:
-        """Longest wait for a score, in seconds.
-
-        Raises:
-            ValueError: no model is named, or the deadline leaves it no time to answer.
-        """
-        if not self.model:
-            raise ValueError("difficulty.judge.model: needed by scorer judge")
-        limit_ms = min(self.timeout_ms, self.deadline_share * deadline_ms)
-        if limit_ms < LEAST_JUDGE_MS:
-            raise ValueError(
-                f"difficulty.judge: {limit_ms:g} ms are no time for a model to answer; raise "
-                "steering.deadline_ms and difficulty.judge.timeout_ms"
-            )
-        return limit_ms / 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScorerSettings:
-    """Which difficulty scorer, and its weights: the shipped ones, or those of a file.
-
-    `judge`: a model asked about each new step, for the scorer of that name.
-    """
-
-    scorer: ScorerName = "calibrated"
-    weights_file: str | None = None
-    judge: JudgeSettings = field(default_factory=JudgeSettings)
-
-    def load(self) -> DifficultySettings:
-        """The scorer's settings with the weights read.
-
-        Raises:
-            ValueError: the file cannot be read, or is not one of weights.
-        """
-        if self.weights_file is None:
-            return DifficultySettings(scorer=self.scorer)
-        try:
-            text = Path(self.weights_file).read_text(encoding="utf-8")
-            weights = calibration_from_json(text)
-        except (OSError, ValueError) as exc:
-            problem = exc.strerror if isinstance(exc, OSError) else exc
-            raise ValueError(f"difficulty.weights_file: {self.weights_file}: {problem}") from exc
-        return DifficultySettings(scorer=self.scorer, calibration=weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +90,10 @@ class SteeringSettings:
             raise ValueError("deadline_ms: must be above 0")
         self.acting()
         if self.token_budget is not None:
-            _at_least(self.token_budget, 1, "token_budget")
-        _at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
-        _at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
-        _at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")
+            at_least(self.token_budget, 1, "token_budget")
+        at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
+        at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
+        at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")
 
     @property
     def wrap_up_at(self) -> int | None:

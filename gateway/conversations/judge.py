@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.config.settings import JudgeSettings
+from gateway.config.scorer import JudgeSettings
 from gateway.conversations.memo import Conversation
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import RunFold

@@ -1,0 +1,95 @@
+"""Settings of the calls that are made upstream: where to, how long, how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gateway.config.values import Secret, at_least, http_url
+
+Lane = Literal["auto", "native", "litellm"]
+
+OPENAI_API_BASE = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutSettings:
+    """How long an upstream may take, in seconds; 0 waits for ever."""
+
+    connect_s: float = 10
+    first_byte_s: float = 600
+    idle_s: float = 300
+    total_s: float = 3600
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "first_byte_s", "idle_s", "total_s"):
+            at_least(getattr(self, name), 0, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSettings:
+    """The provider that serves every name without a deployment.
+
+    `provider_prefixes`: whether `anthropic/...` and its like are sent through LiteLLM to that
+    provider; off where the upstream itself uses such names (OpenRouter). `messages_api_base`: where
+    `/v1/messages` requests go; by default Anthropic's API while `api_base` is OpenAI's, else
+    `api_base` itself.
+    """
+
+    api_base: str = OPENAI_API_BASE
+    api_key: Secret | None = None
+    provider_prefixes: bool = True
+    messages_api_base: str | None = None
+
+    def __post_init__(self) -> None:
+        http_url(self.api_base, "api_base")
+        if self.messages_api_base is not None:
+            http_url(self.messages_api_base, "messages_api_base")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One entry of `model_list`: what a requested model name maps to.
+
+    `dialects`: the wires the upstream speaks itself, where that is known better than by default
+    (`chat` and `responses` on OpenAI's wire, `messages` at Anthropic); requests in any other are
+    translated by LiteLLM.
+    """
+
+    model_name: str
+    litellm_params: Mapping[str, Any]
+    lane: Lane = "auto"
+    weight: float = 1
+    forward_client_key: bool = False
+    dialects: tuple[Literal["chat", "responses", "messages"], ...] | None = None
+    model_info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.model_name:
+            raise ValueError("model_name: may not be empty")
+        if not isinstance(self.litellm_params.get("model"), str):
+            raise ValueError("litellm_params.model: required")
+        for name in ("api_base", "base_url"):
+            if url := self.litellm_params.get(name):
+                http_url(str(url), f"litellm_params.{name}")
+        at_least(self.weight, 0, "weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """Retries, fallbacks and balancing, for failures before the first byte."""
+
+    num_retries: int = 2
+    backoff_s: float = 0.25
+    max_retry_after_s: float = 5
+    cooldown_s: float = 5
+    allowed_fails: int = 3
+    max_connections: int = 1000
+    fallbacks: tuple[Mapping[str, tuple[str, ...]], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("num_retries", "backoff_s", "max_retry_after_s", "cooldown_s"):
+            at_least(getattr(self, name), 0, name)
+        at_least(self.allowed_fails, 1, "allowed_fails")
+        at_least(self.max_connections, 0, "max_connections")
