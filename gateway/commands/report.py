@@ -21,8 +21,9 @@ from gateway.errors import ConfigError
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.amounts import Amount
 from gateway.reporting.effects import effects_of
-from gateway.reporting.experiment import STRATA, Comparison
+from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import Difference
+from gateway.reporting.results import Comparison
 from gateway.reporting.shares import read_shares
 from gateway.stores.base import RunStore
 from gateway.stores.queries import HealthSummary, RunFilter

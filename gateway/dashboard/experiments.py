@@ -11,7 +11,8 @@ from gateway.api.params import Param
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.small_charts import daily, interval
 from gateway.reporting.effects import effects_of
-from gateway.reporting.experiment import STRATA, Comparison
+from gateway.reporting.experiment import STRATA
+from gateway.reporting.results import Comparison
 from gateway.steering.experiments import ARMS
 
 LIST_PARAMS = (TENANT,)

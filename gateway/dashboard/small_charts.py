@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from gateway.dashboard.svg import curve, drawing, element, share, stretched
 from gateway.reporting.effects import Effect
-from gateway.reporting.experiment import Day
+from gateway.reporting.results import Day
 from gateway.stores.queries import RecentRun
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, severity_of
 

@@ -1,5 +1,6 @@
 """What an experiment shows, in numbers that withstand a sceptic."""
 
-from gateway.reporting.experiment import ExperimentReport, report
+from gateway.reporting.experiment import report
+from gateway.reporting.results import ExperimentReport
 
 __all__ = ["ExperimentReport", "report"]

@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gateway.reporting.rates import SampleRatio
+from gateway.reporting.results import Arm, Caveat, Comparison
 from gateway.stores.totals import RunRecord
-
-if TYPE_CHECKING:
-    from gateway.reporting.experiment import Arm, Comparison
 
 FEW_RUNS = 30
 """Judged runs of an arm under which nothing is concluded: the usual least for a normal
@@ -22,14 +18,6 @@ _NOTABLE_POINTS = 0.05  # the difference of success that a sample should be able
 _UNEVEN_SHARE = 0.05
 _UNEVEN_DOSE = 0.25  # of the texts of the arm that gave more
 _UNEVEN_MODELS = 0.1  # of the calls
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caveat:
-    """One reservation: a code for machines, a sentence for people."""
-
-    code: str
-    message: str
 
 
 def caveats_of(

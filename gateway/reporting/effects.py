@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.reporting.amounts import Ratio
-from gateway.reporting.experiment import Comparison
 from gateway.reporting.rates import Difference
+from gateway.reporting.results import Comparison
 
 # Scales reach at least so far to either side, so that small effects look small.
 _LEAST_POINTS = 0.1

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gateway.reporting.amounts import Amount, AmountRatio, Spent, amount_of, ratio_of
-from gateway.reporting.caveats import Caveat, caveats_of
-from gateway.reporting.rates import (
-    Difference,
-    Rate,
-    Sample,
-    SampleRatio,
-    newcombe,
-    rate_of,
-    sample_ratio,
-    stratified,
-)
+from gateway.reporting.amounts import AmountRatio, Spent, amount_of, ratio_of
+from gateway.reporting.caveats import caveats_of
+from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
+from gateway.reporting.results import Arm, Comparison, Day, ExperimentReport, Stratum, StratumArm
 from gateway.steering.experiments import ARMS
 from gateway.stores.totals import WARN_COMPOSITE, RunRecord
 
@@ -32,98 +23,6 @@ STRATA: Mapping[str, Callable[[RunRecord], str]] = {
 
 BASELINES = ("off", "shadow", "random")
 """Arms that others are compared with, the one that does least first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One arm's runs. `unfinished`: nobody has said what they came to; `success` is over the
-    others. `unpriced`: runs with a call whose price is unknown; `cost` leaves them out.
-    `cached_share`: cached of all input tokens; `clean_run_rate`: runs that never reached a
-    composite of 0.35."""
-
-    arm: str
-    runs: int
-    units: int
-    outcomes: Mapping[str, int]
-    unfinished: int
-    success: Rate | None
-    tokens: Amount | None
-    steps: Amount | None
-    cost_usd: Amount | None
-    unpriced: int
-    cached_share: float
-    clean_run_rate: float
-    mean_composite: float
-    injections: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One arm against the baseline. Ratios below 1 are less; None: cannot be told."""
-
-    arm: str
-    baseline: str
-    success: Difference | None
-    success_stratified: Difference | None
-    cost_usd: AmountRatio | None
-    tokens: AmountRatio | None
-    steps: AmountRatio | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StratumArm:
-    """One arm's runs within a stratum."""
-
-    arm: str
-    runs: int
-    success: Rate | None
-    cost_usd: Amount | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stratum:
-    """Runs that are alike; `differences` of success against the baseline by arm."""
-
-    name: str
-    arms: tuple[StratumArm, ...]
-    differences: Mapping[str, Difference]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Day:
-    """One arm's runs begun on one day, UTC."""
-
-    date: str
-    arm: str
-    runs: int
-    judged: int
-    successes: int
-    tokens: float
-    cost_usd: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentReport:
-    """What an experiment shows, and what stands against believing it.
-
-    `baseline`: off when there is such an arm, else shadow, else random, None when none of them.
-    `comparisons`: every other arm with the baseline, and on with random, which is about timing.
-    `policies`: digests of the policies its runs were steered by.
-    """
-
-    experiment: str
-    runs: int
-    first_at: float | None
-    last_at: float | None
-    baseline: str | None
-    arms: tuple[Arm, ...]
-    comparisons: tuple[Comparison, ...]
-    sample_ratio: SampleRatio | None
-    stratum: str
-    strata: tuple[Stratum, ...]
-    daily: tuple[Day, ...]
-    policies: tuple[str, ...]
-    caveats: tuple[Caveat, ...]
 
 
 def report(
