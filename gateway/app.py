@@ -20,7 +20,7 @@ from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.steered import SteeredEndpoint
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.stores.base import StoreError
 
 _READ_ONLY = ("/models", "/healthz", "/readyz", "/metrics", "/api/hello")

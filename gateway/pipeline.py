@@ -27,7 +27,8 @@ from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.recorder import Recorder
-from gateway.services import Runtime, Services
+from gateway.runtime import Runtime
+from gateway.services import Services
 from gateway.steering.chance import Chance
 from gateway.steering.experiments import assign, mode_of
 from gateway.tasks import spawn

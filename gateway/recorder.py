@@ -14,7 +14,8 @@ from gateway.conversations.recording import CallFacts, call_record, settle
 from gateway.conversations.session import Steered
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
-from gateway.services import Runtime, Services
+from gateway.runtime import Runtime
+from gateway.services import Services
 from gateway.steering.fold import StepOutcome
 from gateway.stores.base import StoreError, VersionConflict
 from gateway.stores.patterns import Event

@@ -13,7 +13,7 @@ from gateway.api.operations import Answer, Call, Operation, Reply
 from gateway.api.params import Param
 from gateway.errors import Overloaded
 from gateway.events import Event, Subscription, TooManySubscribers
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 
 KEEP_ALIVE_S = 15.0  # under the 60 s after which common proxies close a silent connection
 _LOOK_UP_S = 1.0  # how soon a stream ends when the gateway shuts down

@@ -14,7 +14,7 @@ from gateway.errors import BadRequest, NotFound
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.shares import read_shares
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter
 

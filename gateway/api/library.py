@@ -9,7 +9,7 @@ from gateway.api.access import Access
 from gateway.embedding.base import EmbeddingError
 from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
 from gateway.library import PatternLibrary
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.steering.etrace.codec import from_record
 from gateway.steering.etrace.pattern import Pattern, Tier, with_id
 from gateway.stores.patterns import Added, PatternConflict, StoredPattern

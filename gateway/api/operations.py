@@ -15,7 +15,7 @@ from gateway.api.schema import Schema
 from gateway.endpoints.body import ClientGone, DisconnectWatch, Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.stores.base import StoreError, StoreUnavailable
 from gateway.upstream.base import RawHeaders, header
 

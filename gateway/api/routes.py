@@ -12,7 +12,7 @@ from gateway.api.access import Gate
 from gateway.api.document import document_operation
 from gateway.api.operations import Operation, Resource
 from gateway.endpoints.auth import Authenticator
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 
 _MODULES = (conversations, runs, patterns, experiments, health_summary, events)
 

@@ -11,7 +11,7 @@ from gateway.api.schema import page_of, schema_of
 from gateway.api.views import RUN, TRACE, run_view, step_views, thresholds
 from gateway.errors import BadRequest, NotFound
 from gateway.library import judged_by
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.stores.queries import OUTCOMES, Facets, PageRequest, RunTrace
 
 RUN_ID = Param(name="run_id", description="The run's id.", in_path=True)

@@ -14,7 +14,7 @@ from gateway.dashboard.rendering import render
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.stores.base import StoreError
 
 HTML = "text/html; charset=utf-8"

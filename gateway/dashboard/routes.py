@@ -9,7 +9,7 @@ from gateway.api.params import Param
 from gateway.dashboard import assets, experiments, health, patterns, run, runs, session
 from gateway.dashboard.pages import Handler, PageEndpoint, nowhere
 from gateway.endpoints.auth import Authenticator
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 
 
 def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:

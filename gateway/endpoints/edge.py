@@ -16,7 +16,7 @@ from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.upstream.base import header
 from gateway.wire.usage import TokenUsage, token_usage
 

@@ -8,7 +8,7 @@ from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.reply import send_bytes, send_json
 from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 
 
 class HealthEndpoints:

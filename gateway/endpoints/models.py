@@ -16,7 +16,8 @@ from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.reply import send_json
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
-from gateway.services import Runtime, Services
+from gateway.runtime import Runtime
+from gateway.services import Services
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.dispatch import Call, outgoing_headers, target_url
 

@@ -18,7 +18,8 @@ from gateway.endpoints.loops import refuse_loop
 from gateway.endpoints.relay import Relay, Reply, answer, readable
 from gateway.errors import BadRequest, GatewayError, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
-from gateway.services import Runtime, Services
+from gateway.runtime import Runtime
+from gateway.services import Services
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Call, outgoing_headers, target_url

@@ -13,7 +13,7 @@ from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.relay import Relay, answer, readable
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.upstream.base import RawHeaders, header
 
 _ROUTES = {"chat": "chat_completions"}

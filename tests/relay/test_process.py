@@ -18,7 +18,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.config import settings_from_dict
-from gateway.services import Runtime
+from gateway.runtime import Runtime
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, Heard, hear
 from tests.relay.processes import ROOT, GatewayProcess, run

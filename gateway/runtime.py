@@ -1,0 +1,242 @@
+"""Composition root: what lives as long as the process, and changes its config."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+import secrets
+import time
+from collections.abc import Callable
+
+from gateway import __version__
+from gateway.backends import Stores, open_stores
+from gateway.config import Settings
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.past import PastSteps
+from gateway.conversations.under_way import UnderWay
+from gateway.embedding import open_embedder
+from gateway.errors import ConfigError
+from gateway.events import EventHub
+from gateway.keys import KeyRing
+from gateway.library import PatternLibrary, PatternTally
+from gateway.observability.logging import get_logger
+from gateway.observability.metrics import Metrics
+from gateway.observability.otel import open_telemetry
+from gateway.services import Services
+from gateway.steering.calibration import shipped_calibration
+from gateway.steering.etrace.pattern import Tier
+from gateway.steering.fold import ConversationFold
+from gateway.steering.steps import Action, Step
+from gateway.stores.base import RunStore, StateStore, StoreError
+from gateway.tasks import spawn
+from gateway.upstream.places import Places
+from gateway.upstream.prices import default_list
+
+_FIXED = (
+    *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
+    *("storage", "embedding", "logging"),
+)
+"""What a reload cannot change."""
+
+
+def _value(path: str, settings: Settings) -> object:
+    return operator.attrgetter(path)(settings)
+
+
+class Runtime:
+    """The process's own: stores, keys, metrics, and the services of the config in force."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.metrics = Metrics()
+        self.settings = settings
+        self.log = get_logger("gateway")
+        self.draining = False
+        self.instance = secrets.token_hex(8)
+        """This process's mark on its requests, by which it knows one that comes back."""
+
+        self.events = EventHub()
+        self.metrics.listeners.set_function(lambda: self.events.listeners)
+        self.telemetry = open_telemetry(os.environ, __version__)
+        self.keys = KeyRing()
+        self.reloaded: list[Callable[[Settings], None]] = []
+        """Called with the new settings after each reload."""
+
+        self._services: Services | None = None
+        self._stores: Stores | None = None
+        self._chores: list[asyncio.Task[None]] = []
+        self._index: ConversationIndex | None = None
+        self.library: PatternLibrary | None = None
+        """The patterns; None when E-traces are switched off."""
+
+        self.tally: PatternTally | None = None
+        self.places = Places()
+        """Which upstream keeps an answer."""
+
+        self.under_way = UnderWay()
+        """Calls whose answers are made in the background."""
+
+    @property
+    def services(self) -> Services:
+        """The services of the config in force."""
+        if self._services is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._services
+
+    @property
+    def _opened(self) -> Stores:
+        if self._stores is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._stores
+
+    @property
+    def store(self) -> StateStore:
+        """Where conversations and runs are kept."""
+        return self._opened.states
+
+    @property
+    def runs(self) -> RunStore:
+        """What can be asked about runs and conversations."""
+        return self._opened.runs
+
+    async def start(self) -> None:
+        """Open everything; on the event loop that will serve.
+
+        Raises:
+            StoreError: the store cannot be used.
+        """
+        searched = self.settings.etraces.enabled
+        self._stores = stores = await open_stores(self.settings.storage, vectors=searched)
+        await self.keys.refresh(stores.keys)
+        self._chores.append(spawn(self.keys.follow(stores.keys), name="watch gateway keys"))
+        self._chores.append(spawn(self._retain(stores.runs), name="retention"))
+        steering = self.settings.steering
+        self._index = ConversationIndex(
+            stores.states,
+            max_conversations=steering.max_conversations_in_memory,
+            max_transcripts=steering.max_transcripts_in_memory,
+            max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
+        )
+        await self._open_patterns()
+        self._services = self._build(self.settings)
+        await asyncio.to_thread(_rehearse, self.settings)
+        if self._services.table.needs_litellm:
+            spawn(self._services.foreign.start(), name="import litellm")
+
+    async def _open_patterns(self) -> None:
+        """The pattern store with the embedder's vectors; an empty one gets the starter library."""
+        if not self.settings.etraces.enabled:
+            return
+        embedder = await open_embedder(self.settings.embedding)
+        patterns = self._opened.patterns
+        self.library = await PatternLibrary.open(
+            patterns, embedder, self.settings.etraces, failed=self._lookup_failed
+        )
+        self.tally = PatternTally(patterns, self._tally_failed)
+        self._chores.append(spawn(self.tally.follow(), name="pattern statistics"))
+        if await patterns.without_vector(1):
+            self.log.warning(
+                "some patterns have no vector of the embedder and are not found: "
+                "run `gateway patterns reindex`",
+                embedder=embedder.embedder_id,
+            )
+
+    async def _retain(self, runs: RunStore) -> None:
+        """Remove what is older or larger than the settings allow, now and again."""
+        while True:
+            storage = self.settings.storage
+            now = time.time()
+            try:
+                report = await runs.prune(
+                    older_than=now - storage.retention_days * 86400
+                    if storage.retention_days
+                    else None,
+                    max_bytes=int(storage.max_size_mb * 2**20) or None,
+                    active_since=now - storage.retention_interval_s,
+                )
+                if report.runs:
+                    self.log.info("old runs removed", runs=report.runs)
+            except StoreError as exc:
+                self.log.error("retention failed", reason=str(exc))
+            await asyncio.sleep(storage.retention_interval_s)
+
+    def _tally_failed(self, error: StoreError) -> None:
+        self.log.warning("pattern statistics not kept", reason=str(error))
+
+    def _lookup_failed(self, tier: Tier, error: Exception) -> None:
+        self.metrics.lookup_failures.labels(tier.value).inc()
+        self.log.warning("pattern look-up failed", tier=tier.value, reason=str(error))
+
+    async def problems(self) -> list[str]:
+        """Why requests should not be sent here now; empty when all is well."""
+        found = []
+        if self.draining:
+            found.append("the gateway is shutting down")
+        if self._services is None:
+            found.append("the gateway is starting")
+        else:
+            try:
+                await self.store.ping()
+            except StoreError as exc:
+                found.append(f"store: {exc}")
+        return found
+
+    def replace(self, load: Callable[[], Settings]) -> bool:
+        """Put new settings in force; on any error the old ones stay. True when replaced."""
+        try:
+            settings = load()
+            fresh = self._build(settings)
+        except (ConfigError, ValueError) as exc:
+            self.metrics.config_reloads.labels("refused").inc()
+            self.log.error("config not reloaded, the old one stays", reason=str(exc))
+            return False
+        waiting = [p for p in _FIXED if _value(p, settings) != _value(p, self.settings)]
+        if settings.etraces.enabled and self.library is None:
+            waiting.append("etraces.enabled")
+        if waiting:
+            self.log.warning("some changes take effect at the next start", keys=waiting)
+        old, self._services, self.settings = self.services, fresh, settings
+        for listener in self.reloaded:
+            listener(settings)
+        old.retire()
+        if fresh.table.needs_litellm:
+            spawn(self._services.foreign.start(), name="import litellm")
+        self.metrics.config_reloads.labels("done").inc()
+        self.log.info("config reloaded")
+        return True
+
+    def _build(self, settings: Settings) -> Services:
+        if self._index is None:
+            raise RuntimeError("the gateway has not been started")
+        library = self.library
+        if library is not None:
+            library = library.with_settings(settings.etraces)
+        stores = self._opened
+        # Texts that were not kept tell monitors nothing.
+        kept = self.settings.storage.store_content
+        past = PastSteps(stores.runs, stores.states) if kept else None
+        return Services(settings, self.metrics, self._index, library, past, self.instance)
+
+    async def aclose(self) -> None:
+        """Close what was opened, in reverse."""
+        for chore in self._chores:
+            chore.cancel()
+        if self._services is not None:
+            await self._services.aclose()
+        if self.tally is not None:
+            await self.tally.flush()
+        if self.library is not None:
+            await self.library.embedder.close()
+        if self._stores is not None:
+            await self._stores.close()
+        if self.telemetry is not None:
+            await asyncio.to_thread(self.telemetry.close)
+
+
+def _rehearse(settings: Settings) -> None:
+    """Load what the first request would load: it has a deadline, and the start has none."""
+    fold = ConversationFold(settings.policy())
+    fold.extend([{"role": "user", "content": "-"}, {"role": "assistant", "content": "-"}])
+    fold.current.push(Step(index=0, thought="-", actions=(Action(name="-"),)))
+    shipped_calibration()
+    default_list()
