@@ -4,13 +4,14 @@
 FROM python:3.11-slim AS build
 WORKDIR /src
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY requirements.lock pyproject.toml README.md ./
+COPY requirements.lock pyproject.toml README.md LICENSE ./
 # The lock pins the tools of development as well; as constraints it pins what is really installed.
-RUN grep -oE '^[A-Za-z0-9._-]+(\[[a-z,]+\])?==[^ ;\\]+' requirements.lock > constraints.txt
+# Extras are cut off: pip takes none in a constraint.
+RUN sed -nE 's/^([A-Za-z0-9._-]+)(\[[^]]*\])?(==[^ ;\\]+).*/\1\3/p' requirements.lock > constraints.txt
 COPY gateway ./gateway
+# Compiled here by pip: whom the image runs as may not write, and would compile at every start.
 RUN python -m venv /opt/gateway \
- && /opt/gateway/bin/pip install --constraint constraints.txt . \
- && find /opt/gateway -name __pycache__ -type d -prune -exec rm -rf {} +
+ && /opt/gateway/bin/pip install --constraint constraints.txt .
 
 FROM python:3.11-slim
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin gateway \
@@ -18,7 +19,6 @@ RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin gateway \
 COPY --from=build /opt/gateway /opt/gateway
 ENV PATH=/opt/gateway/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1 \
     GATEWAY_STORAGE__PATH=/data/gateway.db
 # A config goes to /data/config.yaml, where `gateway serve` finds it.
 WORKDIR /data
@@ -26,6 +26,6 @@ VOLUME /data
 USER gateway
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
-  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/healthz', timeout=2)"]
+  CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ.get('GATEWAY_SERVER__PORT', '8080') + '/healthz', timeout=2)"]
 ENTRYPOINT ["gateway"]
 CMD ["serve", "--host", "0.0.0.0"]
