@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -44,7 +45,43 @@ class CompleteAnswer:
         """Nothing is open."""
 
 
-class StreamedAnswer:
+class PrimedStream(ABC):
+    """Server-sent events whose first is waited for before the status is told."""
+
+    def __init__(self, call: Call, headers: RawHeaders) -> None:
+        self._call = call
+        self._pending = b""
+        self.status = 200
+        self.usage: dict[str, Any] | None = None
+        self.headers: RawHeaders = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            *headers,
+        ]
+
+    async def prime(self) -> None:
+        """Wait for the first event, so that an early failure still gets a status of its own.
+
+        Raises:
+            UpstreamFailure: there is none.
+        """
+        self._pending = await self._next()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        ready, self._pending = self._pending, b""
+        ready = ready or await self._next()
+        if not ready:
+            raise StopAsyncIteration
+        return ready
+
+    @abstractmethod
+    async def _next(self) -> bytes:
+        """The next events; empty at the end of a whole stream."""
+
+
+class StreamedAnswer(PrimedStream):
     """A stream of server-sent events in OpenAI's form.
 
     Ends with `[DONE]` when the provider ended its turn, and raises when it did not. `usage` is set
@@ -61,39 +98,13 @@ class StreamedAnswer:
         include_usage: bool,
         legacy: bool = False,
     ) -> None:
+        super().__init__(call, headers)
         self._source = source
-        self._call = call
         self._out = out
         self._include_usage = include_usage
         self._legacy = legacy
         self._received = _received(source)
-        self._pending = b""
         self._ended = False
-        self.status = 200
-        self.usage: dict[str, Any] | None = None
-        self.headers: RawHeaders = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            *headers,
-        ]
-
-    async def prime(self) -> None:
-        """Wait for the first event, so that an early failure still gets a status of its own.
-
-        Raises:
-            UpstreamFailure: there is none.
-        """
-        self._pending = await self._guarded()
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._pending:
-            ready, self._pending = self._pending, b""
-            return ready
-        if self._ended:
-            raise StopAsyncIteration
-        return await self._guarded()
 
     async def aclose(self) -> None:
         """End the call: the provider's connection is closed at once when it is still sending."""
@@ -105,14 +116,16 @@ class StreamedAnswer:
     def _complete(self) -> bool:
         return self._out.complete and self._call.ended
 
-    async def _guarded(self) -> bytes:
+    async def _next(self) -> bytes:
+        if self._ended:
+            return b""
         try:
-            return await self._next()
+            return await self._converted()
         except BaseException:
             await self.aclose()
             raise
 
-    async def _next(self) -> bytes:
+    async def _converted(self) -> bytes:
         while True:
             try:
                 ready = await self._step()

@@ -9,7 +9,7 @@ from gateway.errors import UpstreamFailure
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_lane import errors, request
-from gateway.upstream.litellm_lane.answers import encode
+from gateway.upstream.litellm_lane.answers import PrimedStream, encode
 from gateway.upstream.litellm_lane.messages import copied
 from gateway.upstream.litellm_lane.transport import Call
 
@@ -96,7 +96,7 @@ def _set_right(item: Any) -> None:
             part["type"] = "reasoning_text"
 
 
-class TranslatedStream:
+class TranslatedStream(PrimedStream):
     """The events of a translated stream, as bytes.
 
     LiteLLM ends a stream in good order also when the provider's broke off: its last event is held
@@ -104,35 +104,10 @@ class TranslatedStream:
     """
 
     def __init__(self, source: AsyncIterator[Any], call: Call, headers: RawHeaders) -> None:
+        super().__init__(call, headers)
         self._source = source
-        self._call = call
-        self._pending = b""
         self._count = 0
         self._ended = False
-        self.status = 200
-        self.usage: dict[str, Any] | None = None
-        self.headers: RawHeaders = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            *headers,
-        ]
-
-    async def prime(self) -> None:
-        """Wait for the first event, so that an early failure still gets a status of its own.
-
-        Raises:
-            UpstreamFailure: there is none.
-        """
-        self._pending = await self._next()
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        ready, self._pending = self._pending, b""
-        ready = ready or await self._next()
-        if not ready:
-            raise StopAsyncIteration
-        return ready
 
     async def aclose(self) -> None:
         """End the call: the provider's connection is closed at once when it is still sending."""
@@ -147,7 +122,6 @@ class TranslatedStream:
         return self._call.ended or not streamed
 
     async def _next(self) -> bytes:
-        """The next event; empty at the end of a whole stream."""
         try:
             event = await anext(self._source, None)
         except Exception as exc:
