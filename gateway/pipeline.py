@@ -42,13 +42,19 @@ class ReplyView(Protocol):
     """A finished answer, as the relay hands it over."""
 
     @property
-    def completion(self) -> dict[str, Any] | None: ...
+    def completion(self) -> dict[str, Any] | None:
+        """The answer in chat's form; None when it was not whole or could not be read."""
+        ...
 
     @property
-    def usage(self) -> dict[str, Any] | None: ...
+    def usage(self) -> dict[str, Any] | None:
+        """What it took, as the upstream told; None when it did not."""
+        ...
 
     @property
-    def under_way(self) -> str | None: ...
+    def under_way(self) -> str | None:
+        """The id of an answer that is still being made; None of a finished one."""
+        ...
 
 
 class Prepared:

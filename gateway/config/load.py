@@ -43,7 +43,11 @@ def load_settings(
 
 
 def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
-    """Settings from plain values; references are resolved, `GATEWAY_*` variables win."""
+    """Settings from plain values; references are resolved, `GATEWAY_*` variables win.
+
+    Raises:
+        ConfigError: a key is unknown, or its value is refused; the message names key or variable.
+    """
     merged = translate(copy.deepcopy(dict(raw)))
     env = {**environment_variables(raw), **(env or {})}
     _overlay_environment(merged, env)

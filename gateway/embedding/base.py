@@ -23,10 +23,14 @@ class Embedder(Protocol):
     """
 
     @property
-    def embedder_id(self) -> str: ...
+    def embedder_id(self) -> str:
+        """Name of the vector space, with all that it depends on."""
+        ...
 
     @property
-    def dimensions(self) -> int: ...
+    def dimensions(self) -> int:
+        """Length of each vector."""
+        ...
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         """One vector per text, in order; does not block the event loop.

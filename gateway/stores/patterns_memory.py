@@ -47,6 +47,7 @@ class MemoryPatternStore:
         self._dimensions = 0
 
     async def open_space(self, embedder_id: str, dimensions: int) -> int:
+        """See PatternStore."""
         if embedder_id != self._space:
             for row in self._rows.values():
                 row.vector = None
@@ -56,6 +57,7 @@ class MemoryPatternStore:
     async def add(
         self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
     ) -> list[tuple[Added, str]]:
+        """See PatternStore."""
         for _, vector in entries:
             self._check(vector)
         return [self._add(with_id(pattern), vector) for pattern, vector in entries]
@@ -77,6 +79,7 @@ class MemoryPatternStore:
         return Added.ADDED, pattern.pattern_id
 
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
+        """See PatternStore."""
         self._check(vector)
         row = self._rows.get((pattern.tenant, pattern.pattern_id))
         if row is None:
@@ -90,10 +93,12 @@ class MemoryPatternStore:
         row.vector = vector
 
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
+        """See PatternStore."""
         row = self._find(tenant, pattern_id)
         return _shown(row) if row else None
 
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
+        """See PatternStore."""
         row = self._find(tenant, pattern_id)
         if row is None:
             return False
@@ -103,6 +108,7 @@ class MemoryPatternStore:
     async def list_patterns(
         self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
     ) -> PatternPage:
+        """See PatternStore."""
         check_limit(limit)
         before = decode_cursor(cursor)
         rows = [
@@ -115,6 +121,7 @@ class MemoryPatternStore:
         return PatternPage(patterns=tuple(map(_shown, page)), next_cursor=more)
 
     async def search(self, search: Search) -> list[Match]:
+        """See PatternStore."""
         self._check(search.vector)
         rows = [
             row
@@ -128,6 +135,7 @@ class MemoryPatternStore:
         return await asyncio.to_thread(_nearest, rows, search)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[Match]:
+        """See PatternStore."""
         rules = [
             row.stored.pattern
             for row in self._rows.values()
@@ -139,16 +147,19 @@ class MemoryPatternStore:
     async def record(
         self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
     ) -> None:
+        """See PatternStore."""
         for pattern_id in pattern_ids:
             row = self._find(tenant, pattern_id)
             if row is not None:
                 row.counts[event] = max(0, row.counts[event] + by)
 
     async def without_vector(self, limit: int) -> list[Pattern]:
+        """See PatternStore."""
         rows = filter(_lacks_vector, self._rows.values())
         return [row.stored.pattern for row in itertools.islice(rows, limit)]
 
     async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
+        """See PatternStore."""
         for pattern, vector in entries:
             self._check(vector)
             row = self._rows.get((pattern.tenant, pattern.pattern_id))
@@ -160,6 +171,7 @@ class MemoryPatternStore:
         """There is no index to make anew."""
 
     async def count(self) -> int:
+        """See PatternStore."""
         return len(self._rows)
 
     def _check(self, vector: Vector[float] | None) -> None:

@@ -69,6 +69,7 @@ class SQLitePatternStore:
     async def add(
         self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
     ) -> list[tuple[Added, str]]:
+        """See PatternStore."""
         space = self._checked(*(vector for _, vector in entries))
 
         def work(connection: apsw.Connection) -> list[tuple[Added, str]]:
@@ -78,6 +79,7 @@ class SQLitePatternStore:
         return await self._database.write(work)
 
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
+        """See PatternStore."""
         space = self._checked(vector)
 
         def work(connection: apsw.Connection) -> None:
@@ -95,6 +97,7 @@ class SQLitePatternStore:
         await self._database.write(work)
 
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
+        """See PatternStore."""
         space = self._checked()
 
         def work(connection: apsw.Connection) -> StoredPattern | None:
@@ -105,6 +108,7 @@ class SQLitePatternStore:
         return await self._database.read(work)
 
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
+        """See PatternStore."""
         space = self._checked()
 
         def work(connection: apsw.Connection) -> bool:
@@ -119,6 +123,7 @@ class SQLitePatternStore:
     async def list_patterns(
         self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
     ) -> PatternPage:
+        """See PatternStore."""
         check_limit(limit)
         space = self._checked()
         condition, values = rows.where(patterns, decode_cursor(cursor))
@@ -130,6 +135,7 @@ class SQLitePatternStore:
         return PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
     async def search(self, search: Search) -> list[Match]:
+        """See PatternStore."""
         space = self._checked(search.vector)
         if not any(search.vector):
             return []  # a text without a known word is near to nothing
@@ -155,6 +161,8 @@ class SQLitePatternStore:
             return await self._database.read(work)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[Match]:
+        """See PatternStore."""
+
         def work(connection: apsw.Connection) -> list[Match]:
             families = rows.suitable_families(connection, model)
             allowed = ", ".join("?" * len(families or ()))
@@ -171,6 +179,7 @@ class SQLitePatternStore:
     async def record(
         self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
     ) -> None:
+        """See PatternStore."""
         column = event.value
         statement = f"UPDATE patterns SET {column} = max(0, {column} + ?) WHERE pk = ?"
 
@@ -182,6 +191,7 @@ class SQLitePatternStore:
         await self._database.write(work)
 
     async def without_vector(self, limit: int) -> list[Pattern]:
+        """See PatternStore."""
         space = self._checked()
 
         def work(connection: apsw.Connection) -> list[Pattern]:
@@ -196,6 +206,7 @@ class SQLitePatternStore:
         return await self._database.read(work)
 
     async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
+        """See PatternStore."""
         space = self._checked(*(vector for _, vector in entries))
 
         def work(connection: apsw.Connection) -> None:
@@ -212,11 +223,14 @@ class SQLitePatternStore:
         await self._database.write(work)
 
     async def rebuild(self) -> None:
+        """See PatternStore."""
         space = self._checked()
 
         self._space = await self._database.write(space.rebuilt)
 
     async def count(self) -> int:
+        """See PatternStore."""
+
         def work(connection: apsw.Connection) -> int:
             row: Any = connection.execute("SELECT count(*) FROM patterns").fetchone()
             return int(row[0])
