@@ -5,20 +5,19 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from gateway.config.environment import naming_the_variable, overlay
 from gateway.config.litellm_form import environment_variables, translate
 from gateway.config.schema import build, join
 from gateway.config.settings import Settings
 from gateway.config.values import Secret
 from gateway.errors import ConfigError
 
-ENV_PREFIX = "GATEWAY_"
-ENV_SEPARATOR = "__"
 DEFAULT_FILE = "config.yaml"
 
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -50,15 +49,15 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
     """
     merged = translate(copy.deepcopy(dict(raw)))
     env = {**environment_variables(raw), **(env or {})}
-    _overlay_environment(merged, env)
     if base := env.get("OPENAI_BASE_URL"):
         upstream = merged.setdefault("default_upstream", {})
         if isinstance(upstream, dict):
             upstream.setdefault("api_base", base)
     try:
+        overlay(merged, env)
         return build(Settings, resolve(merged, env))
     except ConfigError as exc:
-        raise _naming_the_variable(exc, env) from exc
+        raise naming_the_variable(exc, env) from exc
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -149,29 +148,3 @@ def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -
     if found is None:
         raise ConfigError(f"{path}: environment variable {name!r} is not set")
     return found
-
-
-def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """(variable, keys) of those that are settings; names with one part are not."""
-    for name in env:
-        if name.startswith(ENV_PREFIX) and ENV_SEPARATOR in name:
-            yield name, name.removeprefix(ENV_PREFIX).lower().split(ENV_SEPARATOR)
-
-
-def _naming_the_variable(error: ConfigError, env: Mapping[str, str]) -> ConfigError:
-    """`error`, telling which variable set what it complains of, when one did."""
-    path = str(error).partition(":")[0]
-    for name, keys in _key_paths(env):
-        if path in (keys[0], ".".join(keys)):
-            return ConfigError(f"{error} (set by {name})")
-    return error
-
-
-def _overlay_environment(merged: dict[str, Any], env: Mapping[str, str]) -> None:
-    """`GATEWAY_SERVER__PORT=9000` sets `server.port`."""
-    for name, keys in _key_paths(env):
-        node = merged
-        for key in keys[:-1]:
-            child = node.get(key)
-            node[key] = node = dict(child) if isinstance(child, dict) else {}
-        node[keys[-1]] = env[name]

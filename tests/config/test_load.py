@@ -152,6 +152,45 @@ def test_the_environment_is_as_strict() -> None:
         settings_from_dict({}, {"GATEWAY_SERVER__PROT": "1"})
 
 
+def test_lists_and_maps_are_set_from_the_environment() -> None:
+    """Single keys of a map, a state in capitals as everywhere, or all of it as YAML or JSON."""
+    entry = '{model_name: big, litellm_params: {model: openai/gpt-4o, api_key: "${MINE}"}}'
+    env = {
+        "MINE": "sk-mine",
+        "GATEWAY_MODEL_ROUTING__SLOW": "big",
+        "GATEWAY_INJECTION__COOLDOWN_STEPS__FAST": "9",
+        "GATEWAY_MODEL_ROUTING_BY_MODEL": '{"gpt-4o": {"SLOW": "gpt-4.1"}}',
+        "GATEWAY_MODEL_LIST": f"[{entry}]",
+        "GATEWAY_ROUTER__FALLBACKS": "[{big: [small]}]",
+        "GATEWAY_MONITORS__MONITORS": "[streak, hedge]",
+        "GATEWAY_MONITORS__WEIGHTS__STREAK": "0.4",
+        "GATEWAY_EXPERIMENT__ARMS": "{on: 0.5, shadow: 0.5}",
+    }
+    settings = settings_from_dict({"model_routing": {"FAST": "small"}}, env)
+    assert settings.model_routing == {"FAST": "small", "SLOW": "big"}
+    assert settings.injection.cooldown_steps == {"FAST": 9}
+    assert settings.model_routing_by_model == {"gpt-4o": {"SLOW": "gpt-4.1"}}
+    assert settings.model_list[0].litellm_params["api_key"] == "sk-mine"
+    assert isinstance(settings.model_list[0].litellm_params["api_key"], Secret)
+    assert settings.router.fallbacks == ({"big": ("small",)},)
+    assert settings.monitors.monitors == ("streak", "hedge")
+    assert settings.monitors.weights == {"streak": 0.4}
+    assert settings.experiment.arms == {"on": 0.5, "shadow": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[{", r"model_list: neither YAML nor JSON: .*\(set by GATEWAY_MODEL_LIST\)"),
+        ("big", r"model_list: expected a list, got str 'big' \(set by GATEWAY_MODEL_LIST\)"),
+    ],
+)
+def test_a_list_in_the_environment_that_is_none(text: str, says: str) -> None:
+    """The variable is named."""
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        settings_from_dict({}, {"GATEWAY_MODEL_LIST": text})
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -1,0 +1,83 @@
+"""Settings from variables: `GATEWAY_SERVER__PORT=9000` sets `server.port`."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from gateway.config.settings import Settings
+from gateway.errors import ConfigError
+
+ENV_PREFIX = "GATEWAY_"
+ENV_SEPARATOR = "__"
+
+# Maps whose keys are states, which are written in capitals; all other keys are not.
+_BY_STATE = (("model_routing",), ("injection", "cooldown_steps"))
+_NO_SECTIONS = frozenset(
+    f.name for f in dataclasses.fields(Settings) if f.default_factory is dict or f.default == ()
+)
+
+
+def overlay(merged: dict[str, Any], env: Mapping[str, str]) -> None:
+    """Put what `env` sets into `merged`; lists and maps are written as YAML or JSON.
+
+    Raises:
+        ConfigError: the text of a list or map is no YAML.
+    """
+    for name, keys in _key_paths(env):
+        node = merged
+        for key in keys[:-1]:
+            child = node.get(key)
+            node[key] = node = dict(child) if isinstance(child, dict) else {}
+        text = env[name]
+        node[keys[-1]] = _yaml(text, keys) if _holds_many(_hint(keys)) else text
+
+
+def naming_the_variable(error: ConfigError, env: Mapping[str, str]) -> ConfigError:
+    """`error`, telling which variable set what it complains of, when one did."""
+    path = str(error).partition(":")[0]
+    for name, keys in _key_paths(env):
+        if path in (keys[0], ".".join(keys)):
+            return ConfigError(f"{error} (set by {name})")
+    return error
+
+
+def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """(variable, keys) of those that are settings; other names with one part are not."""
+    for name in env:
+        keys = name.removeprefix(ENV_PREFIX).lower().split(ENV_SEPARATOR)
+        if not name.startswith(ENV_PREFIX) or (len(keys) == 1 and keys[0] not in _NO_SECTIONS):
+            continue
+        if tuple(keys[:-1]) in _BY_STATE:
+            keys[-1] = keys[-1].upper()
+        yield name, keys
+
+
+def _hint(keys: list[str]) -> Any:
+    """The type of the setting with these keys, None for one that is not known."""
+    hint: Any = Settings
+    for key in keys:
+        if dataclasses.is_dataclass(hint):
+            hint = typing.get_type_hints(hint).get(key)
+        else:
+            hint = (*typing.get_args(hint), None, None)[1]
+    return hint
+
+
+def _holds_many(hint: Any) -> bool:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return any(map(_holds_many, typing.get_args(hint)))
+    return typing.get_origin(hint) in (tuple, list, dict, Mapping)
+
+
+def _yaml(text: str, keys: list[str]) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        problem = exc.problem if isinstance(exc, yaml.MarkedYAMLError) else exc
+        raise ConfigError(f"{'.'.join(keys)}: neither YAML nor JSON: {problem}") from exc
