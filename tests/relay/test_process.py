@@ -113,7 +113,7 @@ def test_what_does_not_end_in_time_is_ended(upstream: ScriptedUpstream, tmp_path
     assert not [line for line in gateway.lines if "Traceback" in line]
 
 
-@pytest.mark.parametrize("trigger", ["file", "SIGHUP"])
+@pytest.mark.parametrize("trigger", [pytest.param("file", marks=pytest.mark.slow), "SIGHUP"])
 def test_a_new_config_without_a_restart(
     upstream: ScriptedUpstream, tmp_path: Path, trigger: str
 ) -> None:
