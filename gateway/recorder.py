@@ -123,21 +123,7 @@ class Recorder:
         heads = settle(steered, completion, services.index, keep=keep, under_way=under_way)
         tokens = token_usage(exchange.usage)
         steered.conversation.run_tokens += (tokens.input or 0) + (tokens.output or 0)
-        cost = unsteered = services.catalogue.cost(prepared.model, exchange.usage)
-        if prepared.model != exchange.model:
-            unsteered = services.catalogue.cost(exchange.model, exchange.usage)
-        facts = CallFacts(
-            agent=prepared.asked.agent,
-            profile=services.settings.monitors.profile,
-            policy_digest=services.policy_digest,
-            experiment=prepared.asked.experiment,
-            arm=prepared.asked.arm,
-            unit=prepared.asked.unit if prepared.asked.experiment else None,
-            outcome=prepared.asked.outcome,
-            cost_usd=cost,
-            cost_unsteered_usd=unsteered,
-            answered=under_way is None,
-        )
+        facts = _facts(services, prepared, answered=under_way is None)
         conversation = steered.conversation
         outcomes, stands = list(conversation.unrecorded.values()), conversation.stands()
         record = call_record(steered, exchange, completion, facts, heads, time.time())
@@ -198,3 +184,22 @@ class Recorder:
             for given in steered.conversation.guidance.pattern_ids:
                 tally.verdict(tenant, (given,), asked.outcome, credited.get(given))
                 credited[given] = asked.outcome
+
+
+def _facts(services: Services, prepared: Recordable, *, answered: bool) -> CallFacts:
+    exchange, asked = prepared.exchange, prepared.asked
+    cost = unsteered = services.catalogue.cost(prepared.model, exchange.usage)
+    if prepared.model != exchange.model:
+        unsteered = services.catalogue.cost(exchange.model, exchange.usage)
+    return CallFacts(
+        agent=asked.agent,
+        profile=services.settings.monitors.profile,
+        policy_digest=services.policy_digest,
+        experiment=asked.experiment,
+        arm=asked.arm,
+        unit=asked.unit if asked.experiment else None,
+        outcome=asked.outcome,
+        cost_usd=cost,
+        cost_unsteered_usd=unsteered,
+        answered=answered,
+    )

@@ -14,6 +14,7 @@ from gateway.conversations.session import Lookup, Past, Steering, SteeringRules
 from gateway.observability.metrics import Metrics
 from gateway.steering.etrace.target import Target as GuidanceTarget
 from gateway.steering.etrace.target import target_for
+from gateway.steering.policy import Policy
 from gateway.tasks import spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
@@ -54,7 +55,19 @@ class Services:
         self.recall = Recall(index, settings.conversations)
         policy = settings.policy()
         self.policy_digest = policy.digest()
-        rules = SteeringRules(
+        self.steering = Steering(
+            self._rules(policy),
+            lookup,
+            past,
+            self._judge(metrics),
+            deadline_s=settings.steering.deadline_ms / 1000,
+        )
+        self._users = 0
+        self._retired = False
+
+    def _rules(self, policy: Policy) -> SteeringRules:
+        settings = self.settings
+        return SteeringRules(
             policy=policy,
             routes=settings.routes(),
             routing=settings.routing,
@@ -65,15 +78,6 @@ class Services:
             target_of=self._guidance_target,
             serves=self.catalogue.refusal,
         )
-        self.steering = Steering(
-            rules,
-            lookup,
-            past,
-            self._judge(metrics),
-            deadline_s=settings.steering.deadline_ms / 1000,
-        )
-        self._users = 0
-        self._retired = False
 
     def _judge(self, metrics: Metrics) -> Judge | None:
         limit_s = self.settings.judge_limit_s()
