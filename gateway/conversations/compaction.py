@@ -39,11 +39,9 @@ def _carried(conversation: Conversation, incoming: Incoming) -> tuple[Carried | 
     stands = conversation.stands()
     if branch.owed(incoming):
         return stands, heads.start + _begin_of_turn(heads.turns, len(heads.messages) - 1)
-    # One that says what an earlier one said, and is not told from it by its calls, is that one.
-    said = branch.reply_calls and conversation.heard.knows(branch.reply_digest or b"")
-    if branch.reply_digest in heads.messages and branch.reply_digest and not said:
+    newest = _newest_reply(conversation, incoming)
+    if newest is not None:
         # The reply to the latest call is in the new history, and has not been scored yet.
-        newest = len(heads.messages) - 1 - heads.messages[::-1].index(branch.reply_digest)
         if stands is not None and stands.state is FSMState.END:
             # It was a final answer, and ends its run there once more.
             stands = replace(stands, state=FSMState.NORMAL)
@@ -51,6 +49,19 @@ def _carried(conversation: Conversation, incoming: Incoming) -> tuple[Carried | 
     if incoming.retells(branch):
         stands = conversation.stood()  # a summary, no final answer
     return stands, heads.state.count
+
+
+def _newest_reply(conversation: Conversation, incoming: Incoming) -> int | None:
+    """Where the reply to the latest call stands in a history that does not answer its calls."""
+    heads, branch = incoming.heads, conversation.branch
+    if branch.reply_digest is None or branch.reply_digest not in heads.messages:
+        return None
+    newest = len(heads.messages) - 1 - heads.messages[::-1].index(branch.reply_digest)
+    grown = conversation.chain is not None and heads.state.turns > conversation.chain.turns
+    if branch.reply_calls and not grown and conversation.heard.knows(branch.reply_digest):
+        # What says the same as an earlier one, at the end of what is known, is that one.
+        return None if _all_known(conversation, incoming, newest) else newest
+    return newest
 
 
 def _begin_of_turn(turns: Sequence[int], position: int) -> int:
@@ -66,14 +77,18 @@ def _begin_of_turn(turns: Sequence[int], position: int) -> int:
 
 def _only_cut(conversation: Conversation, incoming: Incoming, offset: int) -> bool:
     """Whether all messages before the latest turn are known from earlier requests, but results."""
-    if not conversation.branch.owed(incoming):
-        return False
+    owed = conversation.branch.owed(incoming)
+    return owed and _all_known(conversation, incoming, offset - incoming.heads.start)
+
+
+def _all_known(conversation: Conversation, incoming: Incoming, count: int) -> bool:
+    """Whether the first `count` messages that were read are known, or bring results."""
     start = incoming.heads.start
     return all(
         digest is None
         or conversation.heard.knows(digest)
         or _is_result(incoming.messages[start + position])
-        for position, digest in enumerate(incoming.heads.messages[: offset - start])
+        for position, digest in enumerate(incoming.heads.messages[:count])
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 _KEPT_BYTES = 8  # of a digest of 16: among the messages of one conversation 64 bits are enough
 _MAX_MESSAGES = 8192  # the newest: 64 kB
+_LASTING = 512  # 4 kB: what is kept of a conversation that rests, and stored of one that trims
 
 
 class Heard:
@@ -13,8 +14,12 @@ class Heard:
 
     __slots__ = ("_digests",)
 
-    def __init__(self) -> None:
-        self._digests = bytearray()
+    def __init__(self, kept: bytes = b"") -> None:
+        self._digests = bytearray(kept)
+
+    def lasting(self) -> bytes:
+        """The newest ones, to be given to another."""
+        return bytes(self._digests[-_LASTING * _KEPT_BYTES :])
 
     def add(self, digests: Iterable[bytes | None]) -> None:
         """Take in the digests of messages; None for those that leave no trace."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from gateway.conversations.answered import KEPT_IN_MEMORY, Answered, response_head
 from gateway.conversations.memo import Conversation, restored
 from gateway.observability.logging import get_logger
-from gateway.steering.conversation import Branch, HeadRef, Incoming
+from gateway.steering.conversation import Branch, HeadRef, Incoming, calls_head
 from gateway.stores.base import StateStore
 from gateway.stores.records import ConversationRecord, HeadRecord
 from gateway.wire.prefix import Prefix
@@ -57,6 +58,11 @@ class ConversationIndex:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    @property
+    def openings(self) -> int:
+        """How many beginnings of requests are told apart."""
+        return len(self._openings)
+
     def get(self, conversation_id: str) -> Conversation | None:
         """A conversation in memory, which becomes the most recently used."""
         found = self._by_id.get(conversation_id)
@@ -65,7 +71,7 @@ class ConversationIndex:
         return found
 
     def add(self, conversation: Conversation) -> None:
-        """Hold a conversation, in place of one of the same id."""
+        """Hold a conversation, in place of one of the same id; the next `used` makes room."""
         old = self._by_id.pop(conversation.id, None)
         if old is not None:
             self._forget(old)
@@ -75,24 +81,35 @@ class ConversationIndex:
             self._by_key.setdefault(key, []).append(conversation.id)
         for answer in conversation.answered.values():
             self._index_answer(conversation, answer)
-        while len(self._by_id) > self._max:
-            _, dropped = self._by_id.popitem(last=False)
+
+    def _make_room(self) -> None:
+        """Drop the least recently used ones, but none with a call on its way: until that is
+        recorded the store does not know where its run stands."""
+        surplus = max(len(self._by_id) - self._max, 0)
+        idle = (found for found in self._by_id.values() if not found.busy)
+        for dropped in list(islice(idle, surplus)):
+            del self._by_id[dropped.id]
             self._forget(dropped)
 
     def used(self, conversation: Conversation) -> None:
         """A request of this conversation was read: keep what its transcript told, drop the oldest.
 
         What a transcript told is most of a conversation's memory, and a request can always tell it
-        again.
+        again. Of a conversation with a call on its way only the bytes go: where its run stands is
+        yet to be recorded.
         """
         self._transcripts[conversation.id] = None
         self._transcripts.move_to_end(conversation.id)
-        while len(self._transcripts) > self._max_transcripts:
-            oldest, _ = self._transcripts.popitem(last=False)
+        surplus = max(len(self._transcripts) - self._max_transcripts, 0)
+        for oldest in list(islice(self._transcripts, surplus)):
             found = self._by_id.get(oldest)
             if found is not None:
                 self.drop_prefix(found)
+                if found.busy:
+                    continue
                 found.forget_transcript()
+            del self._transcripts[oldest]
+        self._make_room()
 
     def add_head(self, conversation: Conversation, digest: bytes, served: bytes) -> None:
         """A later request whose history has the head `digest` may belong to `conversation`."""
@@ -190,8 +207,6 @@ class ConversationIndex:
         self._prefix_bytes += len(prefix.raw)
         opening = (conversation.tenant, prefix.raw[:_OPENING_BYTES])
         bucket = self._openings.setdefault(opening, [])
-        if conversation.id in bucket:
-            bucket.remove(conversation.id)
         bucket.insert(0, conversation.id)
         del bucket[self._max_transcripts :]
         self._trim_prefixes()
@@ -201,7 +216,16 @@ class ConversationIndex:
         if conversation.prefix is not None:
             if len(conversation.prefix.raw) >= _OPENING_BYTES:
                 self._prefix_bytes -= len(conversation.prefix.raw)
+                self._close(conversation, conversation.prefix)
             conversation.prefix = None
+
+    def _close(self, conversation: Conversation, prefix: Prefix) -> None:
+        opening = (conversation.tenant, prefix.raw[:_OPENING_BYTES])
+        bucket = self._openings.get(opening, [])
+        if conversation.id in bucket:
+            bucket.remove(conversation.id)
+        if not bucket:
+            self._openings.pop(opening, None)
 
     def known_heads(
         self, candidates: Iterable[tuple[int, bytes]]
@@ -264,6 +288,13 @@ class ConversationIndex:
             if found is not None:
                 self.add_head(found, row.digest, ref.served)
 
+    async def load_owing(self, tenant: str, calls: Iterable[str]) -> None:
+        """Bring the conversations in from the store whose latest reply made these calls."""
+        for row in await self._store.find_heads(tenant, [calls_head(tenant, calls)]):
+            record = await self._store.load(tenant, row.conversation_id)
+            if record is not None:
+                self._restore(record)
+
     async def load_key(self, tenant: str, external_key: str) -> None:
         """Bring the conversations under an id from outside in from the store."""
         for record in reversed(await self._store.branches(tenant, external_key)):
@@ -285,6 +316,7 @@ class ConversationIndex:
         self.add(conversation)
         if record.served_head:
             self.add_head(conversation, record.served_head, record.served_head)
+        self.owes(conversation)
 
     def _forget(self, conversation: Conversation) -> None:
         self.drop_prefix(conversation)
@@ -312,9 +344,6 @@ class ConversationIndex:
             self.drop_prefix(conversation)
             if self._prefix_bytes <= self._max_prefix_bytes // 2:
                 break
-        live = {c.id for c in self._by_id.values() if c.prefix is not None}
-        kept = {k: [i for i in ids if i in live] for k, ids in self._openings.items()}
-        self._openings = {k: ids for k, ids in kept.items() if ids}
 
 
 def _ref(row: HeadRecord) -> HeadRef:

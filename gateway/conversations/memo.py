@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -100,6 +101,11 @@ class Conversation:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
+    def busy(self) -> bool:
+        """Whether a call is on its way, or being committed."""
+        return self.branch.awaits is Awaits.MODEL or self.lock.locked()
+
+    @property
     def id(self) -> str:
         """The conversation's id."""
         return self.branch.conversation_id
@@ -164,7 +170,7 @@ class Conversation:
     def forget_transcript(self) -> None:
         """Drop every memo of the transcript: the next request is read from its start."""
         self.fold = self.chain = self.prefix = None
-        self.heard = Heard()
+        self.heard = Heard(self.heard.lasting())
 
     def record(self, message_count: int, now: float) -> ConversationRecord:
         """The conversation as a store keeps it."""
@@ -204,8 +210,11 @@ class Conversation:
             state["held"] = [self.held.model, self.held.state.value, self.held.since_step]
         if self.base:
             state["base"] = [carried_json(self.base), self.base_offset]
+            state["heard"] = b64encode(self.heard.lasting()).decode()
         if branch.reply_marks:
             state["reply_marks"] = b"".join(branch.reply_marks).hex()
+        if branch.reply_calls or branch.served_calls:
+            state["calls"] = [branch.reply_calls, branch.served_calls]
         if stands := self.stands():
             state["last"] = carried_json(stands)
             if stands.state is FSMState.END and (stood := self.stood()):
@@ -240,6 +249,7 @@ def restored(record: ConversationRecord) -> Conversation:
 
 def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation:
     awaits = Awaits(state["awaits"])
+    reply_calls, served_calls = state.get("calls", ((), ()))
     branch = Branch(
         conversation_id=record.id,
         served_head=record.served_head,
@@ -249,6 +259,8 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
         fallback_head=_digest(state.get("fallback_head")),
         reply_digest=_digest(state.get("reply_digest")),
         reply_marks=marks_from(bytes.fromhex(state.get("reply_marks", ""))),
+        reply_calls=tuple(map(str, reply_calls)),
+        served_calls=tuple(map(str, served_calls)),
         # No call is on its way after a restart.
         awaits=Awaits.ANYTHING if awaits is Awaits.MODEL else awaits,
         steps=int(state["steps"]),
@@ -270,6 +282,7 @@ def _restored(record: ConversationRecord, state: dict[str, Any]) -> Conversation
         found.held = Held(model=held[0], state=FSMState(held[1]), since_step=int(held[2]))
     if base := state.get("base"):
         found.base, found.base_offset = carried_from(base[0]), int(base[1])
+        found.heard = Heard(b64decode(state.get("heard", "")))
     if last := state.get("last"):
         found.last = carried_from(last)
         found.ended_run = found.last.run if found.last.state is FSMState.END else None

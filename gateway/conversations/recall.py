@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from gateway.conversations.answered import Answered
 from gateway.conversations.compaction import compact
+from gateway.conversations.heard import Heard
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.memo import Conversation
 from gateway.dialects import SteeredRequest
@@ -23,6 +24,7 @@ from gateway.steering.conversation import (
     conversation_id,
     identify,
     identity_label,
+    is_random,
     match,
     read_request,
 )
@@ -154,6 +156,8 @@ class Recall:
             await self._index.load_key(tenant, identity.value)
             if not self._index.branches_of(tenant, identity.value):
                 return
+        elif incoming.calls and is_random(incoming.calls):
+            await self._index.load_owing(tenant, incoming.calls)
         await self._index.load_heads(tenant, incoming)
 
     def _apply(
@@ -216,6 +220,7 @@ class Recall:
             opened.guidance = _guidance_at(parent.guidance, verdict.position)
             opened.run = parent.run
             opened.judged = dict(parent.judged)
+            opened.heard = Heard(parent.heard.lasting())
         self._index.add(opened)
         return opened
 
@@ -229,7 +234,7 @@ class Recall:
         """Keep the bytes and the chain of this request, for the next one to go on from."""
         self._index.drop_prefix(found)
         heads = incoming.heads
-        read = found.chain.count if found.chain is not None else 0
+        read = found.chain.count if found.chain is not None and heads.start else 0
         found.heard.add(heads.messages[max(read - heads.start, 0) :])
         found.prefix = None if request.earlier is not None else request.prefix
         found.chain = incoming.heads.state
@@ -269,7 +274,9 @@ def _is_settled(
 ) -> bool:
     match verdict.kind:
         case MatchKind.RETRY:
-            return True
+            # Calls with other ids than those it was served with may be a later turn of a loop.
+            served = branches[str(verdict.conversation_id)].served_calls
+            return not incoming.calls or served in ((), incoming.calls)
         case MatchKind.SIDE:
             return bool(branches)
         case MatchKind.COMPACTION:

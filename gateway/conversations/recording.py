@@ -14,10 +14,12 @@ from gateway.conversations.answered import (
     response_head,
 )
 from gateway.conversations.index import ConversationIndex, reply_kind
+from gateway.conversations.memo import Conversation
 from gateway.conversations.session import Steered
 from gateway.conversations.told import injection_rows
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.exchange import Exchange
+from gateway.steering.conversation import calls_head, is_random, sane_calls
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity.summary import marks_of
@@ -36,6 +38,7 @@ from gateway.wire.messages import content_text, reply_message
 from gateway.wire.usage import token_usage
 
 _PREVIEW_CHARACTERS = 200
+_CALLS_KIND = "calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +99,10 @@ def settle(
                 _newest(echoed.messages),
                 final=idle,
                 marks=marks_of(content_text(message.get("content"))) if idle else (),
-                calls=echoed.state.call_ids if all(echoed.state.call_ids) else (),
+                calls=sane_calls(echoed.state.call_ids),
             )
             index.owes(conversation)
+            heads += _calls_made(conversation, base, count, steered.step)
             if final:
                 steered.state_after = FSMState.END
             if steered.run == conversation.run:
@@ -107,6 +111,17 @@ def settle(
     if name:
         index.keep_items(conversation.tenant, items_by_id(reply))
     return (*heads, *_named(steered, name, reply, index, base, keep=keep))
+
+
+def _calls_made(
+    conversation: Conversation, base: dict[str, Any], position: int, step: int
+) -> Iterator[HeadRecord]:
+    """Where another gateway finds a run by the calls of its latest reply: one of an agent that
+    shortens its history, and sends no id."""
+    calls = conversation.branch.reply_calls
+    if calls and conversation.base and conversation.external_key is None and is_random(calls):
+        head = calls_head(conversation.tenant, calls)
+        yield _head({**base, "root": head}, head, position, _CALLS_KIND, step)
 
 
 def _named(

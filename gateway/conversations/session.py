@@ -153,18 +153,18 @@ class Steering:
         conversation = recalled.conversation
         if conversation is None:
             raise ValueError("a side request is not steered")
-        async with conversation.lock:
-            try:
+        try:
+            async with conversation.lock:
                 if conversation.fold is None and conversation.base is not None:
                     await self._go_on(conversation, conversation.base)
                 steered = await self._observe(recalled, conversation, request, mode, now)
                 self._stand(steered, chance)
                 return await self._steer(steered, request, started)
-            except BaseException:
-                # The call goes out all the same, and nobody will tell what became of it.
-                served = recalled.incoming.heads.full
-                conversation.branch = conversation.branch.failed(served)
-                raise
+        except BaseException:
+            # The call goes out all the same, and nobody will tell what became of it.
+            served = recalled.incoming.heads.full
+            conversation.branch = conversation.branch.failed(served)
+            raise
 
     async def _steer(self, steered: Steered, request: SteeredRequest, started: float) -> Steered:
         self._check(started)

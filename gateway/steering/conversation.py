@@ -19,7 +19,14 @@ The way of a request through these names:
 from __future__ import annotations
 
 from gateway.steering.identity.branch import Awaits, Branch, HeadRef, Incoming, read_request
-from gateway.steering.identity.ids import child_id, conversation_id, signature
+from gateway.steering.identity.ids import (
+    calls_head,
+    child_id,
+    conversation_id,
+    is_random,
+    sane_calls,
+    signature,
+)
 from gateway.steering.identity.matching import Match, MatchKind, identity_label, match
 from gateway.steering.identity.settings import ConversationSettings
 from gateway.steering.identity.sources import FINGERPRINT, ID_SOURCES, Identity, identify
@@ -35,11 +42,14 @@ __all__ = [
     "Incoming",
     "Match",
     "MatchKind",
+    "calls_head",
     "child_id",
     "conversation_id",
     "identify",
     "identity_label",
+    "is_random",
     "match",
     "read_request",
+    "sane_calls",
     "signature",
 ]

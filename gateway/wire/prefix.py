@@ -17,8 +17,9 @@ from gateway.wire.scan import Span, array_spans, scannable
 from gateway.wire.views import MessagesView
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*")
-_STAND_IN: Final = 0
-"""Stands for the known messages where a body is read without them; no message is a number."""
+_STAND_IN: Final = 7_640_891_576_956_012_809
+"""Stands for the known messages where a body is read without them. No message is this number, and a
+body that holds it is read whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +73,11 @@ class Prefix:
         may come behind, and the last one counts.
         """
         head, rest = raw[: self.opening + 1], raw[_space_end(raw, self.end) :]
+        stand_in = b"%d" % _STAND_IN
+        if stand_in in rest:
+            return None
         try:
-            body = parse_object(b"%b%d%b" % (head, _STAND_IN, rest), loads)
+            body = parse_object(head + stand_in + rest, loads)
         except BadRequest:
             return None
         listed = body.get(self.list_key)

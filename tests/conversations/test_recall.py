@@ -91,3 +91,42 @@ async def test_the_next_request_is_asked_of_nobody() -> None:
     first = await recall()
     second = await asyncio.wait_for(recall(says("assistant", "Hm."), says("user", "On.")), 5)
     assert (second.label, second.conversation_id) == ("prefix", first.conversation_id)
+
+
+async def test_the_beginnings_of_past_requests_are_forgotten() -> None:
+    """What requests begin with is remembered of the transcripts in memory, and of no others."""
+    index = ConversationIndex(
+        MemoryStateStore(Tables()), max_conversations=50, max_prefix_bytes=2**20, max_transcripts=3
+    )
+    recall = Recall(index, ConversationSettings())
+    bodies = [
+        orjson.dumps({"messages": [says("user", f"Task {n}. " * 60)], "model": "m"})
+        for n in range(20)
+    ]
+    for raw in bodies:
+        found = await recall(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
+        assert found.conversation is not None
+        found.conversation.branch = found.conversation.branch.failed(found.incoming.heads.full)
+    known = [index.known_prefix("t", raw, CHAT.list_key) for raw in bodies]
+    assert [prefix is not None for prefix in known] == [False] * 17 + [True] * 3
+    assert index.openings == 3
+
+
+async def test_a_conversation_with_a_call_on_its_way_is_kept() -> None:
+    """Memory makes room with the conversations at rest; where others stand is not stored yet."""
+    index = ConversationIndex(
+        MemoryStateStore(Tables()), max_conversations=2, max_prefix_bytes=2**20, max_transcripts=1
+    )
+    recall = Recall(index, ConversationSettings())
+
+    async def opened(n: int) -> Recalled:
+        raw = orjson.dumps({"messages": [says("user", f"Task {n}. " * 60)], "model": "m"})
+        return await recall(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
+
+    first = [await opened(n) for n in range(4)]
+    assert len(index) == 4
+    for found in first:
+        assert found.conversation is not None
+        found.conversation.branch = found.conversation.branch.failed(found.incoming.heads.full)
+    await opened(5)
+    assert len(index) == 2

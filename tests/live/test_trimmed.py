@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
-from tests.live.client import PLAIN, Agent, Answer, Message, opening
+from tests.live.client import PLAIN, Agent, Answer, Message, opening, worker
 
 Start = Callable[..., AppServer]
 Trim = Callable[[list[Message]], list[Message]]
@@ -203,3 +204,107 @@ async def test_sub_agents_that_start_together_stay_apart(
     homes = [{answers[n].conversation for answers in runs} for n in range(3)]
     assert all(len(home) == 1 for home in homes)
     assert len(set.union(*homes)) == 3
+
+
+@pytest.mark.parametrize("name", ["x-session-id", "x-conversation-id"])
+async def test_agents_that_share_an_id_and_number_their_calls(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, name: str
+) -> None:
+    """That one agent owes the results of calls with the same numbers is no reason to take another's
+    request for its own, be it sent again or the next one."""
+    upstream.default = worker(9)
+    server = gateway_server(PLAIN)
+    one, other = (
+        Agent(http, server.base_url, opening(f"Part {n}."), headers={name: "job"}) for n in range(2)
+    )
+    for _ in range(2):
+        await one.turn()
+        await other.turn()
+    lost, again = await other.send(), await other.turn()
+    assert (again.identity, again.conversation) == ("retry", lost.conversation)
+    after = [await one.turn(), await other.turn()]
+    assert [answer.gateway("step") for answer in after] == ["2", "3"]
+    assert after[1].conversation == lost.conversation != after[0].conversation
+
+
+async def test_a_number_used_for_every_call_is_no_sign_for_another_agent(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """An agent that begins under a shared id does not draw the one at work into its own."""
+    same = ToolCall("bash", {"command": "make"}, id="call_0")
+    upstream.default = Reply("Once more.", tool_calls=(same,))
+    server = gateway_server(PLAIN)
+    old, new = (
+        Agent(http, server.base_url, opening(f"Part {n}."), headers={"x-session-id": "job"})
+        for n in range(2)
+    )
+    before = (await old.run(3))[-1]
+    begun = await new.turn()
+    after = await old.turn()
+    assert begun.conversation != before.conversation == after.conversation
+    assert after.gateway("step") == "3"
+
+
+async def test_a_first_attempt_that_never_arrived(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """What a client says it sends again is the next step when only this attempt came through."""
+    upstream.default = looping()
+    agent = Agent(http, gateway_server(PLAIN).base_url)
+    before = (await trimmed_run(agent, last_pairs(1), 4))[-1]
+    agent.headers["x-stainless-retry-count"] = "1"
+    (after,) = await trimmed_run(agent, last_pairs(1), 1)
+    assert (after.conversation, after.gateway("step")) == (before.conversation, "4")
+
+
+NARROW: list[dict[str, Any]] = [
+    {"max_transcripts_in_memory": 1},
+    {"max_conversations_in_memory": 1},
+    {"max_prefix_memory_mb": 0},
+]
+
+
+@pytest.mark.parametrize("limits", NARROW, ids=lambda limits: next(iter(limits)))
+async def test_little_memory_loses_no_step(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, limits: Any
+) -> None:
+    """Agents that push each other out of memory while they wait for answers keep their runs, and
+    what repeats in them is still seen."""
+    upstream.default = looping()
+    settings = {**PLAIN, "steering": {**PLAIN["steering"], **limits}}
+    roomy, narrow = gateway_server(PLAIN), gateway_server(settings)
+    alone = await trimmed_run(Agent(http, roomy.base_url, opening("Task 0.")), last_pairs(2), 7)
+    agents = [Agent(http, narrow.base_url, opening(f"Task {n}.")) for n in range(4)]
+    agents += [
+        Agent(http, narrow.base_url, opening(f"Job {n}."), headers={"x-session-id": f"s{n}"})
+        for n in range(2)
+    ]
+    runs = await asyncio.gather(*(trimmed_run(a, last_pairs(2), 7) for a in agents))
+    assert alone[-1].gateway("monitors")
+    for answers in runs:
+        assert len({answer.conversation for answer in answers}) == 1
+        assert steps(answers) == steps(alone)
+        assert answers[-1].gateway("monitors") == alone[-1].gateway("monitors")
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-conversation-id": "job"}, {"x-session-id": "job"}])
+@pytest.mark.parametrize("trim", TRIMS.values(), ids=TRIMS.keys())
+async def test_gateways_take_turns_at_a_shortened_history(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    trim: Trim,
+    headers: dict[str, str],
+) -> None:
+    """Another gateway on the same database, or the next process, goes on with the same run."""
+    upstream.default = looping()
+    settings = {**PLAIN, "storage": {"path": str(tmp_path / "shared.db")}}
+    gateways = [gateway_server(settings) for _ in range(2)]
+    agent = Agent(http, gateways[0].base_url, headers=headers)
+    answers = await trimmed_run(agent, trim, 5)
+    for turn in range(5, 9):
+        agent.url = gateways[turn % 2].base_url
+        answers += await trimmed_run(agent, trim, 1)
+    assert len({answer.conversation for answer in answers}) == 1
+    assert steps(answers) == [str(number) for number in range(9)]

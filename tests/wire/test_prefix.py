@@ -137,6 +137,15 @@ def test_a_second_messages_key_is_not_a_continuation(key: str) -> None:
     assert [raw[s:e] for s, e in request.message_spans] == [b'{"b": 2}', b"3"]
 
 
+@pytest.mark.parametrize("number", ["0", "0.0", "false", "-0", "7640891576956012809"])
+def test_no_message_stands_in_for_the_known_ones(number: str) -> None:
+    """A repeated key is another list also where its first message is a number."""
+    prefix = known(parsed(b'{"model": "m", "messages": [{"a": 1}]}'))
+    raw = f'{{"model": "m", "messages": [{{"a": 1}}], "messages": [{number}, 3]}}'.encode()
+    request = parsed(raw, known=prefix)
+    assert request.messages == [json.loads(number), 3]
+
+
 def test_what_is_wrong_behind_a_prefix_is_told_of_the_whole_body() -> None:
     """An error names its line and column in what the client sent."""
     prefix = known(parsed(b'{"model": "m", "messages": [{"a": 1}]}'))

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.steering.identity.ids import signature
+from gateway.steering.identity.ids import sane_calls, signature
 from gateway.steering.identity.summary import retold
 from gateway.wire.heads import ChainState, Heads, chain_digests
 from gateway.wire.messages import history, system_text, tool_names
@@ -44,7 +44,7 @@ class Branch:
     `reply_digest`: digest of the latest reply by itself; `reply_marks`: those of its lines, when it
     was final (see `summary.marks_of`). `signature`: see `ids.signature`. `steps`: scored steps.
     `reply_calls`: ids of the calls in the latest reply, while they are a sign of that reply alone;
-    `served_calls`: those of the latest turn in the request it answers. A restart forgets both.
+    `served_calls`: those of the latest turn in the request it answers.
     After a restart no call is on its way: load MODEL as ANYTHING.
     """
 
@@ -138,8 +138,7 @@ class Incoming:
     @property
     def calls(self) -> tuple[str, ...]:
         """The ids of the calls of the latest turn as they came; none unless each call has one."""
-        ids = self.heads.state.call_ids
-        return ids if all(ids) else ()
+        return sane_calls(self.heads.state.call_ids)
 
     def retells(self, branch: Branch, known: int = 0) -> bool:
         """Whether what comes after the first `known` messages was made from the branch's latest

@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 # 120 bits: 24 characters of base 32 without padding.
 _ID_BYTES = 15
 # The role of an agent is told at the start; what follows is often a listing of files or a diff.
 SIGNATURE_CHARACTERS = 400
+
+_RANDOM = 16
+"""Characters of a call's id from which on it is taken for random. Providers number calls with less
+(`call_0`), and their random ids have more (OpenAI 29, Anthropic 30)."""
+_MAX_CALL_ID = 255
 
 _DIGIT = re.compile(r"\d")
 # fmt: off
@@ -57,6 +62,21 @@ def child_id(parent: str, head: bytes, taken: Iterable[str] = ()) -> str:
     while child in used:
         child = _printable("child", child, head.hex())
     return child
+
+
+def calls_head(tenant: str, calls: Iterable[str]) -> bytes:
+    """Where a store keeps which conversation's latest reply made these calls; 16 bytes."""
+    return blake2b(_joined(tenant, *calls), digest_size=16, person=b"gw-calls-made-01").digest()
+
+
+def sane_calls(ids: Sequence[str]) -> tuple[str, ...]:
+    """The ids of one turn's calls; none unless each call has one of 1 to 255 characters."""
+    return tuple(ids) if all(0 < len(i) <= _MAX_CALL_ID for i in ids) else ()
+
+
+def is_random(calls: Iterable[str]) -> bool:
+    """Whether the ids of calls are as good as random: no two replies make the same."""
+    return all(len(call) >= _RANDOM for call in calls)
 
 
 def signature(system: str, tool_names: Iterable[str]) -> bytes:

@@ -7,12 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.steering.identity.branch import Awaits, Branch, HeadRef, Incoming
-from gateway.steering.identity.ids import child_id
+from gateway.steering.identity.ids import child_id, is_random
 from gateway.steering.identity.sources import FINGERPRINT
-
-_RANDOM = 16
-"""Characters of a call's id from which on it is taken for random. Providers number calls with less
-(`call_0`), and their random ids have more (OpenAI 29, Anthropic 30)."""
 
 Known = Mapping[bytes, Sequence[HeadRef]]
 """Stored heads, those of each digest most recent first."""
@@ -114,7 +110,7 @@ def match(
     found = _find(request, known, branches)
     if conversation_id is not None and not weak and _is_side(request, found, branches):
         return Match(kind=MatchKind.SIDE, conversation_id=conversation_id)
-    owing = _owing(request, branches, named=conversation_id is not None)
+    owing = _owing(request, branches, found, named=conversation_id is not None)
     if owing is not None and not (found and found.goes_on and found.branch is owing):
         return Match(kind=MatchKind.COMPACTION, conversation_id=owing.conversation_id)
     if found is None:
@@ -181,15 +177,23 @@ def _rank(request: Incoming, found: _Found) -> tuple[bool, ...]:
     )
 
 
-def _owing(request: Incoming, branches: Branches, *, named: bool) -> Branch | None:
+def _owing(
+    request: Incoming, branches: Branches, found: _Found | None, *, named: bool
+) -> Branch | None:
     """The one branch whose latest reply made the calls that the request answers.
 
-    Without an id from the client (`named`) the calls' ids are all there is to go by, and must be as
-    good as random.
+    Ids that are not as good as random are the same in several agents' replies: they say something
+    only under an id from the client (`named`), and only of the branch that the history leads to.
     """
-    if request.client_retry or not (named or all(len(i) >= _RANDOM for i in request.calls)):
-        return None
-    owing = [branch for branch in branches.values() if branch.owed(request)]
+    if found and found.whole and found.current and found.branch.served_calls == request.calls:
+        return None  # the request of that branch once more
+    near = list(branches.values())
+    if not is_random(request.calls):
+        if found is not None:
+            near = [found.branch]
+        if not named or len(near) > 1:
+            return None
+    owing = [branch for branch in near if branch.owed(request)]
     return owing[0] if len(owing) == 1 else None
 
 
