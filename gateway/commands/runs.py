@@ -24,7 +24,7 @@ from gateway.dashboard.texts import step_text
 from gateway.errors import ConfigError
 from gateway.library import PatternTally, judged_by
 from gateway.steering.fsm import FSMState
-from gateway.stores.base import StoreError
+from gateway.stores.base import RunStore, StoreError
 from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
@@ -33,6 +33,7 @@ from gateway.visible import one_line
 # Cells that a table's other columns take at the most, and the least a task gets.
 _OTHER_COLUMNS = 108
 _LEAST_TASK = 16
+_RUN_ID = "its id, or a conversation's, for its newest run"
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # runs looked at for news each time; more than can change within a second or two
 
@@ -46,10 +47,10 @@ def add_parser(commands: Any) -> None:
     listing.add_argument("--limit", type=int, default=20)
     listing.add_argument("--sort", choices=list(SORT_KEYS), default="started_at")
     show = add_verb(verbs, "show", "one run's course", _show, existing=True)
-    show.add_argument("run_id")
+    show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all that was said at this step")
     outcome = add_verb(verbs, "outcome", "say what a run came to", _outcome, existing=True)
-    outcome.add_argument("run_id")
+    outcome.add_argument("run_id", help=_RUN_ID)
     outcome.add_argument("outcome", choices=OUTCOMES)
     tail = add_verb(
         verbs, "tail", "steps as they are recorded; ends with Ctrl-C", _tail, existing=True
@@ -85,7 +86,8 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store = stores.runs
     part = {} if args.step is None else {"after_step": args.step - 1, "limit": 1}
-    trace = await store.get_run(args.run_id, tenant=None, **part)
+    run_id = await _run_id(store, args.run_id)
+    trace = await store.get_run(run_id, tenant=None, **part)
     if trace is None or (args.step is not None and not trace.steps):
         raise ConfigError(f"there is no run {args.run_id!r}, or no such step")
     if args.json:
@@ -99,16 +101,23 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     store = stores.runs
-    trace = await store.get_run(args.run_id, tenant=None, content=False)
+    run_id = await _run_id(store, args.run_id)
+    trace = await store.get_run(run_id, tenant=None, content=False)
     if trace is None or not await store.set_outcome(
-        args.run_id, args.outcome, source="cli", tenant=None
+        run_id, args.outcome, source="cli", tenant=None
     ):
         raise ConfigError(f"there is no run {args.run_id!r}")
     tally = PatternTally(stores.patterns, _raise)
     tally.verdict(trace.run.tenant, judged_by(trace), args.outcome, trace.run.outcome)
     await tally.flush()
-    kept = {"run_id": args.run_id, "outcome": args.outcome}
-    say(json.dumps(kept) if args.json else f"{args.run_id}: {args.outcome}")
+    kept = {"run_id": run_id, "outcome": args.outcome}
+    say(json.dumps(kept) if args.json else f"{run_id}: {args.outcome}")
+
+
+async def _run_id(store: RunStore, given: str) -> str:
+    """Answers carry the id of the conversation, so that is what a client knows."""
+    page = await store.list_runs(RunFilter(conversation_id=given), PageRequest(limit=1))
+    return page.runs[0].id if page.runs else given
 
 
 def _raise(error: StoreError) -> None:
@@ -196,13 +205,14 @@ def _facts(run: RunRecord) -> Iterator[str]:
 
 
 def _guidance_lines(trace: RunTrace) -> Iterator[Text]:
-    shown = [row for row in trace.injections if row.source != "e3"]
-    if shown:
+    if trace.injections:
         yield Text("\nguidance", style="bold")
-    for row in shown:
+    for row in trace.injections:
         where = row.placement if row.applied else "shadow"
         head = f"step {row.step_index:<4} {row.source:8} {where:8} "
-        yield Text(head, style="magenta").append(one_line(row.text, 120), style="not magenta")
+        # Many rules in one text: their names say more than the beginning of the first.
+        said = (row.pattern_id or "").replace(",", ", ") if row.source == "e3" else row.text
+        yield Text(head, style="magenta").append(one_line(said, 120), style="not magenta")
 
 
 def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:

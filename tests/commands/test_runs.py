@@ -113,6 +113,14 @@ def test_a_runs_text_does_nothing_to_the_terminal(command: Run, words: tuple[str
     assert "c-hostile" in shown or words[0] == "report" or "gone" in shown
 
 
+def test_a_conversation_stands_for_its_newest_run(command: Run) -> None:
+    """Its id is what a client has from the answer's headers."""
+    shown = json.loads(command("runs", "show", "c-000007", "--json"))
+    assert shown["run"]["id"] == "c-000007.0"
+    judged = json.loads(command("runs", "outcome", "c-hostile", "failure", "--json"))
+    assert judged["run_id"] == "c-hostile.0"
+
+
 def test_an_outcome_is_kept(command: Run) -> None:
     """And told by whom it was said."""
     command("runs", "outcome", "c-hostile.0", "failure", "--json")
