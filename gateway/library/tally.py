@@ -15,6 +15,7 @@ from gateway.stores.patterns import Event, PatternStore
 from gateway.stores.queries import RunTrace
 
 FLUSH_S = 2.0
+"""Seconds between two writes of what was counted: what a crash can lose of it."""
 _MEANS: Mapping[str | None, Event] = {"success": Event.HELPED, "failure": Event.HURT}
 
 

@@ -22,6 +22,7 @@ MAX_WORDS = 80
 MAX_CHARS = 800
 """Characters of one call that are looked at."""
 MAX_VALUES = 64
+"""Values of one call that are looked at."""
 NAME_WORDS = 2
 """A value of at most so many words is a name; a longer one is text."""
 COMMAND_WORDS = 8

@@ -18,9 +18,11 @@ from gateway.steering.steps import Step
 PRIOR_ACTIONS = 5
 """Added to the actions a rate is taken over, so that the first ones do not decide."""
 PRIOR_EFFORT = 1.0
+"""Added to the effort, so that its logarithm starts at 0."""
 TOLD_DISCOUNT = 0.7
 """What a step that told only new things does not count of itself."""
 PRIOR_WORDS = 100
+"""Added to the words that hedges are taken over: a first hedge is no trend."""
 MOST_HEDGES = 3
 """Hedges counted per thought: one rambling thought is one."""
 REPEATS_MEMORY = 0.15
@@ -28,9 +30,11 @@ FAILURES_MEMORY = 0.2
 ECHO_MEMORY = 0.2
 """Weight of the newest action or thought in the moving means: half is forgotten in 4, 3 and 3."""
 ECHO_OVERLAP = 0.7
+"""Share of words, in [0, 1], from which one thought echoes another."""
 ECHO_WORDS = 6
 """Different words from which a thought can echo: "Reading the next file." is a stock phrase."""
 ECHO_THOUGHTS = 8
+"""Newest thoughts that can be echoed."""
 
 
 class RunFeatures:

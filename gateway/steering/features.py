@@ -24,9 +24,12 @@ def _words(text: str) -> frozenset[str]:
 
 
 RESULT_WORDS = 60
+"""Words of a result's opening by which two results are compared."""
 THOUGHT_CHARS = 1200
+"""A longer thought is read at both ends only: what a step costs must not grow with its text."""
 _RESULT_HEAD = 400
 _RESULT_TAIL = 600
+"""Where times, ids and the like are taken out of a result before it is compared."""
 
 _TOKEN = re.compile(r"\w+")
 _NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}

@@ -11,10 +11,12 @@ import re
 
 HEAD_CHARS = 500
 TAIL_CHARS = 1500
+"""What is read of a long result: tools tell of a failure first or last, mostly last."""
 SIGNATURE_CHARS = 160
+"""Longest signature of a failure."""
 _LINE_CHARS = 300
-_MAX_LINES = 16
-_READ_FAILURE_CHARS = 600
+_MAX_LINES = 16  # suspect lines looked at, from the last one up
+_READ_FAILURE_CHARS = 600  # a longer result of reading is content, whatever words are in it
 
 _SUSPECT_WORDS = (
     "error",

@@ -13,7 +13,9 @@ ONE_REVERT = 0.5
 FAILED_EDIT = 0.15
 """Score per edit of one file that failed in a row: the fourth fires."""
 REMEMBERED_EDITS = 8
+"""Newest edits of a file that can be taken back."""
 REMEMBERED_FILES = 64
+"""Files whose edits are remembered, the latest edited ones: a bound on memory."""
 SLOWER = 0.5
 """Reverts are remembered longer than repeats: the rest of the way from `recovery` to 1."""
 

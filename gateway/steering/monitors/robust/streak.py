@@ -11,7 +11,9 @@ from gateway.steering.monitors.robust_settings import RobustSettings
 CAP = 5
 """Repeats that score 1; three fire at the default threshold. Source: reference section 4.1."""
 COMPARED_TEXTS = 6
+"""Newest messages that the next one is compared with."""
 SAME_TEXT = 0.7
+"""Share of words, in [0, 1], from which two messages are alike."""
 LONG_TEXT_WORDS = 12
 """Different words from which two alike messages are a monologue; stock phrases are shorter."""
 SHORT_TEXT_WORDS = 4

@@ -14,9 +14,11 @@ PER_RERUN = 0.3
 AFTER_CHANGE = 0.5
 """A change that did not help counts half: work went on between the runs."""
 FAILURE_WINDOW = 8
+"""Newest actions whose failures are compared."""
 PER_FAILURE = 0.2
 """Score per failure of one signature in the window beyond the first: the fourth fires."""
 REMEMBERED_PROGRAMS = 64
+"""Programs whose last run is remembered: a bound on memory."""
 SLOWER = 0.5
 """A failing test is remembered longer than a repeat: the rest of the way from `recovery` to 1."""
 
