@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,14 @@ from gateway.wire.request import ChatRequest
 
 # The usual rule of thumb for English text and code; a check on context length needs no more.
 _BYTES_PER_TOKEN = 4
-_IMAGE_PARTS = frozenset({"image_url", "input_image", "image"})
+_IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
+# All of these names have one of two words in them, be it in escapes.
+_IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
+_PART_DEPTH = 2  # a message, its part, and a part of a tool's result
+# An attached file, as chat and Responses write it in URLs, and Messages and audio parts by itself.
+_ENCODED = re.compile(rb';base64,[A-Za-z0-9+/=\\]+|"data"\s*:\s*"[A-Za-z0-9+/\\]{100,}={0,2}"')
+_ATTACHED_TOKENS = 1600
+"""What an image costs about, whatever its bytes. Source: Anthropic's documentation, "Vision"."""
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
 
@@ -53,9 +61,9 @@ class ModelCatalogue:
         if isinstance(n, int) and n > 1 and info.provider in _ONE_CHOICE:
             return "one choice only"
         limit = info.max_input_tokens
-        if limit is not None and len(request.raw) // _BYTES_PER_TOKEN > limit:
+        if limit is not None and _exceeds(request.raw, limit):
             return f"context of {limit} tokens"
-        if info.vision is False and _has_image(request.messages):
+        if info.vision is False and _brings_image(request):
             return "no vision"
         return None
 
@@ -115,10 +123,27 @@ def _wants_schema(body: Mapping[str, Any]) -> bool:
     return isinstance(wanted, Mapping) and wanted.get("type") == "json_schema"
 
 
-def _has_image(messages: Sequence[Any]) -> bool:
+def _exceeds(raw: bytes, limit: int) -> bool:
+    """Whether a body is likely to be more than so many tokens."""
+    if len(raw) // _BYTES_PER_TOKEN <= limit:
+        return False
+    text, attached = _ENCODED.subn(b"", raw)
+    return len(text) // _BYTES_PER_TOKEN + attached * _ATTACHED_TOKENS > limit
+
+
+def _brings_image(request: ChatRequest) -> bool:
+    # A look at the bytes first: most histories have none, and are not to be read for that.
+    return _IMAGE_NAME.search(request.raw) is not None and _has_image(request.messages)
+
+
+def _has_image(parts: object, depth: int = 0) -> bool:
+    """Whether there is an image among messages or their parts, results of tools included."""
+    if not isinstance(parts, Sequence) or isinstance(parts, str) or depth > _PART_DEPTH:
+        return False
     return any(
-        isinstance(part, Mapping) and part.get("type") in _IMAGE_PARTS
-        for message in messages
-        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
-        for part in message["content"]
+        str(part.get("type")) in _IMAGE_PARTS
+        or any(_has_image(part.get(key), depth + 1) for key in ("content", "output"))
+        or _has_image([part.get("output")], depth + 1)
+        for part in parts
+        if isinstance(part, Mapping)
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 
 from gateway.testing import (
     AppServer,
@@ -183,3 +185,82 @@ async def test_the_bars_of_acting_keep_a_route_from_being_taken(
     steps = (await trace(path, answers[0].conversation)).steps
     reasons = [step.call.reasons for step in steps if step.call is not None]
     assert reasons == [()] * 5 + [("routing: route_slow below its bar",)]
+
+
+IMAGE = "aGVsbG8gd29ybGQ" * 20_000  # 300 kB, as a screenshot has
+
+
+def told_of(kind: str, image: object) -> dict[str, Any]:
+    """What follows a call in one dialect, with the result of a tool."""
+    said = {"type": "text", "text": "Looking."}
+    if kind == "messages":
+        use = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": [image]}
+        given = [
+            {"role": "assistant", "content": [said, use]},
+            {"role": "user", "content": [result]},
+        ]
+        return {"messages": [{"role": "user", "content": "Look."}, *given], "max_tokens": 9}
+    if kind == "responses":
+        call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "c1", "output": [image]}
+        return {"input": [{"role": "user", "content": "Look."}, call, output]}
+    function = {"name": "look", "arguments": "{}"}
+    call = {"id": "c1", "type": "function", "function": function}
+    given = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [image]},
+    ]
+    return {"messages": [{"role": "user", "content": "Look."}, *given]}
+
+
+SOURCE = {"type": "base64", "media_type": "image/png", "data": IMAGE}
+URL = f"data:image/png;base64,{IMAGE}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "image"),
+    [
+        ("chat", "chat/completions", {"type": "image_url", "image_url": {"url": URL}}),
+        ("responses", "responses", {"type": "input_image", "image_url": URL}),
+        ("messages", "messages", {"type": "image", "source": SOURCE}),
+    ],
+)
+async def test_an_image_is_seen_and_its_bytes_are_no_text(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    kind: str,
+    path: str,
+    image: dict[str, Any],
+) -> None:
+    """A result that is an image goes to no model without eyes, also when it is not the newest
+    message; for a model with eyes its 300 kB are no 75,000 tokens."""
+    upstream.default = Reply("Looking on.")
+    names = {"blind": {"supports_vision": False}, "seeing": {"supports_vision": True}}
+    deployments = [
+        {
+            "model_name": name,
+            "litellm_params": {
+                "model": f"{'anthropic' if kind == 'messages' else 'openai'}/{name}",
+                "api_base": upstream.base_url,
+                "api_key": "sk-x",
+            },
+            "model_info": {**info, "max_input_tokens": 20_000},
+        }
+        for name, info in names.items()
+    ]
+    routes = {"one": {"NORMAL": "blind"}, "other": {"NORMAL": "seeing"}}
+    settings = {**PLAIN, "model_list": deployments, "model_routing_by_model": routes}
+    server = gateway_server({**settings, "conversations": {"run_boundary": "never"}})
+    body = told_of(kind, image)
+    asked = []
+    for model in ("one", "other"):
+        whole = {"model": model, **body}
+        key = "input" if kind == "responses" else "messages"
+        for _ in range(2):
+            answer = await http.post(f"{server.base_url}/{path}", json=whole)
+            asked.append((answer.headers["x-gateway-state"], answer.headers["x-gateway-model"]))
+            said = {"role": "assistant", "content": "Looking on."}
+            whole[key] = [*whole[key], said, {"role": "user", "content": "And?"}]
+    assert asked == [("NORMAL", "one")] * 2 + [("NORMAL", "seeing")] * 2
