@@ -36,6 +36,8 @@ class ServerSettings:
     drain_s: float = 30
 
     def __post_init__(self) -> None:
+        if not self.host.strip():
+            raise ValueError("host: may not be empty; 0.0.0.0 listens on all addresses")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: must be 0 to 65535, got {self.port}")
         for name in ("max_body_mb", "max_buffered_response_mb"):
@@ -91,6 +93,8 @@ class SteeringSettings:
         self.acting()
         if self.token_budget is not None:
             at_least(self.token_budget, 1, "token_budget")
+        elif self.budget_action != "none":
+            raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
         at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
         at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
         at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")

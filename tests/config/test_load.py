@@ -92,6 +92,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"server": {"port": True}}, r"server\.port: expected a whole number, got bool"),
     ({"server": {"port": 70000}}, r"server\.port: must be 0 to 65535"),
     ({"server": {"port": None}}, r"server\.port: expected a whole number, got nothing"),
+    ({"server": {"host": ""}}, r"server\.host: may not be empty"),
+    ({"steering": {"budget_action": "wrap_up"}}, r"steering\.budget_action: .* a token_budget"),
     ({"server": {"max_body_mb": 0}}, r"server\.max_body_mb: must be above 0"),
     ({"server": {"drain_s": -1}}, r"server\.drain_s: must be at least 0"),
     ({"server": {"drain_s": float("nan")}}, r"server\.drain_s: expected a number"),
