@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from gateway.conversations.asked import Asked
 from gateway.conversations.recall import Recalled
-from gateway.conversations.session import DeadlinePassed, Steered
+from gateway.conversations.session import DeadlinePassed
+from gateway.conversations.steered import Steered
 from gateway.conversations.telling import identity_headers, log_notes, steering_headers
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID

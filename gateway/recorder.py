@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from gateway.conversations.announcing import call_event
 from gateway.conversations.asked import Asked
-from gateway.conversations.recording import CallFacts, call_record, settle
-from gateway.conversations.session import Steered
+from gateway.conversations.recording import CallFacts, call_record
+from gateway.conversations.settling import settle
+from gateway.conversations.steered import Steered
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime

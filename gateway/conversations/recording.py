@@ -7,22 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.conversations.answered import (
-    RESPONSE_KIND,
-    answered,
-    items_by_id,
-    response_head,
-)
-from gateway.conversations.index import ConversationIndex, reply_kind
-from gateway.conversations.memo import Conversation
-from gateway.conversations.session import Steered
+from gateway.conversations.answered import items_by_id
+from gateway.conversations.replies import echo_of, messages_of
+from gateway.conversations.steered import Steered
 from gateway.conversations.told import injection_rows
-from gateway.dialects.base import ANSWER_ID, ECHO
+from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
-from gateway.steering.conversation import calls_head, is_random, sane_calls
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
-from gateway.steering.identity.summary import marks_of
 from gateway.steering.steps import Action
 from gateway.stores.records import (
     CallRecord,
@@ -33,12 +25,9 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.wire.heads import extend
-from gateway.wire.messages import content_text, reply_message
 from gateway.wire.usage import token_usage
 
 _PREVIEW_CHARACTERS = 200
-_CALLS_KIND = "calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,110 +45,6 @@ class CallFacts:
     cost_unsteered_usd: float | None = None
     answered: bool = True
     """False for a call whose answer is still being made."""
-
-
-def settle(
-    steered: Steered,
-    completion: Mapping[str, Any] | None,
-    index: ConversationIndex,
-    *,
-    keep: bool = True,
-    under_way: str | None = None,
-) -> tuple[HeadRecord, ...]:
-    """Take the answer into the conversation; the heads under which it can be found again.
-
-    `keep`: whether the reply's content may be stored, where the client leaves it to the server.
-    `under_way`: the id of an answer that is still being made.
-    """
-    conversation = steered.conversation
-    incoming = steered.recalled.incoming
-    served = incoming.heads.full
-    base = {
-        "tenant": conversation.tenant,
-        "root": conversation.root,
-        "conversation_id": conversation.id,
-    }
-    heads = [_head(base, served, incoming.heads.state.count, "served", steered.step)]
-    choices = list(_messages(completion))
-    if completion is None or not choices:
-        conversation.branch = conversation.branch.failed(served)
-        return (*heads, *_named(steered, under_way, (), index, base, keep=keep))
-    fold = conversation.fold
-    for position, (message, finish) in enumerate(choices):
-        echo = _echo(completion) or [reply_message(message)]
-        echoed = extend(incoming.heads.state, echo)
-        index.add_head(conversation, echoed.full, served)
-        count = echoed.state.count
-        heads.append(_head(base, echoed.full, count, reply_kind(served), steered.step))
-        if position == 0:
-            final = finish == "stop" and fold is not None and fold.peek_final(message)
-            idle = final or not _calls(message)
-            conversation.branch = conversation.branch.answered(
-                served,
-                _newest(echoed.messages),
-                final=idle,
-                marks=marks_of(content_text(message.get("content"))) if idle else (),
-                calls=sane_calls(echoed.state.call_ids),
-            )
-            index.owes(conversation)
-            heads += _calls_made(conversation, base, count, steered.step)
-            if final:
-                steered.state_after = FSMState.END
-            if steered.run == conversation.run:
-                conversation.ended_run = steered.run if final else None
-    name, reply = completion.get(ANSWER_ID), _echo(completion)
-    if name:
-        index.keep_items(conversation.tenant, items_by_id(reply))
-    return (*heads, *_named(steered, name, reply, index, base, keep=keep))
-
-
-def _calls_made(
-    conversation: Conversation, base: dict[str, Any], position: int, step: int
-) -> Iterator[HeadRecord]:
-    """Where another gateway finds a run by the calls of its latest reply: one of an agent that
-    shortens its history, and sends no id."""
-    calls = conversation.branch.reply_calls
-    if calls and conversation.base and conversation.external_key is None and is_random(calls):
-        head = calls_head(conversation.tenant, calls)
-        yield _head({**base, "root": head}, head, position, _CALLS_KIND, step)
-
-
-def _named(
-    steered: Steered,
-    name: str | None,
-    reply: Sequence[Any],
-    index: ConversationIndex,
-    base: dict[str, Any],
-    *,
-    keep: bool,
-) -> Iterator[HeadRecord]:
-    """The head of an answer that a later request may go on from by its id."""
-    conversation, chain = steered.conversation, steered.recalled.incoming.heads.state
-    if not name:
-        return
-    if steered.recorded and name in conversation.answered:
-        carried = conversation.answered[name].carried  # later steps may have come before it
-    elif conversation.fold is not None:
-        carried = conversation.fold.current.carry()
-    else:
-        return
-    answer = answered(name, chain, reply, carried, keep=keep)
-    index.add_answer(conversation, answer)
-    head = response_head(conversation.tenant, name)
-    count = answer.after.count
-    yield _head({**base, "root": head}, head, count, RESPONSE_KIND, steered.step)
-
-
-def _echo(completion: Mapping[str, Any]) -> list[Any]:
-    """The items of an answer whose dialect has several for one reply; none for any other."""
-    choices = completion["choices"]
-    first = choices[0] if len(choices) == 1 else None
-    echo = first.get(ECHO) if isinstance(first, Mapping) else None
-    return echo if isinstance(echo, list) else []
-
-
-def _newest(digests: Sequence[bytes | None]) -> bytes | None:
-    return next((digest for digest in reversed(digests) if digest is not None), None)
 
 
 def call_record(
@@ -192,7 +77,7 @@ def _items(completion: Mapping[str, Any] | None) -> Iterator[ItemRecord]:
     """The items of an answer that the server keeps, so that clients may name them."""
     if completion is None or not completion.get(ANSWER_ID):
         return
-    for name, item in items_by_id(_echo(completion)).items():
+    for name, item in items_by_id(echo_of(completion)).items():
         yield ItemRecord(id=name, content=json.dumps(item).encode())
 
 
@@ -206,24 +91,6 @@ def _runs_to_tell(steered: Steered) -> list[int]:
     return sorted(runs)
 
 
-def _head(base: dict[str, Any], digest: bytes, position: int, kind: str, step: int) -> HeadRecord:
-    return HeadRecord(**base, digest=digest, position=position, kind=kind, step=step)
-
-
-def _messages(completion: Mapping[str, Any] | None) -> list[tuple[dict[str, Any], str | None]]:
-    choices = completion.get("choices") if completion else None
-    found = []
-    for choice in choices if isinstance(choices, list) else ():
-        message = choice.get("message") if isinstance(choice, Mapping) else None
-        if isinstance(message, dict):
-            found.append((message, choice.get("finish_reason")))
-    return found
-
-
-def _calls(message: Mapping[str, Any]) -> bool:
-    return bool(message.get("tool_calls") or message.get("function_call"))
-
-
 def _call_row(
     steered: Steered,
     exchange: Exchange,
@@ -231,7 +98,7 @@ def _call_row(
     facts: CallFacts,
 ) -> CallRow:
     tokens = token_usage(exchange.usage)
-    choices = _messages(completion)
+    choices = messages_of(completion)
     served = completion.get("model") if completion else None
     return CallRow(
         request_id=exchange.request_id,
@@ -262,7 +129,7 @@ def _call_row(
 
 
 def _reply_content(completion: Mapping[str, Any] | None) -> StepContent:
-    choices = _messages(completion)
+    choices = messages_of(completion)
     if not choices:
         return StepContent()
     message = choices[0][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,21 +13,20 @@ from gateway.conversations.memo import Conversation
 from gateway.conversations.message_view import AsMappings
 from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
 from gateway.conversations.recall import Recalled
+from gateway.conversations.steered import Steered
 from gateway.dialects import SteeredRequest
 from gateway.steering.acting import ActSettings, Standing, planned_actions, routed_state, worth_it
 from gateway.steering.calibration import shipped_calibration
 from gateway.steering.chance import Chance, Stance
 from gateway.steering.conversation import MatchKind
 from gateway.steering.etrace.decide import Decided, decide
-from gateway.steering.etrace.edits import Edit
 from gateway.steering.etrace.gate import Moment, Plan, note, plan
 from gateway.steering.etrace.pattern import Match, Query, Tier
-from gateway.steering.etrace.placement import Placed, place
+from gateway.steering.etrace.placement import place
 from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.etrace.target import Target
-from gateway.steering.fold import Carried, ConversationFold, RunFold, StepOutcome
-from gateway.steering.fsm import FSMState
+from gateway.steering.fold import Carried, ConversationFold, RunFold
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Route, Routes, RoutingSettings, Serves, choose
 from gateway.steering.steps import Step
@@ -68,47 +67,6 @@ class SteeringRules:
     injection: InjectionSettings
     target_of: Callable[[str], Target]
     serves: Callable[[str, SteeredRequest], str | None]
-
-
-@dataclass(slots=True)
-class Steered:
-    """What steering found and decided about one request."""
-
-    recalled: Recalled
-    mode: str
-    conversation: Conversation
-    run: int
-    state: FSMState
-    step: int
-    """Scored steps of the run so far; 0 on its first call."""
-
-    latest: StepOutcome | None
-    stance: Stance
-    """What the actions on this call are decided by."""
-
-    model: str
-    state_after: FSMState
-    """As `state`, or END when the answer was final."""
-
-    tasks: dict[int, str] = field(default_factory=dict)
-    """The user's words that began a run, for each run that the store does not have yet."""
-
-    prompts: list[PromptMessage] = field(default_factory=list)
-    """Messages new to this call that belong to no step; a run's opening on its first call."""
-
-    edits: tuple[Edit, ...] = ()
-    placed: Placed | None = None
-    decided: Decided | None = None
-    reasons: list[str] = field(default_factory=list)
-    recorded: bool = False
-    """Whether the store has it already, without the answer."""
-
-    timings_ms: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def applies(self) -> bool:
-        """Whether the request is changed by what was decided."""
-        return self.mode == "on"
 
 
 class DeadlinePassed(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.conversations.recall import Recalled
-from gateway.conversations.session import Steered
+from gateway.conversations.steered import Steered
 from gateway.upstream.base import RawHeaders
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gateway.conversations.session import Steered
+from gateway.conversations.steered import Steered
 from gateway.steering.etrace.decide import Item
 from gateway.steering.etrace.guidance import SKIP_DIRECTIVE
 from gateway.steering.etrace.pattern import Tier
