@@ -138,6 +138,16 @@ class Conversation:
         for key in list(self.unrecorded)[:-_MAX_UNRECORDED]:
             del self.unrecorded[key]
 
+    def begin_run(self, run: int, now: float) -> None:
+        """Start the counts of run `run`, which began at `now`, in seconds of the epoch."""
+        self.run = run
+        self.run_started_at = now
+        self.run_tokens = 0
+        self.guidance = self.guidance.next_run()
+        self.held = None
+        self.credited.clear()
+        self.judged.clear()
+
     def judge(self, key: str, score: float) -> None:
         """Keep a judged score; the oldest make room."""
         self.judged[key] = score

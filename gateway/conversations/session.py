@@ -26,7 +26,7 @@ from gateway.steering.etrace.placement import place
 from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.etrace.state import GuidanceState
 from gateway.steering.etrace.target import Target
-from gateway.steering.fold import Carried, ConversationFold, RunFold
+from gateway.steering.fold import Carried, ConversationFold, RunFold, StepOutcome
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Route, Routes, RoutingSettings, Serves, choose
 from gateway.steering.steps import Step
@@ -155,22 +155,8 @@ class Steering:
         fold = conversation.ready_fold(self.rules.policy)
         transcript = request.transcript
         outcomes = fold.extend(transcript)
-        conversation.learn(outcomes)
         run = fold.current
-        if run.index != conversation.run:
-            conversation.run = run.index
-            conversation.run_started_at = now
-            conversation.run_tokens = 0
-            conversation.guidance = conversation.guidance.next_run()
-            conversation.held = None
-            conversation.credited.clear()
-            conversation.judged.clear()
-        for outcome in outcomes:
-            if outcome.run == run.index:
-                lookback = self.rules.etraces.e1_lookback_steps
-                conversation.guidance = note(
-                    conversation.guidance, outcome.index, outcome.readings, lookback
-                )
+        self._learn(conversation, outcomes, run, now)
         waits = time.perf_counter()
         asks = mode != "off" and recalled.kind is not MatchKind.RETRY
         reasons = await judged(self._judge if asks else None, conversation, run)
@@ -199,6 +185,25 @@ class Steering:
                 **({"judge": waited * 1000} if self._judge else {}),
             },
         )
+
+    def _learn(
+        self,
+        conversation: Conversation,
+        outcomes: Sequence[StepOutcome],
+        run: RunFold,
+        now: float,
+    ) -> None:
+        """Take newly scored steps into the conversation, and those of its newest run into the gates
+        of its guidance."""
+        conversation.learn(outcomes)
+        if run.index != conversation.run:
+            conversation.begin_run(run.index, now)
+        lookback = self.rules.etraces.e1_lookback_steps
+        for outcome in outcomes:
+            if outcome.run == run.index:
+                conversation.guidance = note(
+                    conversation.guidance, outcome.index, outcome.readings, lookback
+                )
 
     def _stand(self, steered: Steered, chance: Chance | None) -> None:
         """Let chance, where the arm is its own, say whether to act."""
