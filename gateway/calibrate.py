@@ -57,7 +57,7 @@ from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS, MonitorSettings, make_suite
 from gateway.steering.policy import Policy
-from gateway.steering.repeats import CallMemory
+from gateway.steering.repeats import CallMemory, spends
 from gateway.steering.steps import Step, extract
 
 FOLDS = 5
@@ -66,8 +66,8 @@ SLOW_SHARE = 0.01
 FAST_SHARE = 0.55
 """Successful runs that may reach SLOW, and that should pass through FAST."""
 BUDGET_QUANTILE = 0.98
-BUDGET_FACTOR = 2.5
-DEFAULT_BUDGETS = (120, 40)
+BUDGET_FACTOR = 4.0
+DEFAULT_BUDGETS = (190, 60)
 SIGNIFICANT = 6
 LEAST_RUNS = 20
 _REFERENCE = Policy(
@@ -124,7 +124,7 @@ def label(recording: Recording) -> LabelledRun | None:
         suite.push(step)
         fired.append(suite.readings().fired)
         for action in facts.actions:
-            calls += memory.observe(action).kind != "pending"
+            calls += spends(action, memory.observe(action))
             works = works or action.changes or action.reads or action.operation.startswith("$")
     return LabelledRun(
         recording=recording,
@@ -322,7 +322,7 @@ def _reading(run: LabelledRun, scores: Array) -> RunReading:
 
 
 def _budgets(runs: Sequence[LabelledRun]) -> tuple[int, int]:
-    """2.5 times the calls within which nearly all successful runs ended, by kind of agent."""
+    """Four times the calls within which nearly all successful runs ended, by kind of agent."""
     learned = []
     for works, default in zip((True, False), DEFAULT_BUDGETS, strict=True):
         calls = [run.calls for run in runs if not run.failed and run.works == works]

@@ -53,7 +53,8 @@ _ASSIGNMENT = re.compile(r"(?:\w+=\S*\s+)+")
 _CHANGES_FILES = re.compile(
     r"(?<![0-9&2])>{1,2}\s*(?!&|/dev/null)\S|\bsed\s+(?:-\w+\s+)*-\w*i|\btee\b"
     r"|\b(?:rm|mv|cp|touch|mkdir)\s"
-    r"|\bgit\s+(?:apply|checkout|stash|reset|restore|revert)\b|\bpatch\b|\binstall\b|\bcreate\b"
+    r"|\bgit\s+(?:apply|bisect|checkout|cherry-pick|merge|pull|rebase|reset|restore|revert|stash"
+    r"|switch)\b|\bpatch\b|\binstall\b|\bcreate\b"
 )
 _CHANGERS = _words("sed tee rm mv cp touch mkdir git patch install create")
 _PROGRAMS = re.compile(

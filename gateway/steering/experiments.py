@@ -13,10 +13,10 @@ MODES = ("on", "shadow", "off")
 ARMS = ("on", "random", "shadow", "off")
 """What a unit may be assigned to: a mode, or `random` = `on` with chance deciding when to act."""
 
-RANDOM_ROUTING_SHARE = 0.14
+RANDOM_ROUTING_SHARE = 0.12
 """Share of scored steps on which `on` holds a hard state's model. Source: docs/evidence.md."""
 
-RANDOM_GUIDANCE_SHARE = 0.015
+RANDOM_GUIDANCE_SHARE = 0.011
 """Share at which chance gives as many texts as `on` does. Source: docs/evidence.md."""
 
 _DRAW_BYTES = 8

@@ -12,10 +12,10 @@ from functools import lru_cache
 
 from gateway.steering.arguments import unspaced_words
 from gateway.steering.asking import asks_user
-from gateway.steering.commands import read_call
+from gateway.steering.commands import Call, read_call
 from gateway.steering.edits import Edit
-from gateway.steering.later import STATUS_CHARS, is_pending, is_transient
-from gateway.steering.outcomes import failure_line, is_empty, signature, without_volatile
+from gateway.steering.later import STATUS_CHARS, is_pending, is_transient, is_unfinished_job
+from gateway.steering.outcomes import failure_line, is_empty, readable, signature, without_volatile
 from gateway.steering.steps import Action, Step
 
 
@@ -60,7 +60,8 @@ class ActionFacts:
     `call` and `result` are digests (0: empty result), `identity` one of the names and numbers in
     the arguments. `words` and `result_words` are bounded vocabularies. `failure` is the failure's
     signature, None for a result that reports none. `program` is what the call executes, `reads`
-    says that it shows content.
+    says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
+    the answer is to come later.
     """
 
     operation: str
@@ -72,6 +73,7 @@ class ActionFacts:
     failure: str | None
     empty: bool
     pending: bool
+    waits: bool
     transient: bool
     program: int | None
     reads: bool
@@ -133,7 +135,7 @@ def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int
 def describe_action(action: Action) -> ActionFacts:
     """The facts of one call; its cost is bounded by the length of arguments and result once."""
     call = read_call(action.name, action.arguments)
-    result = action.observation.strip()
+    result = readable(action.observation.strip())
     line = failure_line(result, reads_content=call.reads_content)
     if line is None and action.is_error:
         line = result[:_RESULT_HEAD]
@@ -154,14 +156,20 @@ def describe_action(action: Action) -> ActionFacts:
         result_words=words,
         failure=None if line is None else signature(line),
         empty=is_empty(result),
-        pending=call.waits
-        or (line is None and not call.reads_content and is_pending(result, words)),
+        pending=call.waits or (line is None and _is_pending(call, result, words)),
+        waits=call.waits,
         transient=is_transient(result, words),
         program=None if call.program is None else hash(call.program),
         reads=call.reads_content,
         changes=call.changes,
         edits=call.edits,
     )
+
+
+def _is_pending(call: Call, result: str, words: frozenset[str]) -> bool:
+    if call.reads_content:
+        return False
+    return is_pending(result, words) or is_unfinished_job(call.operation, result)
 
 
 def _result_digest(result: str, *, exact: bool) -> int:

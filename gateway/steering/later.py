@@ -16,7 +16,17 @@ _PENDING_WORDS = _words(
     "initializing building provisioning scheduled unfinished incomplete "
     "inprogress submitted enqueued "
     "\u0432\u044b\u043f\u043e\u043b\u043d\u044f\u0435\u0442\u0441\u044f "
-    "l\u00e4uft verarbeitet bearbeitung warteschlange procesando pendiente"
+    "l\u00e4uft verarbeitet bearbeitung warteschlange procesando pendiente "
+    "haz\u0131rlan\u0131yor i\u015fleniyor beklemede bekleniyor s\u00fcr\u00fcyor "
+    "\u00e7al\u0131\u015f\u0131yor trakcie oczekuje przetwarzanie attesa elaborazione bezig "
+    "wachten v\u00e4ntar p\u00e5g\u00e5r venter prob\u00edh\u00e1 \u010dek\u00e1 "
+    "\u043e\u0431\u0440\u0430\u0431\u0430\u0442\u044b\u0432\u0430\u0435\u0442\u0441\u044f "
+    "\u043e\u0436\u0438\u0434\u0430\u0435\u0442 "
+    "\u043e\u0436\u0438\u0434\u0430\u043d\u0438\u0435 "
+    "\u043e\u0447\u0435\u0440\u0435\u0434\u0438 "
+    "\u0432\u0438\u043a\u043e\u043d\u0443\u0454\u0442\u044c\u0441\u044f "
+    "\u043e\u0447\u0456\u043a\u0443\u0454 aguardando processando pendente esperando "
+    "ejecutando \u0111ang sedang menunggu"
 )
 _PENDING_PAIRS = (
     frozenset({"not", "ready"}),
@@ -44,6 +54,18 @@ _PENDING_MARKS = re.compile(
     r"|\u5904\u7406\u4e2d|\u8655\u7406\u4e2d|\u51e6\u7406\u4e2d|\u8fdb\u884c\u4e2d|\u9032\u884c\u4e2d"
     r"|\u6392\u961f|\u7b49\u5f85|\u5b9f\u884c\u4e2d|\u8fd0\u884c\u4e2d|\u6267\u884c\u4e2d"
     r"|\uc9c4\ud589 ?\uc911"
+)
+_JOB = re.compile(
+    r"(?:^|[_\W]|(?<=[a-z]))(?:[Jj]ob|[Bb]uild|[Dd]eploy(?:ment)?|[Rr]ollout|[Pp]ipeline"
+    r"|[Ww]orkflow|[Ee]xport|[Ii]mport|[Bb]atch|[Mm]igration|[Uu]pload|[Dd]ownload|[Bb]ackup|[Tt]raining"
+    r"|[Rr]ender|[Cc]rawl|[Ss]can|[Ee]xecution)s?(?=$|[_\W]|[A-Z])"
+)
+"""Names of tools that tell how a job is getting on."""
+_STATUS = re.compile(r"(?:status|state|phase|stage)\W{1,4}([a-z_-]+)", re.IGNORECASE)
+_ENDED = _words(
+    "done complete completed finished success successful succeeded ok passed ready ended closed "
+    "fail failed failure error errored invalid cancelled canceled aborted rejected stopped "
+    "terminated expired timeout timed_out deleted unknown not_found none null"
 )
 _TRANSIENT_WORDS = _words("429 502 503 504 busy retry")
 _TRANSIENT_PHRASES = (
@@ -74,6 +96,14 @@ def is_pending(result: str, words: frozenset[str]) -> bool:
     if any(word.endswith("in_progress") for word in words):
         return True
     return not (result.isascii() and '"' not in result) and bool(_PENDING_MARKS.search(result))
+
+
+def is_unfinished_job(operation: str, result: str) -> bool:
+    """True for a short answer of a tool for jobs whose status is no end, in whatever word."""
+    if len(result) > STATUS_CHARS or _JOB.search(operation) is None:
+        return False
+    status = _STATUS.search(result)
+    return status is not None and status.group(1).lower() not in _ENDED
 
 
 def is_transient(result: str, words: frozenset[str]) -> bool:

@@ -17,6 +17,9 @@ SIGNATURE_CHARS = 160
 _LINE_CHARS = 300
 _MAX_LINES = 16  # suspect lines looked at, from the last one up
 _READ_FAILURE_CHARS = 600  # a longer result of reading is content, whatever words are in it
+_ESCAPED_CHARS = 2400  # a longer answer is read as it is spelled
+_ESCAPE = re.compile(r"\\u(?!00[01]|[dD][89a-fA-F])([0-9a-fA-F]{4})")
+"""Neither control characters nor halves of a pair, which are no letters on their own."""
 
 _SUSPECT_WORDS = (
     "error",
@@ -149,6 +152,13 @@ def excerpt(text: str) -> str:
     if len(text) <= HEAD_CHARS + TAIL_CHARS:
         return text
     return f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
+
+
+def readable(result: str) -> str:
+    """A short JSON answer with the escapes that spell other scripts in it as letters."""
+    if len(result) > _ESCAPED_CHARS or result[:1] not in ("{", "[") or "\\u" not in result:
+        return result
+    return _ESCAPE.sub(lambda escape: chr(int(escape.group(1), 16)), result)
 
 
 def without_volatile(text: str) -> str:

@@ -24,6 +24,8 @@ REWORDED_ARGUMENTS = 0.6
 SAME_TEXT_ARGUMENTS = 0.45
 TOLD_WORDS = 6
 """An answer of so many words, the same to the letter, tells that the question was the same."""
+SHOWN_WORDS = 12
+"""Content of so many different words, the same to the letter, under one name, was seen before."""
 SAME_RESULT = 0.85
 MAX_WORDS = 4096
 """Words of results remembered at least; up to twice as many are."""
@@ -70,13 +72,13 @@ class _Past:
 class CallMemory:
     """The calls of one run, as far as repetition needs them."""
 
-    __slots__ = ("_changed_at", "_news_at", "_older", "_past", "_recent", "_time")
+    __slots__ = ("_changed_at", "_news_at", "_older", "_past", "_recent", "_time", "_waited_at")
 
     def __init__(self) -> None:
         self._past: dict[int, _Past] = {}
         self._older: dict[int, _Past] = {}
         self._recent: deque[ActionFacts] = deque(maxlen=COMPARED)
-        self._changed_at = self._news_at = -1
+        self._changed_at = self._news_at = self._waited_at = -1
         self._time = 0
 
     def observe(self, action: ActionFacts) -> Repeat:
@@ -96,7 +98,7 @@ class CallMemory:
             kind, strength = "reworded", reworded
         else:
             kind, strength = "new", 0.0
-        if action.pending:
+        if action.pending or self._looks_again(action, past):
             kind, strength = "pending", 0.0
         repeat = Repeat(
             kind=kind,
@@ -109,11 +111,17 @@ class CallMemory:
         self._remember(action, repeat)
         return repeat
 
+    def _looks_again(self, action: ActionFacts, past: _Past | None) -> bool:
+        """Whether time was let pass since the call was made last, to see what has become of it."""
+        waited = past is not None and past.time < self._waited_at
+        return waited and action.program is None and not action.changes
+
     def _look_alike(self, action: ActionFacts) -> tuple[float, bool]:
         """Strength of the best rewording among recent calls, and whether any is similar."""
-        reworded, similar = 0.0, False
+        reworded, similar, shown = 0.0, False, False
         settled = action.changes and action.failure is None
         for age, other in enumerate(reversed(self._recent)):
+            shown = shown or _same_content(action, other)
             if other.operation != action.operation:
                 continue
             if other.call == action.call:
@@ -132,19 +140,27 @@ class CallMemory:
                 similar = similar or alike(other.words, action.words, SIMILAR_ARGUMENTS)
             if same_question and answered:
                 reworded = max(reworded, REWORDED_LATER if age else REWORDED_NEXT)
-        return reworded, similar
+        return (max(reworded, REWORDED_NEXT) if shown else reworded), similar
 
     def _remember(self, action: ActionFacts, repeat: Repeat) -> None:
         self._past[action.call] = _Past(action.result, action.failure, repeat.count, self._time)
         if len(self._past) > MAX_CALLS:
             self._older, self._past = self._past, {}
         self._recent.append(action)
+        if action.waits:
+            self._waited_at = self._time
         # The same edit once more leaves the files as they are.
         if action.changes and action.failure is None and repeat.count == 1:
             self._changed_at = self._time
         if repeat.kind == "new" and not repeat.similar and action.failure is None:
             self._news_at = self._time
         self._time += 1
+
+
+def spends(action: ActionFacts, repeat: Repeat) -> bool:
+    """Whether a call uses up a budget: waiting, being put off and watching things change do not."""
+    watches = repeat.changed and action.program is None and not action.changes
+    return not (watches or action.transient or repeat.kind == "pending")
 
 
 class KnownWords:
@@ -180,6 +196,15 @@ def _same_text(action: ActionFacts, other: ActionFacts) -> bool:
     """Whether both were told the same at some length; an acknowledgement tells nothing."""
     told = action.result == other.result and len(action.result_words) >= TOLD_WORDS
     return told and not action.operation.startswith("$")
+
+
+def _same_content(action: ActionFacts, other: ActionFacts) -> bool:
+    """Whether both showed the same content of one file or page, by whatever call."""
+    if action.result != other.result or not (action.reads and other.reads):
+        return False
+    if len(action.result_words) < SHOWN_WORDS or action.empty or action.failure is not None:
+        return False
+    return any("." in name or "/" in name for name in action.words & other.words)
 
 
 def _same_answer(action: ActionFacts, other: ActionFacts) -> bool:

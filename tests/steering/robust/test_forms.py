@@ -161,6 +161,10 @@ LOOPS: dict[str, list[Call]] = {
         [{"command": f"gcc {name}.c"} for name in NAMES[:5]],
         [f"{name}.c:1:10: fatal error: ssl.h: No such file" for name in NAMES[:5]],
     ),
+    "one file by several commands": [
+        ("bash", {"command": f"{command}src/a.py"}, "\n".join(f"def {n}(x): ..." for n in NAMES))
+        for command in ("cat ", "cat ./", "head -99 ", "less ", "nl ")
+    ],
 }
 
 
@@ -250,6 +254,42 @@ INNOCENTS: dict[str, list[Call]] = {
             ("deploy_service", {"service": n}, "deployed"),
             ("get_cluster_health", {}, '{"status": "green", "nodes": 3}'),
         )
+    ],
+    "a job in a word of its own": again(
+        "describe_job", [{"job": "j-9"}] * 40, ['{"job": "j-9", "status": "ACTIVE"}']
+    ),
+    "a job in escaped letters": again(
+        "durum", [{"is": 7}] * 40, [json.dumps({"durum": "haz\u0131rlan\u0131yor"})]
+    ),
+    "looking again after a while": [
+        call
+        for _ in range(20)
+        for call in (
+            ("wait", {"seconds": 20}, "ok"),
+            ("get_replicas", {"name": "web"}, '{"ready": 0, "desired": 3}'),
+        )
+    ],
+    "a service that is not up yet": [
+        call
+        for _ in range(9)
+        for call in (
+            ("bash", {"command": "sleep 5"}, ""),
+            ("bash", {"command": "curl -s :80"}, "curl: (7) Connection refused"),
+        )
+    ],
+    "a search for the commit": [
+        call
+        for n in range(9)
+        for call in (
+            ("bash", {"command": "git bisect bad"}, f"Bisecting: {n} revisions left [{n}ab]"),
+            ("bash", {"command": "pytest t.py"}, "1 failed" if n % 3 else "1 passed"),
+        )
+    ],
+    "a queue that moves": [
+        ("queue_position", {"ticket": "T5"}, f"Position in queue: {n}") for n in range(200, 0, -1)
+    ],
+    "files of one content": [
+        ("read_file", {"path": f"{n}/LICENSE"}, " ".join(NAMES) * 2) for n in NAMES
     ],
 }
 

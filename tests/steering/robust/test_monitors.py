@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.steering.calibration import shipped_calibration
 from gateway.steering.monitors import MONITORS, MonitorSettings, Readings, make_suite
 from gateway.steering.monitors.robust import RobustSettings, RobustSuite
 from gateway.steering.steps import Step
@@ -75,7 +76,7 @@ def test_a_dialogue_is_no_monologue() -> None:
 def test_call_count_fires_at_the_learned_budget() -> None:
     """The budget is reached at the fire threshold."""
     monitor = RobustSuite(MonitorSettings(suite="robust"))
-    for i in range(39):
+    for i in range(shipped_calibration().call_budget(works=False) - 1):
         monitor.push(step("ask", {"q": f"topic number {i}"}, f"answer about {i}"))
     assert "call_count" not in monitor.readings().fired
     monitor.push(step("ask", {"q": "topic number last"}, "last answer"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.steering.calibration import shipped_calibration
 from gateway.steering.monitors.robust.seen import Seen
 from gateway.steering.monitors.robust_settings import RobustSettings
+from gateway.steering.repeats import spends
 
 AT_BUDGET = 0.6
 """Score when the budget is reached: the default fire threshold."""
@@ -26,7 +27,7 @@ class CallCount:
 
     def push(self, seen: Seen) -> None:
         """Count the step's calls; waiting for a job costs nothing."""
-        self._calls += sum([repeat.kind != "pending" for _, repeat in seen.actions])
+        self._calls += sum([spends(action, repeat) for action, repeat in seen.actions])
         self._works = self._works or any(
             action.changes or action.reads or action.operation.startswith("$")
             for action, _ in seen.actions

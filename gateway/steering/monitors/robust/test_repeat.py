@@ -39,7 +39,7 @@ class TestRepeat:
     def push(self, seen: Seen) -> None:
         """Compare each failure with the earlier ones."""
         for action, repeat in seen.actions:
-            found, what = max(self._program(action, repeat), self._failure(action))
+            found, what = max(self._program(action, repeat), self._failure(action, repeat))
             self._score *= self._keep
             if found >= self._score:
                 self._score, self._what = found, what
@@ -59,8 +59,8 @@ class TestRepeat:
         what = f"{action.operation[:40]} fails as before: {action.failure[:80]}"
         return min(PER_RERUN * count, 1.0), what
 
-    def _failure(self, action: ActionFacts) -> tuple[float, str]:
-        failure = None if action.transient or action.pending else action.failure
+    def _failure(self, action: ActionFacts, repeat: Repeat) -> tuple[float, str]:
+        failure = None if action.transient or repeat.kind == "pending" else action.failure
         self._failures.append(failure)
         if failure is None:
             return 0.0, ""
