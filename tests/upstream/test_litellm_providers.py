@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 import struct
+import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -447,3 +448,20 @@ async def test_a_cut_openai_like_stream_is_never_completed(
     upstream.script(Reply(raw=(raw,), content_type="text/event-stream"))
     failed = await failure_of(lane, like_target(upstream, model, {}), stream=True)
     assert failed.status == 502
+
+
+# Vertex AI: the one of LiteLLM's large providers whose package it does not bring along.
+
+
+async def test_a_package_that_is_missing(
+    lane: LiteLLMLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator has to install it: no fault of the request, and not to be retried."""
+    monkeypatch.setitem(sys.modules, "google.auth", None)
+    params = {"vertex_project": "p", "vertex_location": "l"}
+    target = a_target("http://127.0.0.1:9", "vertex_ai/gemini-2.5-pro", **params)
+    failed = await failure_of(lane, target)
+    assert failed.status == 500
+    assert not failed.retryable
+    assert "a package that is not installed" in str(failed)
+    assert "google" in str(failed)

@@ -106,7 +106,7 @@ def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
     text = str(getattr(error, "message", None) or error)
     reason = _LITELLM_PREFIX.sub("", text.strip().partition("\n")[0])
     reason = _LITELLM_ADVICE.sub("", reason)
-    if isinstance(error, ImportError):
+    if _lacks_a_package(error):
         message = f"the provider needs a package that is not installed: {reason}"
         return _build(500, message, type="server_error", retryable=False, answered=False)
     status = _status_code(error)
@@ -119,6 +119,14 @@ def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
         retryable=False,
         answered=False,
     )
+
+
+def _lacks_a_package(error: BaseException) -> bool:
+    """LiteLLM tells of a failed import as of a failed connection, and keeps it as the context."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, ImportError):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
