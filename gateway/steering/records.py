@@ -22,7 +22,7 @@ class ETrace:
 
     Raises:
         ValueError: unknown tier, or a level that is another tier.
-    Source: the ETrace page (S4), reference section 6.2.
+    Source: reference section 6.2.
     """
 
     tier: str
@@ -81,7 +81,7 @@ class TraceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAssessment:
-    """What one scored step led to. Source: reference section 10 and S4.
+    """What one scored step led to. Source: reference section 10.
 
     `loop_count`: scored steps in a row, up to this one, at which the streak monitor fired;
     `e1_match`: the most similar e1 pattern; `e2_matches`: all e2 and e3 patterns above the recall

@@ -10,8 +10,8 @@ from gateway.steering.fsm import FSMState
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 
 # What a state without a model of its own, or with one that cannot serve the request, falls back to;
-# the requested model stands behind all of them. SKIP shares SLOW's (contradiction C22 of the
-# sources: the reference's documentation says so, its code looks the exact key up).
+# the requested model stands behind all of them. SKIP shares SLOW's: the
+# reference's documentation says so, though its code looks the exact key up.
 _NEXT_BEST: Mapping[str, tuple[str, ...]] = {
     "FAST": ("FAST",),
     "NORMAL": ("NORMAL",),

@@ -114,7 +114,7 @@ def _at_risk(guidance: GuidanceState, moment: Moment, settings: EtraceSettings) 
         return moment.at_risk
     readings = moment.readings
     if readings is None or not readings.scores:
-        # With no monitor configured nothing could ever open the gate (reference, C30).
+        # With no monitor configured nothing could ever open the gate.
         return True
     earliest = moment.step - settings.e1_lookback_steps
     return (

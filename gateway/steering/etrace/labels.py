@@ -14,7 +14,7 @@ FAILURE_ALIASES: Mapping[str, str] = {
     "late_sprawl": "budget",
     "thrashing": "edit_revert",
 }
-"""Other names in use for the six labels, the monitors' own among them. Source: reference, C26."""
+"""Other names of the six labels, the monitors' own among them. Source: reference section 18."""
 
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 

@@ -24,7 +24,7 @@ FAILURE_TYPES: Mapping[str, str] = MappingProxyType(
         "hedge": "hedge",
     }
 )
-"""Label of the failure each monitor stands for. Source: reference section 18, C26."""
+"""Label of the failure each monitor stands for. Source: reference section 18."""
 
 
 def _weights(*values: float) -> Mapping[str, float]:
@@ -40,7 +40,7 @@ PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
 )
 """Built-in weights per kind of task, in the order of MONITORS.
 
-Source: the monitors page for coding, reference section 4.8 (D-mid) for the others; C16.
+Source: reference section 4.8.
 """
 DEFAULT_PROFILE = "coding"
 
