@@ -20,6 +20,7 @@ from gateway.wire.prefix import Prefix
 # apart comes later. A bucket is tried by comparing bytes, newest first.
 _OPENING_BYTES = 256
 _MAX_REFS = 64  # conversations remembered for one head; common openings collect many
+_MAX_HEADS = 128  # the newest of one conversation: 64 turns; the store knows where older ones fork
 _MAX_ITEMS = 4096  # items of answers held in memory; the store has all
 _REPLY = "reply:"
 
@@ -118,6 +119,14 @@ class ConversationIndex:
             refs.insert(0, HeadRef(conversation_id=conversation.id, served=served))
             conversation.heads.append(digest)
             del refs[_MAX_REFS:]
+            if len(conversation.heads) > _MAX_HEADS:
+                self._drop_head(conversation, conversation.heads.pop(0))
+
+    def _drop_head(self, conversation: Conversation, digest: bytes) -> None:
+        refs = self._heads.get(digest, [])
+        refs[:] = [ref for ref in refs if ref.conversation_id != conversation.id]
+        if not refs:
+            self._heads.pop(digest, None)
 
     def add_answer(self, conversation: Conversation, answer: Answered) -> None:
         """A later request may go on from this answer by its id."""
@@ -283,7 +292,7 @@ class ConversationIndex:
             record = await self._store.load(tenant, conversation_id)
             if record is not None:
                 self._restore(record)
-        for row, ref in news:
+        for row, ref in reversed(news):  # the newest last: of one conversation the oldest go first
             found = self._by_id.get(row.conversation_id)
             if found is not None:
                 self.add_head(found, row.digest, ref.served)
@@ -323,10 +332,7 @@ class ConversationIndex:
         self._transcripts.pop(conversation.id, None)
         self._settle(conversation.id)
         for digest in conversation.heads:
-            refs = self._heads.get(digest, [])
-            refs[:] = [r for r in refs if r.conversation_id != conversation.id]
-            if not refs:
-                self._heads.pop(digest, None)
+            self._drop_head(conversation, digest)
         for name in conversation.answered:
             self._answers.pop(response_head(conversation.tenant, name), None)
         if conversation.external_key is not None:

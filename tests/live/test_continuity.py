@@ -123,3 +123,17 @@ async def test_a_client_that_sends_back_its_guided_instructions_is_told_once(
         assert len(frames) == len(set(frames)) > 0
         agent.messages[0] = system
     assert len(frames) > 1
+
+
+async def test_a_fork_far_back_in_a_long_run(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """Memory holds the newest heads of a long run; where an older one forks, the store knows."""
+    upstream.default = worker(200)
+    agent = Agent(http, gateway_server(PLAIN).base_url)
+    whole = (await agent.run(90))[-1]
+    assert whole.gateway("step") == "89"
+    back = [*agent.messages[:6], {"role": "user", "content": "Try another way."}]
+    forked = await agent.send(back)
+    assert (forked.identity, forked.gateway("step")) == ("fork", "2")
+    assert (await agent.turn()).conversation == whole.conversation

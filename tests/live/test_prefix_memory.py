@@ -1,0 +1,111 @@
+"""What is remembered of a request's bytes makes the next one cheaper, and changes nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from tests.live.client import GUIDING
+
+Start = Callable[..., AppServer]
+Body = tuple[str, bytes]
+TEXTS = ["ok", "d\u00e9j\u00e0 \U0001f600", 'a "quoted" ]}', "\\u005b[{", "x" * 300, ""]
+ODD = ["1e400", "123456789012345678901234567890", "-0", "1.0", '"\\ud800"', "[]", "null"]
+RESULT = '"FAILED tests/test_a.py"'
+
+
+def message(rng: random.Random, turn: int) -> list[str]:
+    """One turn as JSON text: a call that is always the same, and its result."""
+    odd, text = rng.choice(ODD), json.dumps(rng.choice(TEXTS), ensure_ascii=rng.random() < 0.5)
+    call = (
+        f'{{"id":"call_{turn}","type":"function","function":'
+        '{"name":"bash","arguments":"{\\"command\\": \\"make\\"}"}}'
+    )
+    said = f'{{"role":"assistant","content":{text},"tool_calls":[{call}],"x":{odd}}}'
+    return [said, f'{{"role":"tool","tool_call_id":"call_{turn}","content":{RESULT}}}']
+
+
+def bodies(seed: int) -> Iterator[Body]:
+    """The requests of a run, byte by byte as clients of many kinds might write them."""
+    rng = random.Random(seed)
+    comma, colon = rng.choice([(",", ":"), (", ", ": "), (" ,\n", " : ")])
+    opening = f'{{"role":"user","content":"Task {seed}. {"m" * 300}"}}'
+    system = '{"role":"system","content":"You repair programs."}'
+    listed = [system, opening] if rng.random() < 0.7 else [opening]
+    tail = rng.choice([[], ['"temperature": 1.0'], ['"tools": [{"function": {"name": "bash"}}]']])
+    for turn in range(9):
+        model = "other" if rng.random() < 0.1 else "usual"
+        behind = [*tail]
+        if rng.random() < 0.2:
+            behind.append(f'"n{turn}": {rng.choice(ODD)}')
+        if rng.random() < 0.1:
+            behind.append('"temperature": 0, "temperature": 0.50')
+        if rng.random() < 0.1:
+            behind.append(f'"messages": [{comma.join(listed[-3:])}]')
+        keys = [f'"model"{colon}"{model}"', f'"messages"{colon}[{comma.join(listed)}]', *behind]
+        if rng.random() < 0.1:
+            keys = [*keys[1:], keys[0]]
+        raw = ("{" + comma.join(keys) + rng.choice(["", " ", "\n"]) + "}").encode()
+        if rng.random() < 0.1:
+            raw = raw.replace(b"FAILED", b"FAILED\xff")
+        path = "messages" if rng.random() < 0.15 else "chat/completions"
+        yield path, raw
+        if rng.random() < 0.2:
+            yield path, raw
+        listed += message(rng, turn)
+
+
+async def sent(
+    server: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, runs: list[list[Body]]
+) -> list[Any]:
+    """What goes upstream, and what is said of it, for runs that take turns."""
+    seen: list[Any] = []
+    names: dict[str, int] = {}
+    for at in range(max(map(len, runs))):
+        for run in runs:
+            if at >= len(run):
+                continue
+            path, raw = run[at]
+            before = len(upstream.requests)
+            answer = await http.post(f"{server.base_url}/{path}", content=raw)
+            said = {k: v for k, v in answer.headers.items() if k.startswith("x-gateway-")}
+            said.pop("x-gateway-overhead-ms", None)
+            name = said.pop("x-gateway-conversation-id", "")
+            said["conversation"] = str(names.setdefault(name, len(names)))
+            seen.append(
+                ([r.body for r in list(upstream.requests)[before:]], answer.status_code, said)
+            )
+    return seen
+
+
+@pytest.mark.parametrize("limits", [{"max_prefix_memory_mb": 0.01}, {}, {"max_transcripts": 2}])
+async def test_the_same_bytes_go_out_with_and_without_it(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, limits: Any
+) -> None:
+    """Numbers, escapes, keys that come twice, bytes that are no text, models and dialects that
+    change: guidance and routes are put in as where every body is read from its start."""
+    call = ToolCall("bash", {"command": "make"}, id="call_0")
+    upstream.default = Reply("Once more.", tool_calls=(call,))
+    limits = {"max_transcripts_in_memory": 2} if "max_transcripts" in limits else limits
+    settings = {**GUIDING, "model_routing": {"NORMAL": "normal"}}
+    on, off = (
+        gateway_server({**settings, "steering": {**GUIDING["steering"], **some}})
+        for some in (limits, {"max_prefix_memory_mb": 0})
+    )
+    runs = [list(bodies(seed)) for seed in range(12)]
+    with_it = await sent(on, upstream, http, runs)
+    without = await sent(off, upstream, http, runs)
+    assert with_it == without
+    told = Counter(
+        (status, said.get("x-gateway-model"), bool(said.get("x-gateway-guidance")))
+        for _, status, said in with_it
+    )
+    assert told[200, "normal", True] > 20
+    assert told[200, "normal", False] > 20
