@@ -180,12 +180,14 @@ def _content_step(index: int, content: Mapping[str, Any]) -> Step:
         index=index,
         thought=_text(content.get("thought")),
         reasoning=_text(content.get("reasoning")),
+        prompted=content.get("prompted") is True,
         actions=tuple(
             Action(
                 name=_text(action.get("name")),
                 arguments=_text(action.get("arguments")),
                 observation=_text(action.get("observation")),
                 is_error=bool(action.get("is_error")),
+                image=_whole(action.get("image")) or 0,
             )
             for action in (actions if isinstance(actions, list) else ())
             if isinstance(action, Mapping)

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gateway.replay_guide import ReplayPolicy
 from gateway.steering.acting import random_switch
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
+from gateway.steering.steps import extract
 
 REPLAYS = Path(__file__).parent / "replays"
 SAMPLE = REPLAYS / "sample.jsonl.gz"
@@ -266,6 +268,31 @@ def test_the_gateways_own_export_is_replayed(tmp_path: Path) -> None:
     first, second = [json.loads(line) for line in out.splitlines()]
     assert (first["id"], first["model"], first["success"]) == ("run-1", "m", False)
     assert len(first["steps"]) == len(second["steps"]) == 1
+
+
+def test_an_export_reads_as_the_transcript_did(tmp_path: Path) -> None:
+    """Pictures and whether the user spoke travel with the export, so no alarm comes of it."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    for n in range(8):
+        function = {"name": "click", "arguments": "{}"}
+        call = {"id": f"c{n}", "type": "function", "function": function}
+        picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{n}"}}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{n}", "content": [picture]})
+        said = "Your booking is changed, can I help you with anything else, or was that it for you?"
+        messages.append({"role": "assistant", "content": said})
+        messages.append({"role": "user", "content": f"Yes, please change the booking of guest {n}"})
+    steps = extract(messages)
+    assert any(step.prompted for step in steps)
+    rows = [{"state": "NORMAL", "at": 1, "content": asdict(step)} for step in steps]
+    file = write(
+        tmp_path / "a.jsonl",
+        {"id": "transcript", "messages": messages},
+        {"id": "export", "steps": rows},
+    )
+    _, out, _ = replay(file, as_json=True, policy=judged())
+    transcript, export = [json.loads(line)["steps"] for line in out.splitlines()]
+    assert export == transcript
 
 
 def test_a_judged_export_keeps_its_scores(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def _step(row: StepRow) -> Step:
     return Step(
         index=row.step_index - 1,
         thought=content.thought,
+        prompted=content.prompted,
         actions=content.actions,
         reasoning=content.reasoning,
     )

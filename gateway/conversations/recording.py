@@ -163,7 +163,13 @@ def _step_rows(
     if newest is None:
         newest = StepRow(run_id=run_id, step_index=steered.step, at=now, state=steered.state.value)
     own = newest.content or StepContent()
-    content = replace(reply, thought=own.thought, reasoning=own.reasoning, actions=own.actions)
+    content = replace(
+        reply,
+        thought=own.thought,
+        reasoning=own.reasoning,
+        actions=own.actions,
+        prompted=own.prompted,
+    )
     return [*rows.values(), replace(newest, call=call, content=content)]
 
 
@@ -181,7 +187,12 @@ def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
         fired=readings.fired,
         failure_type=readings.failure_type,
         evidence=readings.evidence,
-        content=StepContent(thought=step.thought, reasoning=step.reasoning, actions=step.actions),
+        content=StepContent(
+            thought=step.thought,
+            reasoning=step.reasoning,
+            actions=step.actions,
+            prompted=step.prompted,
+        ),
     )
 
 

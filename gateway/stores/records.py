@@ -125,12 +125,14 @@ class StepContent:
     """The texts of one step, and the reply to the call made at it (`reply_actions`: its calls).
 
     `messages`: those new to this call that belong to no step; at step 0 the run's opening.
+    `prompted`: as in `Step`.
     """
 
     messages: tuple[PromptMessage, ...] = ()
     thought: str = ""
     reasoning: str = ""
     actions: tuple[Action, ...] = ()
+    prompted: bool = False
     reply_text: str = ""
     reply_actions: tuple[Action, ...] = ()
 

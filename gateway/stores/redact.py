@@ -50,6 +50,7 @@ def _step_without_content(step: StepRow) -> StepRow:
             thought=omit(content.thought),
             reasoning=omit(content.reasoning),
             actions=tuple(map(_omit_action, content.actions)),
+            prompted=content.prompted,
             reply_text=omit(content.reply_text),
             reply_actions=tuple(map(_omit_action, content.reply_actions)),
         )
