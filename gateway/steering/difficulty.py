@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 from gateway.steering.calibration import Calibration
 from gateway.steering.steps import Step
@@ -149,14 +150,22 @@ Judged = Mapping[str, float]
 NOT_JUDGED: Judged = MappingProxyType({})
 
 
-@runtime_checkable
-class Judgeable(Protocol):
-    """A scorer that takes a model's scores; `key` says where the newest step's belongs."""
+class Judgeable(ABC):
+    """A scorer that takes a model's scores; `key` says where the newest step's belongs.
+
+    A class and no protocol: asking whether a scorer is one took 2 % of a request.
+    """
+
+    __slots__ = ("judged",)
 
     judged: Judged
 
     @property
+    @abstractmethod
     def key(self) -> str: ...
+
+    @abstractmethod
+    def push(self, step: Step) -> float: ...
 
 
 def _heuristic(_settings: DifficultySettings) -> Scorer:

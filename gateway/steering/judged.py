@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gateway.steering.calibrated import CalibratedScorer
 from gateway.steering.calibration import Calibration
+from gateway.steering.difficulty import Judgeable, Judged
 from gateway.steering.etrace.query import query_text
 from gateway.steering.step import Step
 
@@ -33,14 +34,14 @@ _ANSWER = re.compile(
 )
 
 
-class JudgedScorer:
+class JudgedScorer(Judgeable):
     """The calibrated score of each step, or that of `judged` where there is one."""
 
-    __slots__ = ("_calibrated", "_chain", "judged")
+    __slots__ = ("_calibrated", "_chain")
 
     def __init__(self, calibration: Calibration | None) -> None:
         self._calibrated = CalibratedScorer(calibration)
-        self.judged: Mapping[str, float] = {}
+        self.judged: Judged = {}
         self._chain = b""
 
     @property
