@@ -83,7 +83,7 @@ class SteeringSettings:
     token_budget: int | None = None
     budget_action: Literal["none", "wrap_up"] = "none"
     act_above: Mapping[str, float] = field(default_factory=dict)
-    max_conversations_in_memory: int = 5000
+    max_conversations_in_memory: int = 2000
     max_transcripts_in_memory: int = 128
     max_prefix_memory_mb: float = 8
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.steering.etrace.families import model_family
+from gateway.steering.etrace.families import ModelFamily, model_family
 from gateway.steering.etrace.gate import Plan
 from gateway.steering.etrace.pattern import Match, Query, Tier
-from gateway.steering.etrace.render import FRAME_CHARS, pattern_text
+from gateway.steering.etrace.render import FRAME_CHARS, Same, pattern_text
 from gateway.steering.etrace.settings import InjectionSettings
 from gateway.steering.etrace.state import GuidanceState, count, with_count
 
@@ -22,6 +23,13 @@ class Item:
     match: Match | None = None
     failure_type: str | None = None
     severity: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`tier:pattern id`, or `monitor:failure type`."""
+        if self.tier is None or self.match is None:
+            return f"monitor:{self.failure_type}"
+        return f"{self.tier.value}:{self.match.pattern.pattern_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +94,28 @@ def _candidates(
     by_tier = {query.tier: query for query in planned.queries}
     for tier in (Tier.E3, Tier.E1, Tier.E2):
         query = by_tier.get(tier)
-        if query is None:
+        matches = found.get(tier, ())
+        if query is None or not matches:
             continue
-        for match in passing(query, found.get(tier, ())):
-            text = pattern_text(match.pattern, family, injection.max_field_chars)
-            if text:
-                failure_type = match.pattern.failure_type
-                yield Item(text=text, tier=tier, match=match, failure_type=failure_type)
+        make = _kept_items if tier is Tier.E3 else _items
+        yield from make(Same(matches), query, family, injection.max_field_chars)
+
+
+def _items(
+    matches: Same[Sequence[Match]], query: Query, family: ModelFamily, limit: int
+) -> tuple[Item, ...]:
+    found = []
+    for match in passing(query, matches.value):
+        text = pattern_text(match.pattern, family, limit)
+        if text:
+            failure_type = match.pattern.failure_type
+            item = Item(text=text, tier=query.tier, match=match, failure_type=failure_type)
+            found.append(item)
+    return tuple(found)
+
+
+# Every run begins with the same universal rules, which the library gives as the same list.
+_kept_items = functools.lru_cache(maxsize=64)(_items)
 
 
 def _fitting(items: Iterable[Item], room: int) -> Iterator[Item]:

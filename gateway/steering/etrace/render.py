@@ -9,9 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from gateway.steering.etrace.families import ModelFamily
 from gateway.steering.etrace.pattern import Content, Pattern, Tier, content
+
+T = TypeVar("T")
 
 FRAME_OPEN = "[STEERING GUIDANCE]"
 FRAME_CLOSE = "[/STEERING GUIDANCE]"
@@ -71,19 +74,19 @@ def sanitise(text: str, limit: int) -> str:
     return _cut(clean.strip(), limit)
 
 
-class _Same:
-    """A pattern as a key: equal to itself only, which costs no look at its fields."""
+class Same(Generic[T]):
+    """A value as a key: equal to itself only, which costs no look into it."""
 
-    __slots__ = ("pattern",)
+    __slots__ = ("value",)
 
-    def __init__(self, pattern: Pattern) -> None:
-        self.pattern = pattern
+    def __init__(self, value: T) -> None:
+        self.value = value
 
     def __hash__(self) -> int:
-        return id(self.pattern)
+        return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.pattern is other.pattern
+        return isinstance(other, Same) and self.value is other.value
 
 
 def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
@@ -93,13 +96,13 @@ def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
     answer better to one; e2 and e1 get situation, cause, way out and dead end, as far as present.
     Source: reference section 6.4 for the three Claude families.
     """
-    return _pattern_text(_Same(pattern), family, limit)
+    return _pattern_text(Same(pattern), family, limit)
 
 
 @functools.lru_cache(maxsize=1024)
-def _pattern_text(same: _Same, family: ModelFamily, limit: int) -> str:
+def _pattern_text(same: Same[Pattern], family: ModelFamily, limit: int) -> str:
     """Kept, because every run begins with the same universal rules."""
-    pattern = same.pattern
+    pattern = same.value
     texts = content(pattern.fields)
     if pattern.tier is Tier.E3:
         pairs = _universal(texts, family)
