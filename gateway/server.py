@@ -158,6 +158,7 @@ class GatewayServer(uvicorn.Server):
     async def _reloads(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         watcher = spawn(self._watch_file()) if self._watched else None
+        # Windows has no SIGHUP, and a loop beside the main thread gets none: the file is watched.
         with contextlib.suppress(NotImplementedError, ValueError, AttributeError):
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         try:

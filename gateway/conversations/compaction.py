@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.conversations.memo import Conversation
 from gateway.steering.conversation import Incoming
 from gateway.steering.fold import Carried
 from gateway.steering.fsm import FSMState
-from gateway.wire.messages import RESULT_ROLES
+from gateway.wire.messages import is_result
 
 
 def compact(conversation: Conversation, incoming: Incoming) -> None:
@@ -82,22 +82,12 @@ def _only_cut(conversation: Conversation, incoming: Incoming, offset: int) -> bo
 
 
 def _all_known(conversation: Conversation, incoming: Incoming, count: int) -> bool:
-    """Whether the first `count` messages that were read are known, or bring results."""
+    """Whether the first `count` messages that were read are known, or bring results: these a client
+    may clear or cut."""
     start = incoming.heads.start
     return all(
         digest is None
         or conversation.heard.knows(digest)
-        or _is_result(incoming.messages[start + position])
+        or is_result(incoming.messages[start + position])
         for position, digest in enumerate(incoming.heads.messages[:count])
     )
-
-
-def _is_result(message: object) -> bool:
-    """Whether a message brings results of calls: these may be cleared or cut."""
-    if not isinstance(message, Mapping):
-        return False
-    if message.get("role") in RESULT_ROLES or str(message.get("type", "")).endswith("_output"):
-        return True
-    content = message.get("content")
-    parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, Mapping) and part.get("type") == "tool_result" for part in parts)

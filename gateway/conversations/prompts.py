@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.steering.step import Step
 from gateway.stores.records import PromptMessage
-from gateway.wire.messages import RESULT_ROLES, SYSTEM_ROLES, content_text
+from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
 _ROLES = (*SYSTEM_ROLES, "user")
 
@@ -47,7 +47,7 @@ def later_prompts(transcript: Sequence[Any], latest: Step | None) -> list[Prompt
             break
         since.insert(0, transcript[position])
     found = list(_read(since))
-    if latest is None or any(map(_is_result, since)):
+    if latest is None or any(map(is_result, since)):
         return found
     results = [action.observation.strip() for action in latest.actions if action.observation]
     return [item for item in found if not any(result in item.text for result in results)]
@@ -75,10 +75,6 @@ def _role(message: Any) -> str:
 
 def _is_reply(message: Any) -> bool:
     return _role(message) == "assistant" or _kind(message).endswith("_call")
-
-
-def _is_result(message: Any) -> bool:
-    return _role(message) in RESULT_ROLES or _kind(message).endswith("_call_output")
 
 
 def _kind(message: Any) -> str:

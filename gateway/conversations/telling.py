@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from typing import Any
 
 from gateway.conversations.recall import Recalled
 from gateway.conversations.steered import Steered
-from gateway.steering.etrace.decide import Item
-from gateway.steering.etrace.render import Same
 from gateway.upstream.base import RawHeaders
 
 
@@ -47,14 +43,8 @@ def guidance_label(steered: Steered) -> str:
     decided = steered.decided
     if decided is None:
         return ""
-    label = _labels(Same(decided.items))
-    return f"skip:directive,{label}".rstrip(",") if decided.directive else label
-
-
-@functools.lru_cache(maxsize=8)
-def _labels(items: Same[Sequence[Item]]) -> str:
-    """Kept, because the headers and the log line tell the same."""
-    return ",".join(item.label for item in items.value)
+    labels = [item.label for item in decided.items]
+    return ",".join(["skip:directive", *labels] if decided.directive else labels)
 
 
 def log_notes(steered: Steered, arm: str | None) -> dict[str, Any]:

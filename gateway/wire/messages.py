@@ -252,6 +252,16 @@ def content_text(content: object) -> str:
     return _split(content)[0]
 
 
+def is_result(message: object) -> bool:
+    """Whether a message brings results of calls, in any dialect."""
+    if not isinstance(message, dict):
+        return False
+    if message.get("role") in RESULT_ROLES or str(message.get("type")).endswith("_output"):
+        return True
+    content = message.get("content")
+    return isinstance(content, list) and any(_is_part(part, "tool_result") for part in content)
+
+
 def history(body: Mapping[str, object]) -> Sequence[object]:
     """The transcript of a request body: `messages`, or the `input` items of a Responses request."""
     messages = body.get("messages", body.get("input"))

@@ -49,6 +49,15 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
+class _Named:
+    """The id that the client sent; `weak` and `own` as `match` has them."""
+
+    conversation_id: str
+    weak: bool
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     position: int
     head: bytes
@@ -107,22 +116,23 @@ def match(
     way, each keeps its own conversation. Requests with the same opening and no other sign are taken
     for one until their replies differ.
     """
+    named = _Named(conversation_id, weak, own) if conversation_id is not None else None
     found = _find(request, known, branches)
-    if conversation_id is not None and not weak and _is_side(request, found, branches):
+    if named is not None and not weak and _is_side(request, found, branches):
         return Match(kind=MatchKind.SIDE, conversation_id=conversation_id)
-    owing = _owing(request, branches, found, named=conversation_id is not None)
+    owing = _owing(request, branches, found, named=named is not None)
     if owing is not None and not (found and found.goes_on and found.branch is owing):
         return Match(kind=MatchKind.COMPACTION, conversation_id=owing.conversation_id)
     if found is None:
-        if conversation_id is None:
+        if named is None:
             return Match(kind=MatchKind.NEW, conversation_id=None)
-        return _unknown(request, branches, conversation_id, weak, own)
+        return _unknown(request, branches, named)
     if found.whole:
-        return _again(request, found, branches, conversation_id, weak, own)
+        return _again(request, found, branches, named)
     if found.goes_on:
         return found.match(MatchKind.CONTINUE)
-    if conversation_id is not None:
-        rewritten = _rewritten(request, branches, conversation_id, weak, own, found)
+    if named is not None:
+        rewritten = _rewritten(request, branches, named, found)
         if rewritten is not None:
             return rewritten
     return found.fork(request, branches)
@@ -206,19 +216,12 @@ def _is_side(request: Incoming, found: _Found | None, branches: Branches) -> boo
     return found.whole and found.branch.has_tools
 
 
-def _again(
-    request: Incoming,
-    found: _Found,
-    branches: Branches,
-    conversation_id: str | None,
-    weak: bool,
-    own: bool,
-) -> Match:
+def _again(request: Incoming, found: _Found, branches: Branches, named: _Named | None) -> Match:
     """The whole request was served before."""
     first = request.heads.state.turns == 0
     if found.current and first and request.has_tools != found.branch.has_tools:
         # A title asked from the opening alone has the head of the real first request.
-        if conversation_id is None:
+        if named is None:
             return Match(kind=MatchKind.NEW, conversation_id=None)
         branch = found.branch
         return Match(
@@ -226,23 +229,22 @@ def _again(
         )
     if found.current or request.client_retry:
         return found.match(MatchKind.RETRY)
-    if not (first or own):
+    if not (first or (named is not None and named.own)):
         return found.fork(request, branches)
-    if conversation_id is None:
+    if named is None:
         return Match(kind=MatchKind.NEW, conversation_id=None)
-    rewritten = _rewritten(request, branches, conversation_id, weak, own, found)
+    rewritten = _rewritten(request, branches, named, found)
     return rewritten or found.fork(request, branches)
 
 
-def _unknown(
-    request: Incoming, branches: Branches, conversation_id: str, weak: bool, own: bool
-) -> Match:
+def _unknown(request: Incoming, branches: Branches, named: _Named) -> Match:
     """An id from the client, and no stored head in the history."""
+    conversation_id, weak = named.conversation_id, named.weak
     branch, head = branches.get(conversation_id), request.heads.full
     if branch is not None and not weak and branch.served_head == head == request.heads.state.root:
         # The prompt alone, for the agent to speak first, has no head to be found by.
         return Match(kind=MatchKind.RETRY, conversation_id=conversation_id, head=head)
-    rewritten = _rewritten(request, branches, conversation_id, weak, own, None)
+    rewritten = _rewritten(request, branches, named, None)
     if rewritten is not None:
         return rewritten
     if branch is None or (request.has_tools and not (branch.has_tools or branch.steps or weak)):
@@ -253,12 +255,7 @@ def _unknown(
 
 
 def _rewritten(
-    request: Incoming,
-    branches: Branches,
-    conversation_id: str,
-    weak: bool,
-    own: bool,
-    found: _Found | None,
+    request: Incoming, branches: Branches, named: _Named, found: _Found | None
 ) -> Match | None:
     """The compaction that the request may be: an id from the client, but another history.
 
@@ -277,18 +274,18 @@ def _rewritten(
         for branch in branches.values()
         if branch.signature == request.signature and branch.awaits is not Awaits.MODEL
     ]
-    alike.sort(key=lambda branch: branch.conversation_id != conversation_id)
+    alike.sort(key=lambda branch: branch.conversation_id != named.conversation_id)
     chosen = next((b for b in alike if b.reply_digest and b.reply_digest in fresh), None)
     chosen = chosen or _summarised(request, branches, position)
-    if chosen is None and not weak:
+    if chosen is None and not named.weak:
         known = found is not None and found.whole
         if request.heads.state.turns == 0:
-            idle = alike[:1] if alike and alike[0].conversation_id == conversation_id else []
-            busy = own and not known
+            idle = [b for b in alike[:1] if b.conversation_id == named.conversation_id]
+            busy = named.own and not known
             chosen = next(
                 (b for b in idle if b.awaits is Awaits.ANYTHING or (busy and b.steps)), None
             )
-        elif found is None or (own and known):
+        elif found is None or (named.own and known):
             chosen = next((b for b in alike if b.steps), None)
     if chosen is None:
         return None
