@@ -1,15 +1,15 @@
 # syntax=docker/dockerfile:1
-# Two stages: what builds and downloads does not go into the image that runs.
+# Two stages: build tools and downloads stay out of the image that runs.
 
 FROM python:3.11-slim AS build
 WORKDIR /src
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY requirements.lock pyproject.toml README.md LICENSE ./
-# The lock pins the tools of development as well; as constraints it pins what is really installed.
-# Extras are cut off: pip takes none in a constraint.
+# The lock also pins development tools; as constraints it pins only what is installed. Extras are
+# cut off, because pip accepts none in a constraint.
 RUN sed -nE 's/^([A-Za-z0-9._-]+)(\[[^]]*\])?(==[^ ;\\]+).*/\1\3/p' requirements.lock > constraints.txt
 COPY gateway ./gateway
-# Compiled here by pip: whom the image runs as may not write, and would compile at every start.
+# pip compiles the modules here: the image's user may not write, and would compile at every start.
 RUN python -m venv /opt/gateway \
  && /opt/gateway/bin/pip install --constraint constraints.txt .
 
@@ -20,7 +20,7 @@ COPY --from=build /opt/gateway /opt/gateway
 ENV PATH=/opt/gateway/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     GATEWAY_STORAGE__PATH=/data/gateway.db
-# A config goes to /data/config.yaml, where `gateway serve` finds it.
+# Mount a config at /data/config.yaml, where `gateway serve` finds it.
 WORKDIR /data
 VOLUME /data
 USER gateway

@@ -3,9 +3,11 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
+# Run in processes of their own, whose LiteLLM and whose cost nothing else has touched.
+APART  := tests/hostile tests/upstream tests/wire
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check bench evidence lock fix cover clean
+.PHONY: help install demo serve test check nightly bench evidence lock fix cover clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -24,16 +26,20 @@ demo: $(STAMP) ## watch a steered agent run, offline, no key needed
 serve: $(STAMP) ## start the gateway on 127.0.0.1:8080
 	@$(PY) -m gateway serve
 
-test: $(STAMP) ## the test suite, without the slow tests
-	@$(PY) -m pytest -n $(JOBS) -m "not slow"
+test: $(STAMP) ## the test suite, without the slow and nightly tests
+	@$(PY) -m pytest -n $(JOBS) -m "not slow and not nightly"
 
-check: $(STAMP) ## what CI runs: lint, types, import contracts, all tests
+check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nightly tests
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/codespell gateway tests docs README.md CHANGELOG.md
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo 2>/dev/null || $(VENV)/bin/lint-imports
-	@$(PY) -m pytest -n $(JOBS)
+	@$(PY) -m pytest -n $(JOBS) -m "not nightly" $(APART:%=--ignore=%)
+	@$(PY) -m pytest -n $(JOBS) -m "not nightly" $(APART)
+
+nightly: $(STAMP) ## the longest tests: thousands of examples, dozens of kills
+	@$(PY) -m pytest -n $(JOBS) -m nightly
 
 bench: $(STAMP) ## measure this gateway and its peers in one run
 	@$(PY) -m bench $(ARGS)

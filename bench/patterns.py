@@ -23,17 +23,16 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
+from gateway.config.storage import StorageSettings
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary
-from gateway.steering.etrace.pattern import Pattern, Query, Tier, embedding_text
-from gateway.steering.etrace.settings import EtraceSettings
-from gateway.steering.monitors.base import FAILURE_TYPES
+from gateway.steering.guidance.pattern import Pattern, Query, Tier, embedding_text
+from gateway.steering.guidance.settings import EtraceSettings
+from gateway.steering.monitors import FAILURE_TYPES
 from gateway.stores.patterns import Search
-from gateway.stores.settings import StorageSettings
+from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.pattern_schema import PATTERN_MIGRATIONS, load_vector_extension
 from gateway.stores.sqlite.patterns import SQLitePatternStore
-from gateway.stores.sqlite.schema import CORE_MIGRATIONS
 
 SIZES = (1_000, 10_000, 100_000)
 TICK_S = 0.001
@@ -129,7 +128,6 @@ async def measure(path: Path, size: int, rounds: int) -> Measured:
     """One size of store."""
     database = await Database.open(
         StorageSettings(path=str(path)),
-        migrations=(*CORE_MIGRATIONS, *PATTERN_MIGRATIONS),
         hooks=(load_vector_extension,),
     )
     store, embedder = SQLitePatternStore(database), StaticEmbedder.load()

@@ -25,24 +25,25 @@ from pathlib import Path
 from typing import Any
 
 from bench import recorded
+from gateway.backends import open_stores
+from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.library import PatternLibrary
-from gateway.steering.etrace.decide import decide
-from gateway.steering.etrace.edits import apply
-from gateway.steering.etrace.gate import Moment, note, plan
-from gateway.steering.etrace.pattern import Match, Query, Tier
-from gateway.steering.etrace.placement import place
-from gateway.steering.etrace.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.etrace.state import GuidanceState
-from gateway.steering.etrace.target import Target
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.decide import decide
+from gateway.steering.guidance.edits import apply
+from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
+from gateway.steering.guidance.placement import place
+from gateway.steering.guidance.plan import Moment, note, plan
+from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
+from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.policy import Policy
-from gateway.stores.patterns_memory import MemoryPatternStore
 
 BLOCK_TOKENS = 128
 """Source: OpenAI's guide to prompt caching; the issue that asked for this bench."""
 
-LATE, FRONT = Target(late_system=True), Target()
+LATE, FRONT = GuidanceTarget(late_system=True), GuidanceTarget()
 MODEL = "gpt-4o"
 ETRACES = EtraceSettings()
 
@@ -55,7 +56,7 @@ class Arm:
     """One way of placing guidance; `injection` None sends what the client sent."""
 
     injection: InjectionSettings | None = None
-    target: Target = LATE
+    target: GuidanceTarget = LATE
     kept: bool = False
 
 
@@ -141,7 +142,7 @@ def tokenizer() -> Count:
     return encode
 
 
-Answers = Callable[[Query], Sequence[Match]]
+Answers = Callable[[Query], Sequence[PatternMatch]]
 
 
 def steer(
@@ -162,7 +163,9 @@ def steer(
         model=MODEL,
     )
     planned = plan(state, moment, ETRACES, arm.injection, gates)
-    found: dict[Tier, Sequence[Match]] = {query.tier: answers(query) for query in planned.queries}
+    found: dict[Tier, Sequence[PatternMatch]] = {
+        query.tier: answers(query) for query in planned.queries
+    }
     decided = decide(state, planned, found, arm.injection)
     placed = place(call.messages, decided, target=arm.target, settings=arm.injection)
     return apply(call.messages, placed.edits), placed.state, len(decided.items)
@@ -191,11 +194,12 @@ def measure(runs: Sequence[recorded.Run]) -> dict[str, dict[str, Tally]]:
 
     async def library() -> PatternLibrary:
         embedder = await open_embedder(EmbeddingSettings())
-        return await PatternLibrary.open(MemoryPatternStore(), embedder, ETRACES)
+        stores = await open_stores(StorageSettings(path=IN_MEMORY), vectors=True)
+        return await PatternLibrary.open(stores.patterns, embedder, ETRACES)
 
     patterns = loop.run_until_complete(library())
 
-    def answers(query: Query) -> Sequence[Match]:
+    def answers(query: Query) -> Sequence[PatternMatch]:
         return loop.run_until_complete(patterns.look_up(query, ""))
 
     tallies: dict[str, dict[str, Tally]] = defaultdict(lambda: defaultdict(Tally))

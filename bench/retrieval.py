@@ -26,10 +26,9 @@ import numpy as np
 from bench import recorded, situations
 from gateway.embedding.hashing import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
-from gateway.steering.etrace.pattern import embedding_text
-from gateway.steering.etrace.query import query_text
+from gateway.steering.guidance.pattern import embedding_text
 from gateway.steering.policy import Policy
-from gateway.steering.steps import extract
+from gateway.steering.transcript.steps import extract, recent_text
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 
@@ -65,7 +64,7 @@ def background(runs: Sequence[recorded.Run], out: Path) -> None:
         steps = extract(run["messages"])
         for count in (3, 5):
             end = draw.randint(1, len(steps)) if steps else 0
-            text = query_text(steps[:end], count)
+            text = recent_text(steps[:end], count)
             texts += [text] if text else []
     out.write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
     print(f"{len(texts)} queries written to {out}")
@@ -79,8 +78,8 @@ def same_task(runs: Sequence[recorded.Run], embed: Embed, gate: float) -> None:
     projects = np.array([task.rsplit("-", 1)[0] for task in tasks])
     sources = np.array([run["source"] for run, _ in chosen])
     paired = np.array([(tasks == task).sum() > 1 for task in tasks])
-    openings = embed([query_text(steps[:3], 3) for _, steps in chosen])
-    later = embed([query_text(steps[3:6], 3) for _, steps in chosen])
+    openings = embed([recent_text(steps[:3], 3) for _, steps in chosen])
+    later = embed([recent_text(steps[3:6], 3) for _, steps in chosen])
     for name, queries in (("same place", openings), ("three steps later", later)):
         found = queries @ openings.T
         np.fill_diagonal(found, -1.0)
@@ -147,7 +146,7 @@ def on_runs(runs: Sequence[recorded.Run], embed: Embed, gates: Mapping[str, floa
         for call in recorded.calls(run, Policy()):
             if call.latest is None:
                 continue
-            text = query_text([outcome.step for outcome in call.recent], 5)
+            text = recent_text([outcome.step for outcome in call.recent], 5)
             kind = call.latest.readings.failure_type
             if kind:
                 typed.append((text, kind))

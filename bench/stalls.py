@@ -35,16 +35,15 @@ import numpy as np
 import uvloop
 
 from bench.patterns import SIZES, fill, sentence
+from gateway.config.storage import StorageSettings
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary
-from gateway.steering.etrace.pattern import Tier
-from gateway.steering.etrace.settings import EtraceSettings
+from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.settings import EtraceSettings
 from gateway.stores.patterns import Search
-from gateway.stores.settings import StorageSettings
+from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.pattern_schema import PATTERN_MIGRATIONS, load_vector_extension
 from gateway.stores.sqlite.patterns import SQLitePatternStore
-from gateway.stores.sqlite.schema import CORE_MIGRATIONS
 
 TICK_S = 0.001
 Work = Callable[[], Awaitable[object]]
@@ -140,7 +139,6 @@ async def measure(path: Path, size: int, turns: int, seconds: float) -> dict[str
     """One size of store."""
     database = await Database.open(
         StorageSettings(path=str(path)),
-        migrations=(*CORE_MIGRATIONS, *PATTERN_MIGRATIONS),
         hooks=(load_vector_extension,),
     )
     store, embedder = SQLitePatternStore(database), StaticEmbedder.load()

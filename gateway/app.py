@@ -1,17 +1,17 @@
-"""The ASGI application: its routes and its one middleware, as lists one can read."""
+"""The ASGI application: its routes as one list, and its one middleware."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from starlette.routing import Route, Router
 
-from gateway.api.routes import api_routes
+from gateway.auth.authenticator import Authenticator
 from gateway.config import Settings
-from gateway.dashboard.routes import dashboard_routes
-from gateway.dialects import CHAT, MESSAGES, RESPONSES
+from gateway.dialects import DIALECTS
 from gateway.embedding import EmbeddingError
-from gateway.endpoints.auth import Authenticator
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.health import HealthEndpoints, OnlyMethods, not_found
@@ -21,15 +21,15 @@ from gateway.endpoints.steered import SteeredEndpoint
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
-from gateway.stores.base import StoreError
+from gateway.stores.protocols import StoreError
 
-_READ_ONLY = ("/models", "/healthz", "/readyz", "/metrics", "/api/hello")
+_CONTROL_PATHS = ("/api/{rest:path}", "/dashboard", "/dashboard/{rest:path}")
 
 ASGIHandler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class _Endpoint:
-    """A handler as an ASGI app of its own: Starlette would take a bare function for a view."""
+    """A handler as an ASGI application: Starlette would take a bare function for a view."""
 
     def __init__(self, handler: ASGIHandler) -> None:
         self._handler = handler
@@ -38,25 +38,50 @@ class _Endpoint:
         await self._handler(scope, receive, send)
 
 
+class _OnFirstUse:
+    """An application that is built at its first request, off the event loop.
+
+    The control plane and the dashboard need pydantic and jinja2: 80 ms and 6 MB that neither the
+    start nor a gateway without visitors has to pay.
+    """
+
+    def __init__(self, build: Callable[[], Router]) -> None:
+        self._build = build
+        self._built: Router | None = None
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._lock:
+            if self._built is None:
+                self._built = await asyncio.to_thread(self._build)
+        await self._built(scope, receive, send)
+
+
+def _control_plane(runtime: Runtime, auth: Authenticator) -> Router:
+    from gateway.api.routes import api_routes
+    from gateway.dashboard.routes import dashboard_routes
+
+    routes = [*api_routes(runtime, auth), *dashboard_routes(runtime, auth)]
+    return Router(routes, default=not_found, redirect_slashes=False)
+
+
 def build_app(settings: Settings) -> Edge:
-    """The gateway as one ASGI application; `app.runtime` gives access to its services."""
+    """The gateway as one ASGI application; its services are in `runtime` of the result."""
     runtime = Runtime(settings)
     auth = Authenticator(settings.auth, host=settings.server.host, keys=runtime.keys)
     runtime.reloaded.append(lambda fresh: auth.update(fresh.auth))
     pipeline = Pipeline(runtime)
     anything = PassThrough(runtime, auth)
-    chat, responses, messages = (
-        SteeredEndpoint(runtime, pipeline, auth, dialect, anything)
-        for dialect in (CHAT, RESPONSES, MESSAGES)
-    )
+    steered = [
+        Route(path, SteeredEndpoint(runtime, pipeline, auth, dialect, anything), methods=["POST"])
+        for dialect in DIALECTS.values()
+        for path in (f"/v1{dialect.path}", *([dialect.path] if dialect.unversioned else ()))
+    ]
     models = ModelsEndpoint(runtime, auth, anything)
     health = HealthEndpoints(runtime)
-    routes = [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/chat/completions", chat, methods=["POST"]),
-        Route("/v1/responses", responses, methods=["POST"]),
-        Route("/responses", responses, methods=["POST"]),
-        Route("/v1/messages", messages, methods=["POST"]),
+    control = _OnFirstUse(partial(_control_plane, runtime, auth))
+    endpoints = [
+        *steered,
         Route("/v1/models", models, methods=["GET"]),
         Route("/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", _Endpoint(models.one), methods=["GET"]),
@@ -64,21 +89,32 @@ def build_app(settings: Settings) -> Edge:
         Route("/healthz", _Endpoint(health.healthz), methods=["GET"]),
         Route("/readyz", _Endpoint(health.readyz), methods=["GET"]),
         Route("/metrics", _Endpoint(health.metrics), methods=["GET"]),
-        *api_routes(runtime, auth),
-        *dashboard_routes(runtime, auth),
+    ]
+    routes = [
+        *endpoints,
+        *_refusing_other_methods(endpoints),
+        *(Route(path, control) for path in _CONTROL_PATHS),
         Route("/v1/{path:path}", anything),
-        *(Route(path, OnlyMethods("POST")) for path in ("/chat/completions", "/responses")),
-        *(Route(path, OnlyMethods("GET", "HEAD")) for path in _READ_ONLY),
     ]
     router = Router(routes, default=not_found, redirect_slashes=False)
     limit = settings.server.max_concurrent_requests
     return Edge(router, _Lifespan(runtime), runtime, max_concurrent=limit)
 
 
+def _refusing_other_methods(endpoints: list[Route]) -> list[Route]:
+    """Answers 405 in OpenAI's error shape; below `/v1` other methods are passed through."""
+    return [
+        Route(route.path, OnlyMethods(*sorted(route.methods or ())))
+        for route in endpoints
+        if not route.path.startswith("/v1/")
+    ]
+
+
 class _Lifespan:
     """Opens the services before the first request and closes them after the last.
 
-    Written out, because a start that fails should say why in one line, not with a traceback.
+    Not Starlette's own, because a failed start should report its reason in one line, without a
+    traceback.
     """
 
     def __init__(self, runtime: Runtime) -> None:

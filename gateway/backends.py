@@ -1,21 +1,19 @@
-"""Which stores the settings call for: one SQLite file, or memory."""
+"""Opens the stores that the settings name. The only module that knows which stores exist."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-from gateway.stores.base import RunStore, StateStore
-from gateway.stores.keys import KeyRecord, KeyStore
-from gateway.stores.memory import MemoryRunStore, MemoryStateStore, Tables
+from gateway.config.storage import StorageSettings
 from gateway.stores.patterns import PatternStore
-from gateway.stores.patterns_memory import MemoryPatternStore
-from gateway.stores.settings import StorageSettings
+from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Everything a gateway keeps; `close` ends them all."""
+    """Everything a gateway stores. `close` ends all of them."""
 
     states: StateStore
     runs: RunStore
@@ -24,65 +22,48 @@ class Stores:
     close: Callable[[], Awaitable[None]]
 
 
-async def open_stores(settings: StorageSettings, *, vectors: bool = False) -> Stores:
-    """The stores at `settings.path`; `:memory:` keeps nothing beyond the process.
+async def open_stores(
+    settings: StorageSettings, *, vectors: bool = False, existing: bool = False
+) -> Stores:
+    """The stores at `settings.path`, created or migrated as needed.
 
-    `vectors`: patterns are going to be searched.
+    `:memory:` is a new, empty database that ends with `close`. `vectors`: patterns will be
+    searched. `existing`: only open what a gateway has recorded, never create a database.
+
+    To add a store, add a branch here, before SQLite's: `docs/architecture.md`.
 
     Raises:
-        StoreError: the file cannot be used.
+        StoreError: the store cannot be opened; with `existing`, there is none.
     """
-    return _in_memory(settings) if settings.in_memory else await _in_sqlite(settings, vectors)
+    return await _open_sqlite(settings, vectors=vectors, existing=existing)
 
 
-def _in_memory(settings: StorageSettings) -> Stores:
-    tables = Tables(store_content=settings.store_content)
-    states = MemoryStateStore(tables)
-    return Stores(
-        states=states,
-        runs=MemoryRunStore(tables),
-        patterns=MemoryPatternStore(),
-        keys=MemoryKeyStore(),
-        close=states.close,
-    )
-
-
-async def _in_sqlite(settings: StorageSettings, vectors: bool) -> Stores:
-    # SQLite's own library is loaded only by those who use it.
-    from gateway.stores.sqlite.keys import SqliteKeyStore
-    from gateway.stores.sqlite.opening import open_gateway_file
+async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
+    # Imported here: SQLite's library is loaded only when it is used.
+    from gateway.stores.sqlite.connection import load_vector_extension
+    from gateway.stores.sqlite.database import Database
+    from gateway.stores.sqlite.keys import SQLiteKeyStore
     from gateway.stores.sqlite.patterns import SQLitePatternStore
-    from gateway.stores.sqlite.runs import SqliteRunStore
-    from gateway.stores.sqlite.states import SqliteStateStore
+    from gateway.stores.sqlite.runs import SQLiteRunStore
+    from gateway.stores.sqlite.states import SQLiteStateStore
 
-    database = await open_gateway_file(settings, vectors=vectors)
+    if existing:
+        _require_file(settings)
+    hooks = (load_vector_extension,) if vectors else ()
+    database = await Database.open(settings, hooks=hooks)
     return Stores(
-        states=SqliteStateStore(database),
-        runs=SqliteRunStore(database),
+        states=SQLiteStateStore(database),
+        runs=SQLiteRunStore(database),
         patterns=SQLitePatternStore(database),
-        keys=SqliteKeyStore(database),
+        keys=SQLiteKeyStore(database),
         close=database.close,
     )
 
 
-class MemoryKeyStore:
-    """`KeyStore` without a disk."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, KeyRecord] = {}
-
-    async def add_key(self, key: KeyRecord) -> None:
-        """See KeyStore."""
-        self._keys[key.id] = key
-
-    async def list_keys(self) -> Sequence[KeyRecord]:
-        """See KeyStore."""
-        return tuple(self._keys.values())
-
-    async def revoke_key(self, key_id: str, at: float) -> bool:
-        """See KeyStore."""
-        key = self._keys.get(key_id)
-        if key is None or key.revoked_at is not None:
-            return False
-        self._keys[key_id] = replace(key, revoked_at=at)
-        return True
+def _require_file(settings: StorageSettings) -> None:
+    if settings.in_memory:
+        raise StoreUnavailable(
+            "storage.path is :memory:, only the running gateway's /api can read its data"
+        )
+    if not Path(settings.path).exists():
+        raise StoreUnavailable(f"storage.path: there is no database at {settings.path!r} yet")

@@ -1,8 +1,10 @@
-"""`gateway`: parse arguments, call, print."""
+"""The command line: parse the arguments, run the command, print its result."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -11,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.commands import bench, keys, migrate, patterns, recorded, report, runs
+from gateway.commands import keys, migrate, patterns, recorded, report, runs
 from gateway.config import DEFAULT_FILE, Settings, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status: 0 done, 1 failed, 2 wrong usage or config."""
+    """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
-    if rest and not getattr(args, "passes_on", False):
+    if rest and not getattr(args, "passes_rest", False):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(args.run(args) or 0)
@@ -44,8 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_check_config(commands)
-    for module in (recorded, patterns, runs, report, keys, migrate, bench):
+    for module in (recorded, patterns, runs, report, keys, migrate):
         module.add_parser(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -58,15 +61,23 @@ def _add_serve(commands: Any) -> None:
 
 
 def _add_demo(commands: Any) -> None:
-    demo = commands.add_parser("demo", help="watch a run being steered, offline, no key needed")
+    demo = commands.add_parser("demo", help="show a steered run, offline and without a key")
     demo.set_defaults(run=_demo)
 
 
 def _add_check_config(commands: Any) -> None:
-    check = commands.add_parser("check-config", help="read the config, report what is wrong")
+    check = commands.add_parser("check-config", help="check the config and report what is wrong")
     check.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     check.add_argument("--json", action="store_true", help="one JSON object on stdout")
     check.set_defaults(run=_check_config)
+
+
+def _add_bench(commands: Any) -> None:
+    # The benchmark parses its own arguments, --help included.
+    bench = commands.add_parser(
+        "bench", help="measure this gateway and others side by side", add_help=False
+    )
+    bench.set_defaults(run=_bench, passes_rest=True)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -92,25 +103,38 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _check_config(args: argparse.Namespace) -> int:
+    from gateway.commands.config_warnings import config_warnings
     from gateway.server import check
 
     path = _config_file(args.config)
     ignored: list[str] = []
+    warnings: list[str] = []
     problem = None
     try:
         ignored = ignored_keys(read_file(path)) if path else []
-        check(load_settings(args.config))
+        settings = load_settings(args.config)
+        check(settings)
+        warnings = list(config_warnings(settings, os.environ))
     except ConfigError as exc:
         problem = str(exc)
     if args.json:
-        report = {"config": str(path) if path else None, "ok": problem is None}
-        _print(json.dumps(report | {"problem": problem, "ignored": ignored}))
+        report: dict[str, Any] = {"config": str(path) if path else None, "ok": problem is None}
+        report |= {"problem": problem, "ignored": ignored, "warnings": warnings}
+        _print(json.dumps(report))
     else:
         for key in ignored:
-            _print(f"note: {key} belongs to the LiteLLM proxy and has no meaning here")
+            _print(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
+        for warning in warnings:
+            _print(f"warning: {warning}")
         named = problem is not None and path is not None and problem.startswith(str(path))
         _print(str(problem) if named else f"{path or 'defaults'}: {problem or 'ok'}")
     return 2 if problem else 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    if importlib.util.find_spec("bench") is None:
+        raise ConfigError("bench: not part of the package; in a clone of the source, `make bench`")
+    return int(importlib.import_module("bench.__main__").main(args.rest))
 
 
 def _config_file(given: Path | None) -> Path | None:

@@ -1,9 +1,10 @@
-"""The errors this gateway makes or passes on, and how each looks on the wire.
+"""The errors that the gateway raises or passes on, and how each is answered.
 
     Exception
     ├── ConfigError               start-up or reload: the settings are wrong
     └── GatewayError              answered by the gateway itself, in OpenAI's error shape
         ├── BadRequest            400
+        │   └── UnknownProvider       the model's prefix is no provider's name
         ├── Unauthorized          401
         ├── Forbidden             403
         ├── NotFound              404
@@ -12,12 +13,12 @@
         ├── LoopDetected          508
         ├── Overloaded            429 or 503, with `retry-after`
         ├── ShuttingDown          503, with `retry-after`
-        └── UpstreamFailure       what the upstream did, or did not do
+        └── UpstreamFailure       the upstream call failed
             ├── UpstreamUnreachable   502
             ├── UpstreamMalformed     502
             └── UpstreamTimeout       504
 
-`label` is the closed set used for metrics; it never holds text from a request.
+`label` comes from a closed set and is used for metrics; it never contains text of a request.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ConfigError(Exception):
 
 
 class GatewayError(Exception):
-    """An answer in OpenAI's shape: status, `type`, `code`, `param` and a message for a person."""
+    """An error answer in OpenAI's shape: status, `type`, `code`, `param` and a message."""
 
     status = 500
     type = "internal_error"
@@ -76,9 +77,18 @@ class GatewayError(Exception):
 
 
 class BadRequest(GatewayError):
-    """The request cannot be understood; `param` names the key."""
+    """The request is malformed; `param` names the key."""
 
     status, type, label = 400, "invalid_request_error", "bad_request"
+
+
+class UnknownProvider(BadRequest):
+    """The model's name has a prefix that is not the name of any known provider."""
+
+    code = "unknown_provider"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="model")
 
 
 class Unauthorized(GatewayError):
@@ -88,7 +98,7 @@ class Unauthorized(GatewayError):
 
 
 class Forbidden(GatewayError):
-    """The key is known and may not do this."""
+    """The key is known but may not do this."""
 
     status, type, code, label = 403, "permission_error", "forbidden", "forbidden"
 
@@ -100,7 +110,7 @@ class NotFound(GatewayError):
 
 
 class MethodNotAllowed(GatewayError):
-    """The route exists, not with this method."""
+    """The route exists, but not with this method."""
 
     status, type, code = 405, "invalid_request_error", "method_not_allowed"
     label = "method_not_allowed"
@@ -113,19 +123,19 @@ class BodyTooLarge(GatewayError):
 
 
 class LoopDetected(GatewayError):
-    """The request has come through this gateway before: its upstream leads back to it."""
+    """The request has passed this gateway before: its upstream leads back to it."""
 
     status, type, code, label = 508, "upstream_error", "loop_detected", "loop"
 
 
 class Overloaded(GatewayError):
-    """A limit of the gateway's own is reached; `retry-after` is in the headers."""
+    """A limit of the gateway is reached; `retry-after` is in the headers."""
 
     status, type, code, label = 429, "rate_limit_error", "gateway_limit", "overloaded"
 
 
 class ShuttingDown(GatewayError):
-    """No new request is let in, or the time for running ones to end is over."""
+    """New requests are refused, or the time for running ones to finish is over."""
 
     status, type, code, label = 503, "server_error", "shutting_down", "shutdown"
 
@@ -137,8 +147,8 @@ class ShuttingDown(GatewayError):
 class UpstreamFailure(GatewayError):
     """A failed upstream call.
 
-    `raw_body` is the upstream's own error body when it sent one (then it is relayed as it is);
-    `retryable` says whether another attempt may succeed.
+    `raw_body`: the upstream's own error body, relayed unchanged; None if it sent none. `retryable`:
+    whether another attempt may succeed. `retry_after_s`: the wait that the upstream asked for.
     """
 
     status, type, code, label = 502, "upstream_error", "upstream_error", "upstream"
@@ -165,23 +175,23 @@ class UpstreamFailure(GatewayError):
         self.retry_after_s = retry_after_s
 
     def body(self) -> bytes:
-        """The upstream's body if there is one, else the gateway's own."""
+        """The upstream's body if it sent one, else the gateway's."""
         return self.raw_body if self.raw_body is not None else super().body()
 
 
 class UpstreamUnreachable(UpstreamFailure):
-    """No connection, or it broke before an answer came."""
+    """No connection, or it broke before the answer."""
 
     code, label = "upstream_unreachable", "unreachable"
 
 
 class UpstreamMalformed(UpstreamFailure):
-    """The upstream's answer is not HTTP, or broke off."""
+    """The upstream's answer is not valid, or broke off."""
 
     code, label = "upstream_malformed", "malformed"
 
 
 class UpstreamTimeout(UpstreamFailure):
-    """A time limit of `timeouts` passed."""
+    """A time limit of `timeouts` was exceeded."""
 
     status, code, label = 504, "upstream_timeout", "timeout"

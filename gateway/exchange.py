@@ -1,4 +1,4 @@
-"""One request and what became of it: the source of its log line, its metrics and its headers."""
+"""One request and its result: the source of its log line, metrics, record and headers."""
 
 from __future__ import annotations
 
@@ -7,73 +7,121 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.wire.usage import TokenUsage, token_usage
 
-@dataclass(slots=True)
-class Exchange:
-    """Filled in on the request's way; the edge turns it into one canonical log line."""
+
+@dataclass(slots=True, kw_only=True)
+class RequestInfo:
+    """The request as it arrived."""
 
     method: str
     path: str
-    request_id: str
-    client_request_id: bool
-    """Whether the client brought the id itself; then the answer carries this one."""
+    id: str
+    id_from_client: bool
+    """Whether the client sent the id; then the answer repeats it."""
 
-    started: float = field(default_factory=time.perf_counter)
-    """Monotonic seconds."""
+    trace_parent: str = ""
+    """The `traceparent` header."""
 
-    route: str = "unknown"
     tenant: str = ""
-    status: int = 0
+    model: str = ""
+    streamed: bool = False
+    """Whether the client asked for a stream."""
+
+
+@dataclass(slots=True, kw_only=True)
+class UpstreamInfo:
+    """The upstream call that was made for the request."""
+
     lane: str = "none"
     deployment: str = ""
     provider: str = ""
-    """Whose model it was: `openai`, `anthropic`, ..."""
-
-    trace_parent: str = ""
-    """The caller's span, as its `traceparent` header names it."""
+    """The model's provider: `openai`, `anthropic`, ..."""
 
     model: str = ""
-    """As requested."""
+    """As sent upstream; empty until the model is chosen."""
 
-    model_asked: str = ""
-    """As sent upstream."""
-
-    streamed: bool = False
     attempts: list[str] = field(default_factory=list)
-    waited_s: float = 0.0
-    """Spent waiting for the client's body and for the upstream: not the gateway's own time."""
-
-    first_byte_s: float | None = None
-    """From the request's arrival to the upstream's answer."""
-
-    overhead_s: float = 0.0
-    """The gateway's own share up to the answer's start."""
-
-    upstream_request_id: str = ""
-    """The id of the upstream's own, when it gave one."""
-
-    error: str = ""
-    error_body: Callable[[Any], bytes] | None = None
-    """How the client's dialect writes an error made here; None for OpenAI's form."""
+    request_id: str = ""
+    """The upstream's own id of the request, if it sent one."""
 
     usage: dict[str, Any] | None = None
-    client_gone: bool = False
+    """As the upstream reported it; None when it did not."""
+
+    tokens: TokenUsage = field(default_factory=TokenUsage)
+    """The counts in `usage`."""
+
+    def bill(self, usage: dict[str, Any] | None) -> None:
+        """Note what the upstream reported; it is read once."""
+        self.usage, self.tokens = usage, token_usage(usage)
+
+
+@dataclass(slots=True, kw_only=True)
+class ResponseInfo:
+    """The answer to the client."""
+
+    status: int = 0
+    error: str = ""
+    """The label of the error, empty for none."""
+
+    error_body: Callable[[Any], bytes] | None = None
+    """How the client's dialect writes a gateway error; None for OpenAI's form."""
+
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    """What the gateway adds to the answer's headers."""
+    """Headers that the gateway adds."""
 
-    notes: dict[str, Any] = field(default_factory=dict)
-    """More for the log line: what steering found."""
+    client_gone: bool = False
 
-    def answer_starts(self) -> None:
-        """The answer's head is about to leave: what has passed so far without waiting is ours."""
-        self.overhead_s = max(0.0, time.perf_counter() - self.started - self.waited_s)
-        self.headers.append((b"x-gateway-overhead-ms", b"%.3f" % (self.overhead_s * 1000)))
+
+@dataclass(slots=True, kw_only=True)
+class Timing:
+    """Where the time of a request went, in seconds."""
+
+    started: float = field(default_factory=time.perf_counter)
+    """Arrival, on the monotonic clock."""
+
+    waited_s: float = 0.0
+    """Time spent waiting for the client's body and for the upstream."""
+
+    first_byte_s: float | None = None
+    """From the arrival of the request to the start of the upstream's answer."""
+
+    overhead_s: float = 0.0
+    """The gateway's own time up to the start of the answer; 0.0 before that."""
+
+    def stop_overhead(self) -> None:
+        """Note the gateway's own time when the head of the answer is about to be sent."""
+        self.overhead_s = self.own_s()
+
+    def own_s(self) -> float:
+        """The gateway's own time until now."""
+        return max(0.0, self.elapsed_s() - self.waited_s)
 
     def own_ms(self) -> float:
-        """The gateway's own share, up to the answer's start or, before that, up to now."""
-        so_far = max(0.0, self.elapsed_s() - self.waited_s)
-        return (self.overhead_s or so_far) * 1000
+        """The gateway's own time in ms, up to the start of the answer, or up to now before that."""
+        return (self.overhead_s or self.own_s()) * 1000
 
     def elapsed_s(self) -> float:
-        """Since the request arrived."""
+        """Time since the request arrived."""
         return time.perf_counter() - self.started
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Filled in while the request is handled; the edge turns it into one log line."""
+
+    request: RequestInfo
+    route: str = "unknown"
+    """The label of the route in metrics."""
+
+    upstream: UpstreamInfo = field(default_factory=UpstreamInfo)
+    response: ResponseInfo = field(default_factory=ResponseInfo)
+    timing: Timing = field(default_factory=Timing)
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the log line, from steering."""
+
+    def start_response(self) -> None:
+        """Note the gateway's own time, and add it to the headers of the answer."""
+        self.timing.stop_overhead()
+        overhead = b"%.3f" % (self.timing.overhead_s * 1000)
+        self.response.headers.append((b"x-gateway-overhead-ms", overhead))

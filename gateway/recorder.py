@@ -1,4 +1,4 @@
-"""What became of a call, committed: at once, or when an answer made in the background is there."""
+"""Commits a finished call: at once, or when an answer made in the background has arrived."""
 
 from __future__ import annotations
 
@@ -8,82 +8,83 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gateway.conversations.announcing import call_event
-from gateway.conversations.asked import Asked
-from gateway.conversations.recording import CallFacts, call_record
-from gateway.conversations.settling import settle
-from gateway.conversations.steered import Steered
+from gateway.conversations.apply_reply import apply_reply
+from gateway.conversations.conversation import Conversation
+from gateway.conversations.records import CallFacts, call_event, call_record
+from gateway.conversations.resolve import ControlHeaders
+from gateway.conversations.steer_request import SteeringResult
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fold import StepOutcome
-from gateway.stores.base import StoreError, VersionConflict
 from gateway.stores.patterns import Event
+from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import CallRecord
-from gateway.wire.usage import token_usage
 
 RECORD_TIMEOUT_S = 10.0
-"""Longest wait of a client's last byte for the store; twice the default wait for a locked file."""
+"""Longest time a client's last byte waits for the store; twice the default for a locked file."""
 
 
 class Recordable(Protocol):
     """What is known of a call when it is committed."""
 
     exchange: Exchange
-    asked: Asked
-    steered: Steered | None
+    control: ControlHeaders
+    result: SteeringResult | None
 
     @property
     def model(self) -> str: ...
 
 
 @dataclass(slots=True, kw_only=True)
-class PutOff:
-    """A call whose answer is still being made; it holds on to nothing of the request's size."""
+class PendingCall:
+    """A call whose answer is still being made, without the messages, which may be large."""
 
     exchange: Exchange
-    asked: Asked
-    steered: Steered | None
+    control: ControlHeaders
+    result: SteeringResult | None
     model: str
 
 
 class Recorder:
-    """Takes calls into their conversations and into the store."""
+    """Applies finished calls to their conversations and commits them to the store."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._log = get_logger("gateway.steering")
 
-    async def put_off(self, services: Services, prepared: Recordable, name: str) -> None:
-        """Commit what is known, and the rest when somebody asks for the answer `name`."""
-        steered = prepared.steered
-        if steered is None:
+    async def record_pending(
+        self, services: Services, prepared: Recordable, response_id: str
+    ) -> None:
+        """Commit what is known, and the rest when a request fetches the answer `response_id`."""
+        result = prepared.result
+        if result is None:
             return
-        conversation, begun = steered.conversation, asyncio.Event()
-        call = PutOff(
+        conversation, committed = result.conversation, asyncio.Event()
+        call = PendingCall(
             exchange=prepared.exchange,
-            asked=prepared.asked,
-            steered=steered,
+            control=prepared.control,
+            result=result,
             model=prepared.model,
         )
 
         async def settle(
             completion: Mapping[str, Any] | None, usage: dict[str, Any] | None
         ) -> None:
-            await begun.wait()
-            call.exchange.usage = usage
-            # It may have left memory and come back since.
-            steered.conversation = services.index.get(conversation.id) or conversation
+            await committed.wait()
+            call.exchange.upstream.bill(usage)
+            # The conversation may have been dropped from memory and loaded again in the meantime.
+            result.conversation = services.index.get(conversation.id) or conversation
             await self.record(services, call, completion)
 
-        self._runtime.under_way.put(prepared.exchange.tenant, name, settle)
+        self._runtime.pending_responses.put(prepared.exchange.request.tenant, response_id, settle)
         try:
-            await self.record(services, prepared, None, under_way=name)
+            await self.record(services, prepared, None, pending_id=response_id)
         finally:
-            steered.recorded = True
-            steered.recalled.incoming = replace(steered.recalled.incoming, messages=())
-            begun.set()
+            result.stored = True
+            result.resolved.incoming = replace(result.resolved.incoming, messages=())
+            committed.set()
 
     async def record(
         self,
@@ -91,18 +92,19 @@ class Recorder:
         prepared: Recordable,
         completion: Mapping[str, Any] | None,
         *,
-        under_way: str | None = None,
+        pending_id: str | None = None,
     ) -> None:
-        """Commit the call; a store that fails costs the record, not the answer.
+        """Commit the call. If the store fails, the record is lost and the client gets its answer.
 
-        `under_way`: the id of an answer that is still being made; what it is and costs comes later.
+        `pending_id`: the id of an answer that is still being made; its content and cost are
+        recorded later.
         """
-        steered = prepared.steered
-        if steered is None:
+        result = prepared.result
+        if result is None:
             return
         try:
-            async with asyncio.timeout(RECORD_TIMEOUT_S), steered.conversation.lock:
-                await self._commit(services, prepared, steered, completion, under_way)
+            async with asyncio.timeout(RECORD_TIMEOUT_S), result.conversation.lock:
+                await self._commit(services, prepared, result, completion, pending_id)
         except (StoreError, TimeoutError) as exc:
             kind = exc.label if isinstance(exc, StoreError) else "timeout"
             self._runtime.metrics.store_failures.labels(kind).inc()
@@ -115,34 +117,35 @@ class Recorder:
         self,
         services: Services,
         prepared: Recordable,
-        steered: Steered,
+        result: SteeringResult,
         completion: Mapping[str, Any] | None,
-        under_way: str | None,
+        pending_id: str | None,
     ) -> None:
         exchange = prepared.exchange
         keep = services.settings.storage.store_content
-        heads = settle(steered, completion, services.index, keep=keep, under_way=under_way)
-        tokens = token_usage(exchange.usage)
-        steered.conversation.run_tokens += (tokens.input or 0) + (tokens.output or 0)
-        facts = _facts(services, prepared, answered=under_way is None)
-        conversation = steered.conversation
-        outcomes, stands = list(conversation.unrecorded.values()), conversation.stands()
-        record = call_record(steered, exchange, completion, facts, heads, time.time())
+        hashes = apply_reply(result, completion, services.index, keep=keep, pending_id=pending_id)
+        tokens = exchange.upstream.tokens
+        _add_tokens(result.conversation, (tokens.input or 0) + (tokens.output or 0))
+        facts = _facts(services, prepared, answered=pending_id is None)
+        conversation = result.conversation
+        outcomes, snapshot = list(conversation.unsaved.steps.values()), conversation.snapshot()
+        record = call_record(result, exchange, completion, facts, hashes, time.time())
         try:
             version = await self._runtime.store.commit(record)
         except VersionConflict as conflict:
-            # Another gateway has moved it on: its rows stay, ours are added, the newer state wins.
-            conversation.version = conflict.actual
-            record = call_record(steered, exchange, completion, facts, heads, time.time())
+            # Another gateway has stored a newer version: its rows stay, the rows of this call are
+            # added, and this state replaces the stored one.
+            conversation.unsaved.version = conflict.actual
+            record = call_record(result, exchange, completion, facts, hashes, time.time())
             version = await self._runtime.store.commit(record)
-        conversation.recorded(version, stands)
+        conversation.stored(version, snapshot)
         self._count(outcomes)
-        if not steered.recorded:
+        if not result.stored:
             self._count_injections(record)
-            self._tell_patterns(prepared.asked, steered)
-            if prepared.model != exchange.model:
-                self._runtime.metrics.reroutes.labels(steered.state.value).inc()
-        if under_way is None:
+            self._count_patterns(prepared.control, result)
+            if prepared.model != exchange.request.model:
+                self._runtime.metrics.reroutes.labels(result.state.value).inc()
+        if pending_id is None:
             self._count_cost(record)
         events = self._runtime.events
         if events.active and (event := call_event(record)) is not None:
@@ -170,36 +173,42 @@ class Recorder:
             elif call.unpriced:
                 metrics.unpriced.inc()
 
-    def _tell_patterns(self, asked: Asked, steered: Steered) -> None:
-        """Count what became of patterns: injected now, or helped or hurt by the run's outcome."""
+    def _count_patterns(self, control: ControlHeaders, result: SteeringResult) -> None:
+        """Count pattern statistics: this call's injections, and the outcome a client reports."""
         tally = self._runtime.tally
-        if tally is None or not steered.applies:
+        if tally is None or not result.applies:
             return
-        tenant = steered.conversation.tenant
-        if steered.decided is not None:
-            new = [i.match.pattern.pattern_id for i in steered.decided.items if i.match]
+        tenant = result.conversation.tenant
+        if result.decided is not None:
+            new = [i.match.pattern.pattern_id for i in result.decided.items if i.match]
             tally.note(tenant, new, Event.INJECTED)
-        if asked.outcome:
-            # A client may say so on every call, and the run was given more since the last.
-            credited = steered.conversation.credited
-            for given in steered.conversation.guidance.pattern_ids:
-                tally.verdict(tenant, (given,), asked.outcome, credited.get(given))
-                credited[given] = asked.outcome
+        if control.outcome:
+            # A client may report the outcome on every call, and patterns may have been injected
+            # since the last report.
+            reported_outcomes = result.conversation.run.reported_outcomes
+            for given in result.conversation.run.memory.guidance.pattern_ids:
+                tally.verdict(tenant, (given,), control.outcome, reported_outcomes.get(given))
+                reported_outcomes[given] = control.outcome
+
+
+def _add_tokens(conversation: Conversation, tokens: int) -> None:
+    memory = conversation.run.memory
+    conversation.run.memory = replace(memory, tokens=memory.tokens + tokens)
 
 
 def _facts(services: Services, prepared: Recordable, *, answered: bool) -> CallFacts:
-    exchange, asked = prepared.exchange, prepared.asked
-    cost = unsteered = services.catalogue.cost(prepared.model, exchange.usage)
-    if prepared.model != exchange.model:
-        unsteered = services.catalogue.cost(exchange.model, exchange.usage)
+    exchange, control = prepared.exchange, prepared.control
+    cost = unsteered = services.catalogue.cost(prepared.model, exchange.upstream.usage)
+    if prepared.model != exchange.request.model:
+        unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)
     return CallFacts(
-        agent=asked.agent,
+        agent=control.agent,
         profile=services.settings.monitors.profile,
         policy_digest=services.policy_digest,
-        experiment=asked.experiment,
-        arm=asked.arm,
-        unit=asked.unit if asked.experiment else None,
-        outcome=asked.outcome,
+        experiment=control.experiment,
+        arm=control.arm,
+        unit=control.unit if control.experiment else None,
+        outcome=control.outcome,
         cost_usd=cost,
         cost_unsteered_usd=unsteered,
         answered=answered,

@@ -1,4 +1,4 @@
-"""Composition root: what lives as long as the process, and changes its config."""
+"""Composition root: the objects that live as long as the process, and reloading of the config."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import time
 from collections.abc import Callable
 
 from gateway import __version__
+from gateway.auth.keyring import KeyRing
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.past import PastSteps
-from gateway.conversations.under_way import UnderWay
+from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.logged_steps import LoggedSteps
+from gateway.conversations.stored_responses import PendingResponses, ResponseTargets
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
-from gateway.events import EventHub
-from gateway.keys import KeyRing
 from gateway.library import PatternLibrary, PatternTally
+from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.observability.otel import open_telemetry
 from gateway.services import Services
-from gateway.steering.calibration import shipped_calibration
-from gateway.steering.etrace.pattern import Tier
 from gateway.steering.fold import ConversationFold
-from gateway.steering.steps import Action, Step
-from gateway.stores.base import RunStore, StateStore, StoreError
+from gateway.steering.guidance.pattern import Tier
+from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.transcript.steps import Action, Step
+from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.tasks import spawn
-from gateway.upstream.places import Places
 from gateway.upstream.prices import default_list
 
 _FIXED = (
     *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
     *("storage", "embedding", "logging"),
 )
-"""What a reload cannot change."""
+"""Settings that a reload does not change."""
 
 
 def _value(path: str, settings: Settings) -> object:
@@ -45,7 +45,7 @@ def _value(path: str, settings: Settings) -> object:
 
 
 class Runtime:
-    """The process's own: stores, keys, metrics, and the services of the config in force."""
+    """What the process has: stores, keys, metrics, background tasks, the current services."""
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
@@ -53,10 +53,10 @@ class Runtime:
         self.log = get_logger("gateway")
         self.draining = False
         self.instance = secrets.token_hex(8)
-        """This process's mark on its requests, by which it knows one that comes back."""
+        """Random id sent with this process's upstream requests, to detect a request to itself."""
 
         self.events = EventHub()
-        self.metrics.listeners.set_function(lambda: self.events.listeners)
+        self.metrics.subscribers.set_function(lambda: self.events.subscribers)
         self.telemetry = open_telemetry(os.environ, __version__)
         self.keys = KeyRing()
         self.reloaded: list[Callable[[Settings], None]] = []
@@ -64,21 +64,21 @@ class Runtime:
 
         self._services: Services | None = None
         self._stores: Stores | None = None
-        self._chores: list[asyncio.Task[None]] = []
+        self._background_tasks: list[asyncio.Task[None]] = []
         self._index: ConversationIndex | None = None
         self.library: PatternLibrary | None = None
-        """The patterns; None when E-traces are switched off."""
+        """The guidance patterns; None when `etraces.enabled` is false."""
 
         self.tally: PatternTally | None = None
-        self.places = Places()
-        """Which upstream keeps an answer."""
+        self.response_targets = ResponseTargets()
+        """Which deployment stores an answer."""
 
-        self.under_way = UnderWay()
-        """Calls whose answers are made in the background."""
+        self.pending_responses = PendingResponses()
+        """Calls whose answers are still being made in the background."""
 
     @property
     def services(self) -> Services:
-        """The services of the config in force."""
+        """The services of the current config."""
         if self._services is None:
             raise RuntimeError("the gateway has not been started")
         return self._services
@@ -91,16 +91,16 @@ class Runtime:
 
     @property
     def store(self) -> StateStore:
-        """Where conversations and runs are kept."""
+        """The store of conversations and runs."""
         return self._opened.states
 
     @property
     def runs(self) -> RunStore:
-        """What can be asked about runs and conversations."""
+        """The queries over runs and conversations."""
         return self._opened.runs
 
     async def start(self) -> None:
-        """Open everything; on the event loop that will serve.
+        """Open everything, on the event loop that will serve the requests.
 
         Raises:
             StoreError: the store cannot be used.
@@ -108,23 +108,24 @@ class Runtime:
         searched = self.settings.etraces.enabled
         self._stores = stores = await open_stores(self.settings.storage, vectors=searched)
         await self.keys.refresh(stores.keys)
-        self._chores.append(spawn(self.keys.follow(stores.keys), name="watch gateway keys"))
-        self._chores.append(spawn(self._retain(stores.runs), name="retention"))
+        self._background_tasks.append(
+            spawn(self.keys.follow(stores.keys), name="watch gateway keys")
+        )
+        self._background_tasks.append(spawn(self._retain(stores.runs), name="retention"))
         steering = self.settings.steering
         self._index = ConversationIndex(
-            stores.states,
             max_conversations=steering.max_conversations_in_memory,
             max_transcripts=steering.max_transcripts_in_memory,
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
         await self._open_patterns()
         self._services = self._build(self.settings)
-        await asyncio.to_thread(_rehearse, self.settings)
+        await asyncio.to_thread(_warm_up, self.settings)
         if self._services.table.needs_litellm:
-            spawn(self._services.foreign.start(), name="import litellm")
+            spawn(self._services.litellm_lane.start(), name="import litellm")
 
     async def _open_patterns(self) -> None:
-        """The pattern store with the embedder's vectors; an empty one gets the starter library."""
+        """Open the pattern library; an empty pattern store is filled with the starter library."""
         if not self.settings.etraces.enabled:
             return
         embedder = await open_embedder(self.settings.embedding)
@@ -133,7 +134,7 @@ class Runtime:
             patterns, embedder, self.settings.etraces, failed=self._lookup_failed
         )
         self.tally = PatternTally(patterns, self._tally_failed)
-        self._chores.append(spawn(self.tally.follow(), name="pattern statistics"))
+        self._background_tasks.append(spawn(self.tally.follow(), name="pattern statistics"))
         if await patterns.without_vector(1):
             self.log.warning(
                 "some patterns have no vector of the embedder and are not found: "
@@ -142,7 +143,7 @@ class Runtime:
             )
 
     async def _retain(self, runs: RunStore) -> None:
-        """Remove what is older or larger than the settings allow, now and again."""
+        """Remove runs beyond the configured age or size, every `retention_interval_s`."""
         while True:
             storage = self.settings.storage
             now = time.time()
@@ -161,14 +162,14 @@ class Runtime:
             await asyncio.sleep(storage.retention_interval_s)
 
     def _tally_failed(self, error: StoreError) -> None:
-        self.log.warning("pattern statistics not kept", reason=str(error))
+        self.log.warning("pattern statistics not stored", reason=str(error))
 
     def _lookup_failed(self, tier: Tier, error: Exception) -> None:
         self.metrics.lookup_failures.labels(tier.value).inc()
         self.log.warning("pattern look-up failed", tier=tier.value, reason=str(error))
 
     async def problems(self) -> list[str]:
-        """Why requests should not be sent here now; empty when all is well."""
+        """Why the gateway cannot serve requests now; empty when it can."""
         found = []
         if self.draining:
             found.append("the gateway is shutting down")
@@ -182,7 +183,7 @@ class Runtime:
         return found
 
     def replace(self, load: Callable[[], Settings]) -> bool:
-        """Put new settings in force; on any error the old ones stay. True when replaced."""
+        """Apply new settings; on any error the old ones stay. True when they were replaced."""
         try:
             settings = load()
             fresh = self._build(settings)
@@ -200,7 +201,7 @@ class Runtime:
             listener(settings)
         old.retire()
         if fresh.table.needs_litellm:
-            spawn(self._services.foreign.start(), name="import litellm")
+            spawn(self._services.litellm_lane.start(), name="import litellm")
         self.metrics.config_reloads.labels("done").inc()
         self.log.info("config reloaded")
         return True
@@ -212,15 +213,24 @@ class Runtime:
         if library is not None:
             library = library.with_settings(settings.etraces)
         stores = self._opened
-        # Texts that were not kept tell monitors nothing.
+        loader = ConversationLoader(self._index, stores.states)
+        # Without content the run log has no texts that monitors could read.
         kept = self.settings.storage.store_content
-        past = PastSteps(stores.runs, stores.states) if kept else None
-        return Services(settings, self.metrics, self._index, library, past, self.instance)
+        history = LoggedSteps(stores.runs, stores.states) if kept else None
+        return Services(
+            settings,
+            self.metrics,
+            self._index,
+            loader,
+            lookup=library,
+            history=history,
+            instance=self.instance,
+        )
 
     async def aclose(self) -> None:
-        """Close what was opened, in reverse."""
-        for chore in self._chores:
-            chore.cancel()
+        """Close everything that was opened, in reverse order."""
+        for task in self._background_tasks:
+            task.cancel()
         if self._services is not None:
             await self._services.aclose()
         if self.tally is not None:
@@ -233,8 +243,8 @@ class Runtime:
             await asyncio.to_thread(self.telemetry.close)
 
 
-def _rehearse(settings: Settings) -> None:
-    """Load what the first request would load: it has a deadline, and the start has none."""
+def _warm_up(settings: Settings) -> None:
+    """Import and load what steering needs: the first request has a deadline, the start has none."""
     fold = ConversationFold(settings.policy())
     fold.extend([{"role": "user", "content": "-"}, {"role": "assistant", "content": "-"}])
     fold.current.push(Step(index=0, thought="-", actions=(Action(name="-"),)))

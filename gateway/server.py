@@ -1,4 +1,4 @@
-"""Running the gateway: uvicorn, signals, reload of the config, the checks before the start."""
+"""Running the gateway: uvicorn, signals, config reloads, the checks before the start."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from gateway.upstream.deployments import DeploymentTable
 
 _WATCH_PERIOD_S = 1.0
 _DRAIN_POLL_S = 0.05
-_CLOSE_S = 1.0  # for connections without a request to be closed
-_ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound to
+_CLOSE_S = 1.0  # to close connections that have no request
+_ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - only compared with
 
 
 def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | None) -> bool:
     """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`).
 
-    False when it did not come to serving, which the log explains.
+    Returns whether it served; if not, the log says why.
 
     SIGHUP, or a change of the config file, reloads the settings through `load`.
 
@@ -46,25 +46,30 @@ def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | 
     configure_logging(settings.logging)
     check(settings)
     if ignored := ignored_keys(read_file(config_path)) if config_path else []:
-        get_logger("gateway").warning("keys of the LiteLLM proxy without a meaning", keys=ignored)
+        get_logger("gateway").warning(
+            "keys of the LiteLLM proxy that have no meaning here", keys=ignored
+        )
     app = build_app(settings)
     server = GatewayServer(uvicorn_config(app, settings), app)
     server.reload_from(load, config_path)
     sock = _bind(settings.server.host, settings.server.port)
-    # uvicorn raises the signal again when it has drained: an end as asked for has status 0.
+    # uvicorn raises the signal again after the drain; a requested end has exit status 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with contextlib.suppress(SystemExit):  # uvicorn's way of saying that the start failed
+    with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
         server.run(sockets=[sock])
     return server.started
 
 
 def check(settings: Settings) -> None:
-    """Refuse settings that read well and cannot work.
+    """Refuse settings that are well formed but cannot work.
 
     Raises:
-        ConfigError: an upstream is the gateway itself, or a deployment has no place to go.
+        ConfigError: an upstream is the gateway itself, a deployment has no address, tenants share
+            a key, or the database cannot be written.
     """
     refuse_self_upstream(settings)
+    refuse_shared_keys(settings)
+    refuse_unwritable_storage(settings)
     try:
         DeploymentTable(settings, os.environ)
     except ValueError as exc:
@@ -72,7 +77,7 @@ def check(settings: Settings) -> None:
 
 
 def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
-    """The HTTP server's settings: fast parsers, no headers and no log lines of its own."""
+    """uvicorn's settings: fast parsers, no headers and no log lines added."""
     return uvicorn.Config(
         app,
         http=HttpProtocol,
@@ -84,18 +89,20 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_keep_alive=75,  # above the 60 s of common load balancers, so that they close first
-        timeout_graceful_shutdown=cast(int, settings.server.drain_s),  # waits fractions as well
+        timeout_keep_alive=75,  # above the 60 s of common load balancers, which then close first
+        timeout_graceful_shutdown=cast(
+            int, settings.server.drain_s
+        ),  # uvicorn accepts fractions, too
         backlog=4096,
         h11_max_incomplete_event_size=None,
     )
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn with a drain that `/readyz` tells of, and reload on SIGHUP or file change.
+    """uvicorn with a drain that `/readyz` reports, and with reload on SIGHUP or file change.
 
-    While it drains it still listens: probes are answered, and new requests are told with 503 to go
-    elsewhere, which balancers and clients understand better than a refused connection.
+    It still listens while it drains: probes are answered and new requests get 503, which load
+    balancers and clients handle better than a refused connection.
     """
 
     def __init__(self, config: uvicorn.Config, app: Edge) -> None:
@@ -106,20 +113,20 @@ class GatewayServer(uvicorn.Server):
         self._loaded: tuple[int, int] | None = None
 
     def reload_from(self, load: Callable[[], Settings], path: Path | None) -> None:
-        """Where new settings come from."""
+        """Set where new settings come from."""
         self._load, self._watched, self._loaded = load, path, _stamp(path)
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        """First signal: drain. Let no new request in and wait for what is running."""
+        """Drain at the first signal: refuse new requests and wait for the running ones."""
         self._app.runtime.draining = True
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the services, then listen, and say where."""
+        """Open the services, listen, and log the address."""
         await super().startup(sockets)
         if not self.started:
             return
-        _settle_memory()
+        _freeze_startup_objects()
         runtime = self._app.runtime
         host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
         runtime.log.info(
@@ -128,14 +135,14 @@ class GatewayServer(uvicorn.Server):
             upstream=runtime.settings.default_upstream.api_base,
             models=[d.model_name for d in runtime.settings.model_list],
         )
-        if open_to_strangers(runtime.settings) and not runtime.keys.required:
+        if exposes_provider_keys(runtime.settings) and not runtime.keys.required:
             runtime.log.warning(
-                "whoever reaches this address can spend the configured provider keys: "
-                "set auth.gateway_keys, or make some with `gateway keys`"
+                "anyone who reaches this address can spend the configured provider keys: "
+                "set auth.gateway_keys, or create keys with `gateway keys`"
             )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let running requests end, stop listening, close the services."""
+        """Wait for running requests, stop listening, close the services."""
         log, drain_s = self._app.runtime.log, cast(float, self.config.timeout_graceful_shutdown)
         log.info("shutting down", running=len(self.server_state.tasks), drain_s=drain_s)
         ends_at = time.monotonic() + drain_s
@@ -150,7 +157,7 @@ class GatewayServer(uvicorn.Server):
         log.info("stopped")
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, with the reload triggers armed while the server runs."""
+        """Serve, with the triggers of a reload active while the server runs."""
         async with self._reloads():
             await super().serve(sockets=sockets)
 
@@ -158,7 +165,7 @@ class GatewayServer(uvicorn.Server):
     async def _reloads(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         watcher = spawn(self._watch_file()) if self._watched else None
-        # Windows has no SIGHUP, and a loop beside the main thread gets none: the file is watched.
+        # Windows has no SIGHUP, and a loop outside the main thread gets none; watching still works.
         with contextlib.suppress(NotImplementedError, ValueError, AttributeError):
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         try:
@@ -184,18 +191,18 @@ class GatewayServer(uvicorn.Server):
         while True:
             await asyncio.sleep(_WATCH_PERIOD_S)
             now = _stamp(self._watched)
-            # A file that is still being written would be read half, and half a file may be valid.
+            # Wait until the file stops changing: a half-written file may be valid, too.
             if now == before and now != self._loaded:
                 self._reload()
             before = now
 
 
-def _settle_memory() -> None:
-    """Leave what the start has made out of every later collection of garbage.
+def _freeze_startup_objects() -> None:
+    """Exclude the objects of the start from garbage collection, and collect less often.
 
-    Parsing a long body makes ten thousand objects at once; with the default threshold of 700 that
-    is fourteen collections, over what has lived since the start. Source: bench/steps.py, where a
-    call at step 1,000 took half as long.
+    Parsing a long body creates ten thousand objects; with the default threshold of 700 that causes
+    fourteen collections, each over all objects of the start. Source: bench/steps.py, where this
+    halved the time of a call at step 1,000.
     """
     gc.collect()
     gc.freeze()
@@ -223,7 +230,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def refuse_self_upstream(settings: Settings) -> None:
-    """Stop a gateway that would call itself for ever.
+    """Refuse settings with which the gateway would call itself for ever.
 
     Raises:
         ConfigError: an upstream's host and port are the gateway's own.
@@ -238,8 +245,42 @@ def refuse_self_upstream(settings: Settings) -> None:
             )
 
 
-def open_to_strangers(settings: Settings) -> bool:
-    """Whether others than this machine may use provider keys without showing one of their own."""
+def refuse_shared_keys(settings: Settings) -> None:
+    """Refuse one gateway key for two tenants: each would see what the other records.
+
+    The admin key may be a gateway key, too, as LiteLLM's `master_key` is.
+
+    Raises:
+        ConfigError: names both tenants.
+    """
+    owners: dict[str, str] = {}
+    for tenant, key in settings.auth.gateway_keys.items():
+        if (other := owners.setdefault(key, tenant)) != tenant:
+            raise ConfigError(f"auth.gateway_keys.{tenant}: the same key as that of {other!r}")
+
+
+def refuse_unwritable_storage(settings: Settings) -> None:
+    """Refuse a database that cannot be written or created.
+
+    Raises:
+        ConfigError: its path leads through a file, or permissions forbid it.
+    """
+    if settings.storage.in_memory:
+        return
+    path = Path(settings.storage.path)
+    if path.is_dir():
+        raise ConfigError(f"storage.path: {str(path)!r} is a folder, not a file")
+    # Missing folders are created. SQLite makes its journal in the folder of an existing file, too.
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise ConfigError(f"storage.path: {str(folder)!r} is a file, not a folder")
+    for needed in (folder, path):
+        if needed.exists() and not os.access(needed, os.W_OK):
+            raise ConfigError(f"storage.path: {str(needed)!r} cannot be written")
+
+
+def exposes_provider_keys(settings: Settings) -> bool:
+    """Whether other machines can use the configured provider keys without a gateway key."""
     if _is_loopback(settings.server.host) or settings.auth.gateway_keys:
         return False
     keys = [settings.default_upstream.api_key]

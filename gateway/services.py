@@ -1,4 +1,4 @@
-"""Composition root: what lives as long as one config."""
+"""Composition root: the objects that live as long as one version of the config."""
 
 from __future__ import annotations
 
@@ -8,43 +8,49 @@ from contextlib import contextmanager
 
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.judge import Judge
-from gateway.conversations.recall import Recall
-from gateway.conversations.session import Lookup, Past, Steering, SteeringRules
+from gateway.conversations.judge import ModelJudge
+from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.resolve import ConversationResolver
+from gateway.conversations.steer_request import (
+    ModelTraits,
+    PatternLookup,
+    RequestSteerer,
+    StepHistory,
+)
 from gateway.observability.metrics import Metrics
-from gateway.steering.etrace.target import Target as GuidanceTarget
-from gateway.steering.etrace.target import target_for
-from gateway.steering.policy import Policy
+from gateway.steering.guidance.target import GuidanceTarget, target_for
 from gateway.tasks import spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
-from gateway.upstream.litellm import LiteLLMLane
+from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 
 
 class Services:
-    """What a request needs, built from one version of the settings; must be made on the loop."""
+    """What a request needs, built from one version of the settings, on the event loop."""
 
     def __init__(
         self,
         settings: Settings,
         metrics: Metrics,
         index: ConversationIndex,
-        lookup: Lookup | None,
-        past: Past | None,
+        loader: ConversationLoader,
+        *,
+        lookup: PatternLookup | None,
+        history: StepHistory | None,
         instance: str,
     ) -> None:
         self.settings = settings
         self.table = DeploymentTable(settings, os.environ)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
-        self.foreign = LiteLLMLane(
+        self.litellm_lane = LiteLLMLane(
             self.native, settings.timeouts, headers={INSTANCE_HEADER.decode(): instance}
         )
         self.dispatcher = Dispatcher(
             self.table,
             self.native,
-            self.foreign,
+            self.litellm_lane,
             settings.router,
             metrics,
             instance=instance.encode(),
@@ -52,38 +58,25 @@ class Services:
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
         self.index = index
-        self.recall = Recall(index, settings.conversations)
-        policy = settings.policy()
-        self.policy_digest = policy.digest()
-        self.steering = Steering(
-            self._rules(policy),
+        self.resolver = ConversationResolver(index, loader, settings.conversations)
+        rules = settings.rules()
+        self.policy_digest = rules.policy.digest()
+        self.steerer = RequestSteerer(
+            rules,
+            ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal),
             lookup,
-            past,
+            history,
             self._judge(metrics),
             deadline_s=settings.steering.deadline_ms / 1000,
         )
         self._users = 0
         self._retired = False
 
-    def _rules(self, policy: Policy) -> SteeringRules:
-        settings = self.settings
-        return SteeringRules(
-            policy=policy,
-            routes=settings.routes(),
-            routing=settings.routing,
-            acting=settings.steering.acting(),
-            wrap_up_at=settings.steering.wrap_up_at,
-            etraces=settings.etraces,
-            injection=settings.injection,
-            target_of=self._guidance_target,
-            serves=self.catalogue.refusal,
-        )
-
-    def _judge(self, metrics: Metrics) -> Judge | None:
+    def _judge(self, metrics: Metrics) -> ModelJudge | None:
         limit_s = self.settings.judge_limit_s()
         if limit_s is None:
             return None
-        return Judge(
+        return ModelJudge(
             self.settings.difficulty.judge,
             self.dispatcher,
             limit_s=limit_s,
@@ -96,7 +89,7 @@ class Services:
 
     @contextmanager
     def in_use(self) -> Iterator[Services]:
-        """Keep these services open for one request, also when the config is replaced meanwhile."""
+        """Keep these services open for one request, even if the config is replaced meanwhile."""
         self._users += 1
         try:
             yield self
@@ -106,7 +99,7 @@ class Services:
                 spawn(self.aclose())
 
     def retire(self) -> None:
-        """No new request will come: close as soon as the last one has left."""
+        """Close when the last request in progress has ended; no new one will use these services."""
         self._retired = True
         if not self._users:
             spawn(self.aclose())

@@ -1,4 +1,4 @@
-"""Background tasks that cannot be collected while they run."""
+"""Background tasks that are not garbage-collected while they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _running: set[asyncio.Task[Any]] = set()
 def spawn(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
     """Start `coro` and hold the task until it ends.
 
-    The loop keeps only a weak reference to a task, so one that nobody holds may vanish half way.
+    The event loop keeps only a weak reference to a task, so an unreferenced one may vanish.
     """
     task = asyncio.get_running_loop().create_task(coro, name=name)
     _running.add(task)

@@ -58,7 +58,8 @@ def centre(folder: Path, texts: Path) -> np.ndarray:
     np.save(folder / "centre.npy", np.zeros(DIMENSIONS, dtype=np.float32))
     lines = texts.read_text(encoding="utf-8").splitlines()
     vectors = StaticEmbedder.load(folder).vectors([json.loads(line) for line in lines])
-    return np.asarray(vectors, dtype=np.float32).mean(axis=0)
+    mean: np.ndarray = np.asarray(vectors, dtype=np.float32).mean(axis=0)
+    return mean
 
 
 def main() -> None:

@@ -16,9 +16,14 @@ import pytest
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
 from gateway.testing import AppServer, ScriptedUpstream
+from gateway.upstream.litellm_lane.importing import LOCAL_TABLES
+from tests.patience import DEADLINE_MS
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
 _outside: list[str] = []
+
+# A gateway imports LiteLLM in the background, and that may outlast the test that started it.
+os.environ.update(LOCAL_TABLES)
 
 # Tests run side by side on loaded machines: how long an example takes says nothing about it.
 hypothesis.settings.register_profile(
@@ -121,7 +126,7 @@ def outside_attempts() -> Iterator[list[str]]:
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the developer's provider keys, base URLs, proxies and gateway settings."""
-    for name in list(os.environ):
+    for name in set(os.environ) - set(LOCAL_TABLES):
         if name.upper().startswith(_OWN_PREFIXES) or name.upper().endswith("_PROXY"):
             monkeypatch.delenv(name)
 
@@ -156,8 +161,7 @@ def gateway_server(
         mapping["server"] = {"drain_s": 1, **mapping.get("server", {})}
         database = str(tmp_path / f"gateway-{len(running)}.db")
         mapping["storage"] = {"path": database, **mapping.get("storage", {})}
-        # A limit on latency; a busy test machine must not make a request go out unsteered.
-        mapping["steering"] = {"deadline_ms": 10_000, **mapping.get("steering", {})}
+        mapping["steering"] = {"deadline_ms": DEADLINE_MS, **mapping.get("steering", {})}
         loaded = settings_from_dict(mapping, env)
         app = build_app(loaded)
         server = AppServer(app, config=uvicorn_config(app, loaded))

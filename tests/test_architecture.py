@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from gateway.steering.identity import Awaits, MatchKind
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gateway"
-MAP = ROOT / "docs" / "architecture.md"
+DOCS = ROOT / "docs"
+MAP = DOCS / "architecture.md"
+QUESTIONS = DOCS / "where.md"
+RECORDS = DOCS / "decisions"
+RECORD_HEADINGS = ["Context", "Decision", "Rejected", "Figures"]
 PURE = ("steering", "wire")
 
 
@@ -62,15 +68,63 @@ def test_litellm_is_imported_late() -> None:
     assert ended.stdout.strip() == "[]", ended.stdout + ended.stderr
 
 
-def named_paths() -> list[str]:
-    """Files and folders of the package that the map names in code style."""
-    return re.findall(r"`(gateway/[\w/.]+)`", MAP.read_text())
+def named_paths(document: Path = MAP) -> list[str]:
+    """Files and folders of the repository that a document names in code style."""
+    return re.findall(r"`((?:gateway|tests|docs|bench|scripts)/[\w/.-]+)`", document.read_text())
 
 
-def test_the_map_names_only_what_there_is() -> None:
-    """Each file and folder in `docs/architecture.md` exists."""
-    missing = [name for name in named_paths() if not (ROOT / name).exists()]
-    assert not missing, f"named in {MAP.name}, but not there: {missing}"
+def records() -> list[Path]:
+    """The decision records, by number."""
+    return sorted(RECORDS.glob("[0-9]*.md"))
+
+
+DOCUMENTS = [*sorted(DOCS.glob("*.md")), *sorted(RECORDS.glob("*.md")), ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_documents_name_only_what_there_is(document: Path) -> None:
+    """Each file and folder that a document names in code style exists."""
+    missing = [name for name in named_paths(document) if not (ROOT / name).exists()]
+    assert not missing, f"named in {document.name}, but not there: {missing}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_documents_link_only_to_what_there_is(document: Path) -> None:
+    """Each relative link of a document leads to a file."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+    missing = [link for link in links if not (document.parent / link).exists()]
+    assert not missing, f"linked in {document.name}, but not there: {missing}"
+
+
+@pytest.mark.parametrize("record", records(), ids=lambda path: path.stem)
+def test_a_decision_record_has_its_four_sections(record: Path) -> None:
+    """A record opens with its number, and has context, decision, rejected and figures in order."""
+    text = record.read_text()
+    assert text.startswith(f"# {record.name[:3]} "), f"{record.name}: no number in its title"
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == RECORD_HEADINGS, record.name
+
+
+@pytest.mark.parametrize("index", [RECORDS / "README.md", MAP], ids=lambda path: path.stem)
+def test_every_decision_record_is_listed(index: Path) -> None:
+    """The index of the records and the map link to each record once, in the order of numbers."""
+    listed = re.findall(r"\]\((?:decisions/)?(\d{3}-[\w-]+\.md)\)", index.read_text())
+    assert listed == [path.name for path in records()]
+
+
+def test_each_of_twenty_questions_has_its_file() -> None:
+    """`docs/where.md` answers twenty questions, each with a file that exists."""
+    rows = re.findall(r"^\| (\d+) \| [^|]+\? \| `([^`]+)` \|", QUESTIONS.read_text(), re.MULTILINE)
+    assert [number for number, _ in rows] == [str(n) for n in range(1, 21)]
+    missing = [name for _, name in rows if not (ROOT / name).is_file()]
+    assert not missing, f"named in {QUESTIONS.name}, but not there: {missing}"
+
+
+def test_the_map_shows_every_state_of_a_conversation() -> None:
+    """The section on a conversation's states names each verdict on a request and each `Awaits`."""
+    section = MAP.read_text().partition("## The states of a conversation")[2].partition("\n## ")[0]
+    words = [kind.value for kind in MatchKind] + [f"Awaits.{state.name}" for state in Awaits]
+    missing = [word for word in words if word not in section]
+    assert not missing, f"not among the states in {MAP.name}: {missing}"
 
 
 def test_the_map_names_all_there_is() -> None:

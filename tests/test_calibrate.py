@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.calibrate import fit, label, run_calibrate
 from gateway.errors import ConfigError
-from gateway.evaluation import (
+from gateway.offline.calibrate import run_calibrate
+from gateway.offline.evaluation import (
     Estimate,
     RunReading,
     auroc,
@@ -23,22 +23,24 @@ from gateway.evaluation import (
     score_at,
     signal_rates,
 )
-from gateway.fitting import Example, Line, fit_model, fit_scale, folds_of
-from gateway.recordings import parse_recording, read_lines
+from gateway.offline.fitting import fit
+from gateway.offline.labelled_runs import label_run
+from gateway.offline.recordings import parse_recording, read_lines
+from gateway.offline.ridge import Example, ScaleTarget, fit_model, fit_scale, folds_of
 from gateway.steering.acting import (
     ActSettings,
     expected_precision,
     permitted,
-    random_switch,
 )
-from gateway.steering.calibration import (
+from gateway.steering.experiments import random_switch
+from gateway.steering.fsm import FSMState
+from gateway.steering.monitors import Readings
+from gateway.steering.scoring.calibration import (
     FEATURES,
     SIGNS,
     calibration_from_json,
     shipped_calibration,
 )
-from gateway.steering.fsm import FSMState
-from gateway.steering.monitors import Readings
 
 SAMPLE = Path(__file__).parent / "replays" / "sample.jsonl.gz"
 
@@ -69,7 +71,7 @@ def reading(
 def labelled() -> list[Any]:
     """The sample as calibration sees it."""
     recordings = [parse_recording(text, f"{n}") for _, n, text in read_lines([SAMPLE])]
-    return [run for run in map(label, recordings) if run is not None]
+    return [run for run in map(label_run, recordings) if run is not None]
 
 
 def test_the_same_runs_give_the_same_weights_to_the_last_bit(
@@ -118,8 +120,8 @@ def _turned(run: Any) -> Any:
 def test_unlabelled_and_empty_runs_teach_nothing() -> None:
     """A run without an outcome or without steps is left out."""
     message = {"role": "assistant", "content": "x"}
-    assert label(parse_recording(json.dumps({"messages": [message]}), "a")) is None
-    assert label(parse_recording(json.dumps({"messages": [], "success": True}), "a")) is None
+    assert label_run(parse_recording(json.dumps({"messages": [message]}), "a")) is None
+    assert label_run(parse_recording(json.dumps({"messages": [], "success": True}), "a")) is None
 
 
 def test_too_little_data_is_refused(labelled: list[Any], tmp_path: Path) -> None:
@@ -167,8 +169,8 @@ def test_the_scale_puts_the_lines_where_they_are_asked() -> None:
     """The share of runs that hold an index above the hard line is the one given."""
     draw = np.random.default_rng(3)
     runs = [draw.normal(size=1) + np.zeros(10) for _ in range(400)]
-    hard = Line(score=0.6, window=5, share=0.02)
-    easy = Line(score=0.2, window=6, share=0.5)
+    hard = ScaleTarget(score=0.6, window=5, share=0.02)
+    easy = ScaleTarget(score=0.2, window=6, share=0.5)
     slope, intercept = fit_scale(runs, hard, easy)
     scores = [1 / (1 + math.exp(-(slope * run[0] + intercept))) for run in runs]
     assert sum(score > 0.6 for score in scores) == pytest.approx(8, abs=1)
@@ -179,8 +181,8 @@ def test_short_runs_only_still_give_a_scale() -> None:
     """Runs shorter than the windows leave the lines a fixed distance apart."""
     slope, _ = fit_scale(
         [np.zeros(2)] * 5,
-        Line(score=0.6, window=5, share=0.1),
-        Line(score=0.2, window=6, share=0.5),
+        ScaleTarget(score=0.6, window=5, share=0.1),
+        ScaleTarget(score=0.2, window=6, share=0.5),
     )
     assert math.isfinite(slope)
     assert slope > 0
@@ -222,7 +224,7 @@ def test_signal_rates_count_first_showings() -> None:
         *[reading([0.1] * 10, failed=False) for _ in range(3)],
     ]
     rates = signal_rates(runs, "streak")
-    assert (rates.failed_count, rates.fine_count) == ("1/2", "1/4")
+    assert (rates.failed_count, rates.successful_count) == ("1/2", "1/4")
     assert rates.ratio == 2.0
     assert rates.ahead == 0.5
     assert rates.distance == 2

@@ -1,4 +1,4 @@
-"""`gateway demo`: what a newcomer sees is true, complete, and the same each time."""
+"""`gateway demo`: what it shows is true, complete, and the same each time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def played() -> tuple[bool, str]:
 
 
 def test_the_demo_shows_what_steering_is_worth(played: tuple[bool, str]) -> None:
-    """The agent alone gives up; steered it is told, recovers, and repairs the repository."""
+    """The agent alone gives up; with guidance it recovers and repairs the repository."""
     worked, shown = played
     assert worked
     alone, _, steered = shown.partition("The same agent, steered")
     assert "gave up" in alone
-    assert "told:" not in alone
-    assert "told:" in steered
+    assert "guidance:" not in alone
+    assert "guidance:" in steered
     assert "done: " in steered
 
 
@@ -48,7 +48,16 @@ def test_every_step_has_its_line(played: tuple[bool, str]) -> None:
 def test_the_end_says_what_it_all_came_to(played: tuple[bool, str]) -> None:
     """A timeline of the steered run, and both runs side by side: calls, tokens, cost."""
     _, shown = played
-    for row in ("difficulty", "state", "fired", "told", "model", "result", "model calls", "tokens"):
+    for row in (
+        "difficulty",
+        "state",
+        "fired",
+        "guidance",
+        "model",
+        "result",
+        "model calls",
+        "tokens",
+    ):
         assert re.search(rf"\b{row}\b", shown), row
 
 

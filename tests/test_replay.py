@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.playback import play
-from gateway.recordings import Recording, parse_recording, read_lines, recording_files
-from gateway.replay import load_policy, policy_from_dict, run_replay
-from gateway.replay_guide import ReplayPolicy
-from gateway.steering.acting import random_switch
+from gateway.offline.playback import play
+from gateway.offline.recordings import Recording, parse_recording, read_lines, recording_files
+from gateway.offline.replay import load_policy, policy_from_dict, run_replay
+from gateway.offline.replayed_calls import ReplayPolicy
+from gateway.steering.experiments import random_switch
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
-from gateway.steering.steps import extract
+from gateway.steering.transcript.steps import extract
 
 REPLAYS = Path(__file__).parent / "replays"
 SAMPLE = REPLAYS / "sample.jsonl.gz"
@@ -54,8 +54,8 @@ def a_run(
     """A small transcript: three calls, then an answer."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "count the files"}]
     for i in range(3):
-        call = {"id": f"c{i}", "type": "function"}
-        call["function"] = {"name": "bash", "arguments": json.dumps({"command": f"ls d{i}"})}
+        function = {"name": "bash", "arguments": json.dumps({"command": f"ls d{i}"})}
+        call = {"id": f"c{i}", "type": "function", "function": function}
         messages.append({"role": "assistant", "content": f"step {i}", "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": f"c{i}", "content": f"file_{i}"})
     messages.append({"role": "assistant", "content": "There are three."})
@@ -108,7 +108,7 @@ def test_replay_is_the_online_fold() -> None:
     for recording in sample(6):
         policy = policy_from_dict({**JUDGED, "conversations": {"run_boundary": "final_answer"}})
         steps = play(recording, policy)["steps"]
-        fold = ConversationFold(policy.policy)
+        fold = ConversationFold(policy.rules.policy)
         online = {}
         assert recording.messages is not None
         for end in range(1, len(recording.messages) + 1):
@@ -387,7 +387,7 @@ def test_the_control_arm_is_replayed_by_its_draw(tmp_path: Path) -> None:
     assert [step["fired"] for step in chance] == [step["fired"] for step in run["steps"]]
     for unclear in ({"id": ""}, {"arms": {"random": 1, "on": 1}}):
         mixed = {**config, "experiment": {**random["experiment"], **unclear}}
-        assert policy_from_dict(mixed).chance is None
+        assert policy_from_dict(mixed).arm is None
 
 
 def test_equal_policies_change_nothing(tmp_path: Path) -> None:
@@ -433,8 +433,10 @@ def test_the_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
     assert status == 0
     assert str(page.name) in out.replace("\n", "")
     assert "script" not in names
-    assert {"svg", "polyline", "table"} <= names
-    assert not [a for _, a in parser.tags if a.keys() & {"src", "href"}]
+    assert {"svg", "path", "table"} <= names
+    assert not [
+        a for _, a in parser.tags if "src" in a or not (a.get("href") or "#").startswith("#")
+    ]
     assert "default-src 'none'" in text
     assert "http://" not in text
     assert "https://" not in text
@@ -474,7 +476,7 @@ def test_a_policy_file_is_a_config_file(tmp_path: Path) -> None:
         "difficulty: {scorer: calibrated}\n",
         encoding="utf-8",
     )
-    policy = load_policy(file).policy
+    policy = load_policy(file).rules.policy
     assert policy.run_boundary == "never"
     assert policy.difficulty.scorer == "calibrated"
     assert policy.monitors == Policy().monitors

@@ -1,28 +1,35 @@
-"""`/api/conversations`: what shares one history."""
+"""`/api/conversations`: the conversations, each with the number of its runs."""
 
 from __future__ import annotations
 
-from gateway.api.filters import CURSOR, LIMIT, TENANT
-from gateway.api.operations import Answer, Call, Operation, Reply
-from gateway.api.params import Param
-from gateway.api.schema import page_of, schema_of
+from typing import Annotated
+
+from gateway.api.filters import PageParameters, TenantParameter, described
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
+from gateway.api.params import Text
 from gateway.errors import BadRequest
-from gateway.stores.queries import ConversationSummary
+from gateway.stores.queries import ConversationPage
 
 
-async def list_conversations(call: Call) -> Reply:
+class ConversationParameters(PageParameters, TenantParameter):
+    """Which conversations."""
+
+    external_key: Annotated[Text | None, described("With this id given by the client.")] = None
+
+
+async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
     """One page of conversations."""
-    values = call.values
+    params = request.params
     try:
-        page = await call.runtime.runs.list_conversations(
-            tenant=call.tenant,
-            external_key=values["external_key"],
-            limit=values["limit"],
-            cursor=values["cursor"],
+        page = await request.runtime.runs.list_conversations(
+            tenant=request.tenant,
+            external_key=params.external_key,
+            limit=params.limit,
+            cursor=params.cursor,
         )
     except ValueError as error:
         raise BadRequest(str(error), param="cursor") from None
-    return Reply(payload=page)
+    return ApiResponse(payload=page)
 
 
 OPERATIONS = (
@@ -32,15 +39,8 @@ OPERATIONS = (
         path="/api/conversations",
         summary="Conversations, newest first; forks and sub-agents name their parent.",
         handler=list_conversations,
-        params=(
-            TENANT,
-            Param(name="external_key", description="Known by this id outside."),
-            LIMIT,
-            CURSOR,
-        ),
-        answers={
-            200: Answer("One page.", page_of("conversations", schema_of(ConversationSummary)))
-        },
+        params=ConversationParameters,
+        responses={200: Content(ConversationPage, "One page.")},
         errors=(400, 403),
     ),
 )

@@ -2,62 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core import core_schema
+
 from gateway import __version__
-from gateway.api.operations import JSON, Answer, Call, Operation, Reply
-from gateway.api.schema import Schema
+from gateway.api.models import Error
+from gateway.api.operations import JSON, ApiRequest, ApiResponse, Content, Operation
+from gateway.api.params import Parameters
 
 _ERRORS = {
     400: "A parameter or the body is wrong; `param` names it.",
-    401: "No key, or one that is not known.",
+    401: "No key, or an unknown one.",
     403: "The key may not do this.",
-    404: "There is no such object, or it is another tenant's.",
+    404: "There is no such object, or it belongs to another tenant.",
     409: "Another object has the same content or id.",
     413: "The body is too large.",
-    429: "Too many at once; `retry-after` tells when.",
-    503: "The store, or what is asked for, cannot be used now.",
+    429: "Too many at once; `retry-after` says when to try again.",
+    503: "The store, or the part asked for, cannot be used now.",
 }
-# Any operation may meet these.
+# Any operation may answer with these.
 _ALWAYS = (401, 403, 503)
 
-_ERROR: Schema = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-            "required": ["message", "type", "param", "code"],
-        }
-    },
-    "required": ["error"],
-}
+Schema = dict[str, Any]
 
 
-def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+class _BodySchema(GenerateJsonSchema):
+    """Schemas of bodies; every key of a dataclass is written, those with a default as well."""
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        return field["type"] == "dataclass-field" or super().field_is_required(field, total)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class _ParameterSchema(_BodySchema):
+    """Schemas of parameters: None is one that is absent, which a request cannot write."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        found = super().default_schema(schema)
+        if found.get("default", ...) is None:
+            del found["default"]
+        return found
+
+
+def openapi(operations: Sequence[Operation[Any]]) -> Schema:
     """The OpenAPI 3.1 document of `operations`."""
-    paths: dict[str, Any] = {}
+    components: Schema = {}
+    components["Error"] = _body(Content(Error), "serialization", components)
+    error = {"$ref": "#/components/schemas/Error"}
+    paths: Schema = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation)
+        described = _described(operation, components, error)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Steering gateway: control plane",
             "version": __version__,
-            "description": "What the gateway saw, decided and cost. The admin key sees every "
+            "description": "What the gateway saw, decided and spent. The admin key sees every "
             "tenant, a gateway key its own. Times are seconds since the epoch, costs US dollars; "
-            "null is unknown, never zero.",
+            "null means unknown, never zero.",
         },
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR},
+            "schemas": components,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "header": {"type": "apiKey", "in": "header", "name": "x-gateway-key"},
@@ -68,45 +86,67 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _describe(operation: Operation) -> dict[str, Any]:
-    described: dict[str, Any] = {
+def _described(operation: Operation[Any], components: Schema, error: Schema) -> Schema:
+    responses: Schema = {}
+    for status, content in operation.responses.items():
+        responses[str(status)] = _response(content, components)
+    for status in sorted({*operation.errors, *_ALWAYS}):
+        answer = {"description": _ERRORS[status], "content": {JSON: {"schema": error}}}
+        responses[str(status)] = answer
+    described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "parameters": [param.document() for param in operation.params],
-        "responses": {str(status): _answer(answer) for status, answer in operation.answers.items()}
-        | {str(status): _error(status) for status in sorted({*operation.errors, *_ALWAYS})},
+        "parameters": list(_parameters(operation)),
+        "responses": responses,
     }
     if operation.body is not None:
-        content = {operation.body_media: {"schema": operation.body}}
-        described["requestBody"] = {"required": True, "content": content}
+        schema = _body(operation.body, "validation", components)
+        described["requestBody"] = {
+            "required": True,
+            "content": {operation.body.media: {"schema": schema}},
+        }
     return described
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
-    if not answer.media:
-        return {"description": answer.description}
-    return {
-        "description": answer.description,
-        "content": {answer.media: {"schema": answer.schema}},
-    }
+def _parameters(operation: Operation[Any]) -> Iterator[Schema]:
+    model = operation.params
+    properties = model.model_json_schema(schema_generator=_ParameterSchema).get("properties", {})
+    for name, schema in properties.items():
+        in_path = f"{{{name}}}" in operation.path
+        yield {
+            "name": name,
+            "in": "path" if in_path else "header" if name in model.in_headers else "query",
+            "required": in_path,
+            "description": schema.pop("description"),
+            "schema": schema,
+        }
 
 
-def _error(status: int) -> dict[str, Any]:
-    return {
-        "description": _ERRORS[status],
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
-    }
+def _response(content: Content, components: Schema) -> Schema:
+    if content.type is None:
+        return {"description": content.description}
+    schema = _body(content, "serialization", components)
+    return {"description": content.description, "content": {content.media: {"schema": schema}}}
 
 
-def document_operation(operations: Sequence[Operation]) -> Operation:
-    """The operation that gives the document of `operations` and of itself."""
+def _body(content: Content, mode: JsonSchemaMode, components: Schema) -> Schema:
+    """The schema of a body; the types that it refers to are added to `components`."""
+    schema = TypeAdapter(content.type).json_schema(
+        mode=mode, ref_template="#/components/schemas/{model}", schema_generator=_BodySchema
+    )
+    components.update(schema.pop("$defs", {}))
+    return schema
+
+
+def document_operation(operations: Sequence[Operation[Any]]) -> Operation[Parameters]:
+    """The operation that answers with the document of `operations` and of itself."""
 
     @cache
-    def document() -> dict[str, Any]:
+    def document() -> Schema:
         return openapi((*operations, own))
 
-    async def get_document(_call: Call) -> Reply:
-        return Reply(payload=document())
+    async def get_document(_request: ApiRequest[Parameters]) -> ApiResponse:
+        return ApiResponse(payload=await asyncio.to_thread(document))
 
     own = Operation(
         name="getDocument",
@@ -114,6 +154,7 @@ def document_operation(operations: Sequence[Operation]) -> Operation:
         path="/api/openapi.json",
         summary="This document.",
         handler=get_document,
-        answers={200: Answer("OpenAPI 3.1.", {"type": "object"})},
+        params=Parameters,
+        responses={200: Content(dict[str, Any], "OpenAPI 3.1.")},
     )
     return own

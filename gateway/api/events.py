@@ -1,48 +1,58 @@
-"""`/api/events`: what happens, as it happens, as server-sent events."""
+"""`/api/events`: live events as server-sent events."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from typing import Annotated, ClassVar
 
 import orjson
+from pydantic import Field
 
-from gateway.api.access import Access
-from gateway.api.filters import TENANT
-from gateway.api.operations import Answer, Call, Operation, Reply
-from gateway.api.params import Param
+from gateway.api.filters import TenantParameter, described
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
+from gateway.api.params import DIGITS, Text
+from gateway.auth.access import Access
 from gateway.errors import Overloaded
-from gateway.events import Event, Subscription, TooManySubscribers
+from gateway.observability.live_events import Event, Subscription, TooManySubscribers
 from gateway.runtime import Runtime
 
 KEEP_ALIVE_S = 15.0  # under the 60 s after which common proxies close a silent connection
-_LOOK_UP_S = 1.0  # how soon a stream ends when the gateway shuts down
-
-_UNTIL_IDLE = Param(
-    name="until_idle_s",
-    description="End the stream after so many seconds without an event; 0: never.",
-    kind="integer",
-    high=3600,
-    default=0,
-)
+_POLL_S = 1.0  # how soon a stream ends when the gateway shuts down
 
 
-_LAST = Param(
-    name="last-event-id",
-    description="The `id` of the last event heard: what has come since is told first.",
-    place="header",
-)
+class EventParameters(TenantParameter):
+    """Which events, and when the stream ends."""
+
+    in_headers: ClassVar[frozenset[str]] = frozenset({"last-event-id"})
+
+    until_idle_s: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=3600,
+            description="End the stream after this many seconds without an event; 0: never.",
+        ),
+        DIGITS,
+    ] = 0
+    last_event_id: Annotated[
+        Text | None,
+        Field(alias="last-event-id"),
+        described("The `id` of the last event received: later ones are sent first."),
+    ] = None
 
 
-async def get_events(call: Call) -> Reply:
-    """The stream of the tenant's events, from now on or from the last one heard."""
-    until_idle_s, after = call.values["until_idle_s"], call.values["last-event-id"]
-    chunks = stream(call.runtime, call.access, call.tenant, until_idle_s, after)
+async def get_events(request: ApiRequest[EventParameters]) -> ApiResponse:
+    """The stream of the tenant's events, from now on or from the last one received."""
+    params = request.params
+    chunks = stream(
+        request.runtime, request.access, request.tenant, params.until_idle_s, params.last_event_id
+    )
     try:
         first = await anext(chunks)
     except TooManySubscribers as error:
         raise Overloaded(str(error), headers=(("retry-after", "5"),)) from None
-    return Reply(media="text/event-stream", chunks=_with_first(first, chunks))
+    return ApiResponse(media="text/event-stream", chunks=_with_first(first, chunks))
 
 
 async def stream(
@@ -52,26 +62,26 @@ async def stream(
     until_idle_s: int,
     after: str | None = None,
 ) -> AsyncIterator[bytes]:
-    """`ready`, then each event as it comes; `dropped` tells a reader that was too slow or away.
+    """`ready`, then each event when it happens; `dropped` counts events the client missed.
 
     Raises: TooManySubscribers, at the first item.
     """
     hub = runtime.events
     with hub.subscribe(tenant=tenant, after=after) as subscription:
-        # One that catches up has its place in what follows.
-        here = {} if after else {"id": hub.newest}
-        yield _event("ready", {"tenant": access.tenant, **here}) + _dropped(subscription)
-        spoken = heard = time.monotonic()
+        # A client that resumes takes its position from the events that follow.
+        position = {} if after else {"id": hub.newest}
+        yield _event("ready", {"tenant": access.tenant, **position}) + _dropped(subscription)
+        last_sent = last_event = time.monotonic()
         while not runtime.draining:
-            events = await subscription.take(_LOOK_UP_S)
+            events = await subscription.take(_POLL_S)
             now = time.monotonic()
             if events:
-                spoken = heard = now
+                last_sent = last_event = now
                 yield _dropped(subscription) + b"".join(_event(str(e["type"]), e) for e in events)
-            elif now - spoken > KEEP_ALIVE_S:
-                spoken = now
-                yield b": still here\n\n"
-            if until_idle_s and now - heard > until_idle_s:
+            elif now - last_sent > KEEP_ALIVE_S:
+                last_sent = now
+                yield b": keep-alive\n\n"
+            if until_idle_s and now - last_event > until_idle_s:
                 return
 
 
@@ -99,8 +109,8 @@ OPERATIONS = (
         path="/api/events",
         summary="Server-sent events: ready, step, outcome, pattern, dropped; numbers, no texts.",
         handler=get_events,
-        params=(TENANT, _UNTIL_IDLE, _LAST),
-        answers={200: Answer("The stream.", {"type": "string"}, "text/event-stream")},
+        params=EventParameters,
+        responses={200: Content(str, "The stream.", "text/event-stream")},
         errors=(400, 403, 429),
     ),
 )

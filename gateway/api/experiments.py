@@ -1,15 +1,15 @@
-"""`/api/experiments`: which there are, and what each shows."""
+"""`/api/experiments`: the experiments, and the report of each."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from gateway.api.filters import TENANT
-from gateway.api.operations import Answer, Call, Operation, Reply
-from gateway.api.params import Param
-from gateway.api.schema import schema_of
+from gateway.api.filters import TenantParameter, described
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
+from gateway.api.params import OneOf, PathText, Text
 from gateway.errors import BadRequest, NotFound
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.experiment import STRATA
@@ -18,18 +18,26 @@ from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter
 
-EXPERIMENT_ID = Param(name="experiment_id", description="The experiment's id.", in_path=True)
-_STRATUM = Param(
-    name="stratum",
-    description="What tells like runs from unlike.",
-    choices=tuple(STRATA),
-    default="profile",
-)
-_SHARES = Param(
-    name="shares",
-    description="Shares the arms were to get, such as `on:0.5,off:0.5`; the running experiment's "
-    "own by default.",
-)
+
+class ReportOptions(TenantParameter):
+    """How an experiment is reported."""
+
+    stratum: Annotated[
+        str, OneOf(tuple(STRATA)), described("The key by which runs are grouped into strata.")
+    ] = "profile"
+    shares: Annotated[
+        Text | None,
+        described(
+            "Planned shares of the arms, such as `on:0.5,off:0.5`; by default those of the "
+            "running experiment."
+        ),
+    ] = None
+
+
+class ReportParameters(ReportOptions):
+    """Which experiment is reported, and how."""
+
+    experiment_id: Annotated[PathText, described("The experiment's id.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +51,18 @@ class ExperimentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentList:
-    """Every experiment that has runs, and the one that is running."""
+    """Every experiment that has runs, and the running one."""
 
     experiments: tuple[ExperimentSummary, ...]
 
 
-async def list_experiments(call: Call) -> Reply:
+async def list_experiments(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Every experiment."""
-    return Reply(payload=await experiments(call.runtime, call.tenant))
+    return ApiResponse(payload=await experiments(request.runtime, request.tenant))
 
 
 async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
-    """Every experiment a tenant has runs of, None for all, and the one that is running."""
+    """The experiments that a tenant (None: any) has runs of, and the running one."""
     running = runtime.settings.experiment.id
     known = (await runtime.runs.facets(tenant=tenant)).experiments
     names = sorted({*known, *([running] if running else [])})
@@ -68,16 +76,17 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
     return ExperimentList(experiments=tuple(found))
 
 
-async def get_report(call: Call) -> Reply:
+async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """One experiment's report."""
+    params = request.params
     found = await experiment_report(
-        call.runtime,
-        call.values["experiment_id"],
-        tenant=call.tenant,
-        stratum=call.values["stratum"],
-        shares=shares_of(call.values["shares"]),
+        request.runtime,
+        params.experiment_id,
+        tenant=request.tenant,
+        stratum=params.stratum,
+        shares=shares_of(params.shares),
     )
-    return Reply(payload=found)
+    return ApiResponse(payload=found)
 
 
 async def experiment_report(
@@ -103,7 +112,7 @@ async def experiment_report(
 
 
 def shares_of(text: str | None) -> dict[str, float] | None:
-    """Shares as a parameter gives them. Raises: BadRequest."""
+    """The shares that the text of a parameter lists. Raises: BadRequest."""
     try:
         return read_shares(text) if text else None
     except ValueError as error:
@@ -117,8 +126,8 @@ OPERATIONS = (
         path="/api/experiments",
         summary="Every experiment, with its runs by arm.",
         handler=list_experiments,
-        params=(TENANT,),
-        answers={200: Answer("The experiments.", schema_of(ExperimentList))},
+        params=TenantParameter,
+        responses={200: Content(ExperimentList, "The experiments.")},
         errors=(400, 403),
     ),
     Operation(
@@ -126,10 +135,10 @@ OPERATIONS = (
         method="GET",
         path="/api/experiments/{experiment_id}/report",
         summary="Success, cost, tokens and steps per arm, compared, with 95 % intervals; the "
-        "sample-ratio check, strata, daily figures and caveats.",
+        "sample-ratio check, strata, daily numbers and caveats.",
         handler=get_report,
-        params=(EXPERIMENT_ID, TENANT, _STRATUM, _SHARES),
-        answers={200: Answer("The report.", schema_of(ExperimentReport))},
+        params=ReportParameters,
+        responses={200: Content(ExperimentReport, "The report.")},
         errors=(400, 403, 404),
     ),
 )

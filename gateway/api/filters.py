@@ -1,62 +1,80 @@
-"""The parameters by which runs are chosen, shared by lists, summaries and pages."""
+"""The parameters that select runs, shared by lists, summaries and pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from gateway.api.params import Param
-from gateway.steering.etrace.pattern import MAX_ID_CHARS
+from pydantic import Field
+
+from gateway.api.params import DIGITS, OneOf, Parameters, Text, Time
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.pattern import MAX_ID_CHARS
 from gateway.stores.queries import MAX_PAGE, OUTCOMES, SORT_KEYS, UNFINISHED, RunFilter
 
-TENANT = Param(
-    name="tenant",
-    description="One tenant's; a tenant's key sees no other.",
-    longest=MAX_ID_CHARS,
-)
-RUN_FILTERS: tuple[Param, ...] = (
-    TENANT,
-    Param(name="conversation_id", description="Of one conversation."),
-    Param(name="agent", description="The client's name, from its user agent."),
-    Param(name="model", description="Requested last, or asked of an upstream at least once."),
-    Param(
-        name="state",
-        description="In this state, or was for a step.",
-        choices=tuple(state.value for state in FSMState),
-    ),
-    Param(name="failure_type", description="With a step of this failure type."),
-    Param(name="monitor", description="In which this monitor fired."),
-    Param(name="experiment", description="Of this experiment."),
-    Param(name="arm", description="In this arm.", choices=ARMS),
-    Param(name="mode", description="Steered in this mode.", choices=ARMS),
-    Param(
-        name="outcome",
-        description="That came to this; `unfinished`: nobody has said.",
-        choices=(*OUTCOMES, UNFINISHED),
-    ),
-    Param(name="since", description="Begun at or after this time.", kind="time"),
-    Param(name="until", description="Begun before this time.", kind="time"),
-    Param(name="task", description="Whose task holds this text, case ignored."),
-)
-LIMIT = Param(
-    name="limit", description="Rows a page.", kind="integer", low=1, high=MAX_PAGE, default=50
-)
-CURSOR = Param(name="cursor", description="`next_cursor` of the page before.")
-PAGING: tuple[Param, ...] = (
-    LIMIT,
-    CURSOR,
-    Param(name="sort", description="Order by.", choices=tuple(SORT_KEYS), default="started_at"),
-    Param(name="order", description="Direction.", choices=("desc", "asc"), default="desc"),
-)
+STATES = tuple(state.value for state in FSMState)
+Arm = Annotated[str, OneOf(ARMS)]
+
+
+def described(text: str) -> Any:
+    """The description of a parameter in the OpenAPI document."""
+    return Field(description=text)
+
+
+class TenantParameter(Parameters):
+    """The tenant whose data is asked for."""
+
+    tenant: Annotated[
+        Annotated[str, Field(max_length=MAX_ID_CHARS)] | None,
+        described("Only this tenant's data; a tenant's key sees no other."),
+    ] = None
+
+
+class RunFilters(TenantParameter):
+    """Which runs; a filter that is absent or empty selects all."""
+
+    conversation_id: Annotated[Text | None, described("Of one conversation.")] = None
+    agent: Annotated[Text | None, described("The client's name, from its user agent.")] = None
+    model: Annotated[
+        Text | None, described("Requested last, or called upstream at least once.")
+    ] = None
+    state: Annotated[
+        Annotated[str, OneOf(STATES)] | None, described("In this state now, or at any step.")
+    ] = None
+    failure_type: Annotated[Text | None, described("With a step of this failure type.")] = None
+    monitor: Annotated[Text | None, described("In which this monitor fired.")] = None
+    experiment: Annotated[Text | None, described("Of this experiment.")] = None
+    arm: Annotated[Arm | None, described("In this arm.")] = None
+    mode: Annotated[Arm | None, described("Steered in this mode.")] = None
+    outcome: Annotated[
+        Annotated[str, OneOf((*OUTCOMES, UNFINISHED))] | None,
+        described("With this outcome; `unfinished`: none was reported."),
+    ] = None
+    since: Annotated[Time | None, described("Started at or after this time.")] = None
+    until: Annotated[Time | None, described("Started before this time.")] = None
+    task: Annotated[Text | None, described("Whose task contains this text, ignoring case.")] = None
+
+
+class PageParameters(Parameters):
+    """One page of a list."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Rows per page."), DIGITS] = 50
+    cursor: Annotated[Text | None, described("`next_cursor` of the previous page.")] = None
+
+
+class SortParameters(PageParameters):
+    """One page of a list that can be sorted."""
+
+    sort: Annotated[str, OneOf(tuple(SORT_KEYS)), described("The key to sort by.")] = "started_at"
+    order: Annotated[str, OneOf(("desc", "asc")), described("The direction.")] = "desc"
 
 
 def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:
-    """The filter that parameter values stand for, within `tenant`; empty texts admit all."""
+    """The filter that parameter values describe, within `tenant`; empty texts select all."""
     chosen = {
-        param.name: values.get(param.name)
-        for param in RUN_FILTERS
-        if param is not TENANT and values.get(param.name) not in (None, "")
+        name: values.get(name)
+        for name in RunFilters.model_fields
+        if name != "tenant" and values.get(name) not in (None, "")
     }
     return RunFilter(tenant=tenant, **chosen)

@@ -1,17 +1,16 @@
-"""`/api/health-summary`: how the runs of a filter went, taken together."""
+"""`/api/health-summary`: totals and rates over the runs that a filter selects."""
 
 from __future__ import annotations
 
-from gateway.api.filters import RUN_FILTERS, run_filter
-from gateway.api.operations import Answer, Call, Operation, Reply
-from gateway.api.schema import schema_of
+from gateway.api.filters import RunFilters, run_filter
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.stores.queries import HealthSummary
 
 
-async def get_summary(call: Call) -> Reply:
-    """The figures of the runs chosen."""
-    chosen = run_filter(call.values, call.tenant)
-    return Reply(payload=await call.runtime.runs.health_summary(chosen))
+async def get_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
+    """The summary of the selected runs."""
+    chosen = run_filter(dict(request.params), request.tenant)
+    return ApiResponse(payload=await request.runtime.runs.health_summary(chosen))
 
 
 OPERATIONS = (
@@ -21,8 +20,8 @@ OPERATIONS = (
         path="/api/health-summary",
         summary="Clean-run rate, fires, severity, time in state, tokens, cost and savings.",
         handler=get_summary,
-        params=RUN_FILTERS,
-        answers={200: Answer("The figures.", schema_of(HealthSummary))},
+        params=RunFilters,
+        responses={200: Content(HealthSummary, "The summary.")},
         errors=(400, 403),
     ),
 )

@@ -1,25 +1,25 @@
-"""Changes of the pattern library, as the control plane and the dashboard both make them."""
+"""Changes of the pattern library, shared by the control plane and the dashboard."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.api.access import Access
+from gateway.auth.access import Access
 from gateway.embedding.base import EmbeddingError
 from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
 from gateway.library import PatternLibrary
 from gateway.runtime import Runtime
-from gateway.steering.etrace.codec import from_record
-from gateway.steering.etrace.pattern import Pattern, Tier, with_id
+from gateway.steering.guidance.codec import from_record
+from gateway.steering.guidance.pattern import Pattern, Tier, with_id
 from gateway.stores.patterns import Added, PatternConflict, StoredPattern
 
 
 async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) -> StoredPattern:
-    """The pattern `tenant` sees under this id.
+    """The pattern with this id, if `tenant` may see it.
 
     Raises:
-        NotFound: it sees none.
+        NotFound: there is none, or it belongs to another tenant.
     """
     await counted(runtime)
     stored = await library(runtime).store.get(tenant, pattern_id)
@@ -29,11 +29,11 @@ async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) ->
 
 
 def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) -> Pattern:
-    """The pattern a caller wants kept, in the caller's tenant or in the one the operator names.
+    """The pattern in a record, owned by the caller's tenant or the one that the operator names.
 
     Raises:
-        BadRequest: the record is no pattern, or an instance without a tenant.
-        Forbidden: a tenant's key may not change what is shared.
+        BadRequest: the record is not a pattern, or is an instance without a tenant.
+        Forbidden: a tenant's key may not change shared patterns.
     """
     owner = access.scope(tenant) or ""
     try:
@@ -47,7 +47,7 @@ def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) 
 
 
 async def add_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
-    """Keep a new pattern; one of known content or id is left or replaced."""
+    """Store a new pattern; one with a known content or id is left unchanged or replaced."""
     try:
         ((added, pattern_id),) = await library(runtime).add([pattern])
     except EmbeddingError as error:
@@ -59,12 +59,12 @@ async def add_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
 async def change_pattern(
     runtime: Runtime, access: Access, stored: StoredPattern, record: Mapping[str, Any]
 ) -> StoredPattern:
-    """Give a stored pattern the content of `record`; its id, tier and tenant stay.
+    """Replace the content of a stored pattern; its id, tier and tenant stay.
 
     Raises:
-        BadRequest: the record is no pattern, or of another tier or id.
+        BadRequest: the record is not a pattern, or has another tier or id.
         Forbidden: as `read_pattern`.
-        GatewayError: 409, another pattern has this content.
+        GatewayError: 409 when another pattern has this content.
     """
     old = stored.pattern
     kept = {"pattern_id": old.pattern_id, "tier": old.tier.value}
@@ -87,11 +87,11 @@ async def change_pattern(
 async def remove_pattern(
     runtime: Runtime, access: Access, tenant: str | None, pattern_id: str
 ) -> None:
-    """Remove the pattern `tenant` sees under this id.
+    """Remove the pattern with this id, if `tenant` may see it.
 
     Raises:
-        NotFound: it sees none.
-        Forbidden: a tenant's key may not remove what is shared.
+        NotFound: there is none, or it belongs to another tenant.
+        Forbidden: a tenant's key may not remove shared patterns.
     """
     stored = await find_pattern(runtime, tenant, pattern_id)
     _check_owner(stored.pattern, access)
@@ -100,7 +100,7 @@ async def remove_pattern(
 
 
 def library(runtime: Runtime) -> PatternLibrary:
-    """The patterns. Raises: GatewayError (503) while they are switched off."""
+    """The pattern library. Raises: GatewayError (503) when patterns are switched off."""
     if runtime.library is None:
         raise GatewayError(
             "patterns are switched off (etraces.enabled)",
@@ -113,18 +113,18 @@ def library(runtime: Runtime) -> PatternLibrary:
 
 
 async def counted(runtime: Runtime) -> None:
-    """Write what is counted of patterns, so that who looks at one sees all that happened to it."""
+    """Flush pattern statistics, so that the next read includes everything so far."""
     if runtime.tally is not None:
         await runtime.tally.flush()
 
 
 def _check_owner(pattern: Pattern, access: Access) -> None:
     if not access.operator and pattern.tenant != access.tenant:
-        raise Forbidden("shared patterns are the operator's: change them with the admin key")
+        raise Forbidden("shared patterns belong to the operator: change them with the admin key")
 
 
 def tell(runtime: Runtime, what: str, **details: Any) -> None:
-    """Log a change of the library, and let the listeners know."""
+    """Log a change of the library and publish an event."""
     runtime.events.publish({"type": "pattern", "tenant": None, "result": what})
     runtime.log.info("patterns changed", result=what, **details)
 

@@ -4,38 +4,54 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import orjson
+from pydantic import BaseModel
 
-from gateway.api.access import Access, Gate
-from gateway.api.params import Param, read_query
-from gateway.api.schema import Schema
+from gateway.api.params import (
+    Parameters,
+    names_of,
+    read_model,
+    read_parameters,
+    refuse_unknown,
+)
+from gateway.auth.access import Access, Gate
 from gateway.endpoints.body import ClientGone, DisconnectWatch, Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.runtime import Runtime
-from gateway.stores.base import StoreError, StoreUnavailable
-from gateway.upstream.base import RawHeaders, header
+from gateway.stores.protocols import StoreError, StoreUnavailable
+from gateway.upstream.base import header
 
 JSON = "application/json"
 _MAX_BODY_BYTES = 5 * 2**20  # Source: the reference's limit for bodies of its API
 
+P = TypeVar("P", bound=Parameters)
+M = TypeVar("M", bound=BaseModel)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One call of an operation: the caller's access, its parameters, its body."""
+class ApiRequest(Generic[P]):
+    """One request for an operation: the caller's access, its parameters, its body."""
 
     runtime: Runtime
     access: Access
-    values: Mapping[str, Any]
+    params: P
     body: bytes = b""
 
     @property
     def tenant(self) -> str | None:
-        """The tenant to look at, None for all. Raises: Forbidden; as Access.scope."""
-        return self.access.scope(self.values.get("tenant"))
+        """The tenant whose data is asked for, None for all. Raises: Forbidden; as Access.scope."""
+        return self.access.scope(getattr(self.params, "tenant", None))
+
+    def read(self, model: type[M]) -> M:
+        """The body as `model`. Raises: BadRequest, naming the key that is wrong."""
+        values, known = self.json_object(), names_of(model)
+        for name in values:
+            refuse_unknown(name, known)
+        return read_model(model, values)
 
     def json_object(self) -> dict[str, Any]:
         """The body. Raises: BadRequest when it is not one JSON object."""
@@ -49,7 +65,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ApiResponse:
     """An answer: a value to be written as JSON, or chunks of another media type as they come."""
 
     payload: Any = None
@@ -60,37 +76,39 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A documented answer."""
+class Content:
+    """A documented body: a type that pydantic can describe, and its media type.
 
-    description: str
-    schema: Schema = field(default_factory=dict)
+    `type` None: there is no body.
+    """
+
+    type: Any
+    description: str = ""
     media: str = JSON
 
 
-Handler = Callable[[Call], Awaitable[Reply]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """What a route does with one method; the document and the server both read this."""
+class Operation(Generic[P]):
+    """What a route does with one method; the document and the server both read this.
+
+    `responses` by status; `errors`: possible error statuses, besides 401, 403 and 503.
+    """
 
     name: str
     method: str
     path: str
     summary: str
-    handler: Handler
-    answers: Mapping[int, Answer]
-    params: tuple[Param, ...] = ()
-    body: Schema | None = None
-    body_media: str = JSON
+    handler: Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
+    params: type[P]
+    responses: Mapping[int, Content]
+    body: Content | None = None
     errors: tuple[int, ...] = (400,)
 
 
 class Resource:
     """Serves the operations of one path."""
 
-    def __init__(self, runtime: Runtime, gate: Gate, operations: Sequence[Operation]) -> None:
+    def __init__(self, runtime: Runtime, gate: Gate, operations: Sequence[Operation[Any]]) -> None:
         self._runtime = runtime
         self._gate = gate
         self._by_method = {operation.method: operation for operation in operations}
@@ -107,26 +125,28 @@ class Resource:
             raise MethodNotAllowed(
                 f"{scope['path']} takes {self._allowed}", headers=(("allow", self._allowed),)
             )
-        values = read_query(operation.params, scope["query_string"])
-        values |= {p.name: p.read(scope["path_params"][p.name]) for p in _in_path(operation)}
-        values |= _from_headers(operation, scope["headers"])
+        elsewhere = scope["path_params"] | {
+            name: header(scope["headers"], name.encode()).decode("latin-1") or None
+            for name in operation.params.in_headers
+        }
+        params = read_parameters(operation.params, scope["query_string"], elsewhere)
         body = b""
         if operation.body is not None:
             body = await read_body(scope["headers"], receive, exchange, _MAX_BODY_BYTES)
-        call = Call(runtime=self._runtime, access=access, values=values, body=body)
+        request = ApiRequest(runtime=self._runtime, access=access, params=params, body=body)
         try:
-            reply = await operation.handler(call)
+            response = await operation.handler(request)
         except StoreUnavailable as error:
             raise unavailable(error) from error
         except StoreError as error:
             raise GatewayError(f"the store failed: {error}", label=error.label) from error
-        if reply.chunks is None:
-            await _send_whole(send, reply)
+        if response.chunks is None:
+            await _send_whole(send, response)
         else:
-            # A reader that leaves has read enough.
+            # A client that leaves the stream is no error.
             with contextlib.suppress(ClientGone):
                 async with DisconnectWatch(receive, exchange) as watch:
-                    await _send_chunks(send, reply, reply.chunks)
+                    await _send_chunks(send, response, response.chunks)
                     watch.stop()
 
 
@@ -142,39 +162,26 @@ def unavailable(error: StoreError) -> GatewayError:
     )
 
 
-def _in_path(operation: Operation) -> list[Param]:
-    return [param for param in operation.params if param.in_path]
-
-
-def _from_headers(operation: Operation, headers: RawHeaders) -> dict[str, Any]:
-    found = {}
-    for param in operation.params:
-        if param.place == "header":
-            text = header(headers, param.name.encode()).decode("latin-1")
-            found[param.name] = param.read(text) if text else param.default
-    return found
-
-
-def _head(reply: Reply, length: int | None) -> dict[str, Any]:
+def _head(response: ApiResponse, length: int | None) -> dict[str, Any]:
     headers = [
-        (b"content-type", reply.media.encode()),
+        (b"content-type", response.media.encode()),
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
-        *reply.headers,
+        *response.headers,
     ]
-    if length is not None and reply.status != 204:
+    if length is not None and response.status != 204:
         headers.append((b"content-length", str(length).encode()))
-    return {"type": "http.response.start", "status": reply.status, "headers": headers}
+    return {"type": "http.response.start", "status": response.status, "headers": headers}
 
 
-async def _send_whole(send: Send, reply: Reply) -> None:
-    body = b"" if reply.status == 204 else orjson.dumps(reply.payload)
-    await send(_head(reply, len(body)))
+async def _send_whole(send: Send, response: ApiResponse) -> None:
+    body = b"" if response.status == 204 else orjson.dumps(response.payload)
+    await send(_head(response, len(body)))
     await send({"type": "http.response.body", "body": body})
 
 
-async def _send_chunks(send: Send, reply: Reply, chunks: AsyncIterator[bytes]) -> None:
-    await send(_head(reply, None))
+async def _send_chunks(send: Send, response: ApiResponse, chunks: AsyncIterator[bytes]) -> None:
+    await send(_head(response, None))
     async for chunk in chunks:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})

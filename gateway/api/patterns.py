@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from typing import Annotated
 
-from gateway.api.filters import CURSOR, LIMIT, TENANT
+from pydantic import Field
+
+from gateway.api.filters import PageParameters, TenantParameter, described
 from gateway.api.library import (
     add_pattern,
     change_pattern,
@@ -15,183 +18,167 @@ from gateway.api.library import (
     remove_pattern,
     tell,
 )
-from gateway.api.operations import Answer, Call, Operation, Reply
-from gateway.api.params import Param
-from gateway.api.schema import Schema, page_of
-from gateway.api.views import PATTERN, pattern_view
+from gateway.api.models import (
+    AddedPattern,
+    ImportCounts,
+    PatternBody,
+    PatternPage,
+    PatternPatch,
+    PatternRecord,
+)
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
+from gateway.api.params import OneOf, PathText, Text
+from gateway.api.views import pattern_view
+from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.embedding.base import EmbeddingError
 from gateway.errors import BadRequest, Forbidden
-from gateway.keys import DEFAULT_TENANT
-from gateway.steering.etrace.codec import to_record
-from gateway.steering.etrace.pattern import Tier
+from gateway.steering.guidance.codec import to_record
+from gateway.steering.guidance.pattern import Tier
 from gateway.stores.patterns import Added, PatternFilter
 
 JSONL = "application/x-ndjson"
 
-PATTERN_ID = Param(name="pattern_id", description="The pattern's id.", in_path=True)
-_TIER = Param(name="tier", description="Of this tier.", choices=tuple(t.value for t in Tier))
-_FILTERS = (
-    TENANT,
-    _TIER,
-    Param(name="failure_type", description="For this failure type."),
-    Param(name="model_family", description="For this model family."),
-)
-_TEXT = Param(name="text", description="Whose payload holds this text, case ignored.")
-
-_BODY: Schema = {
-    "type": "object",
-    "properties": {
-        "pattern_id": {"type": "string", "maxLength": 128},
-        "tier": {"enum": ["e1", "e2", "e3"]},
-        "failure_type": {"type": ["string", "null"]},
-        "model_family": {"type": ["string", "null"], "maxLength": 128},
-        "gate_threshold": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-        "source_trace_id": {"type": ["string", "null"], "maxLength": 128},
-        "fields": {"type": "object", "minProperties": 1},
-    },
-    "required": ["tier", "fields"],
-}
+TIERS = tuple(tier.value for tier in Tier)
 
 
-async def list_patterns(call: Call) -> Reply:
+class PatternFilters(TenantParameter):
+    """Which patterns."""
+
+    tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
+    failure_type: Annotated[Text | None, described("For this failure type.")] = None
+    model_family: Annotated[Text | None, described("For this model family.")] = None
+
+
+class PatternListParameters(PageParameters, PatternFilters):
+    """Which page of which patterns."""
+
+    text: Annotated[Text | None, described("Whose fields contain this text, ignoring case.")] = None
+
+
+class PatternParameters(TenantParameter):
+    """Which pattern."""
+
+    pattern_id: Annotated[PathText, described("The pattern's id.")]
+
+
+Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]
+
+
+async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiResponse:
     """One page of the patterns the caller may see."""
-    await counted(call.runtime)
+    await counted(request.runtime)
+    params = request.params
     try:
-        page = await library(call.runtime).store.list_patterns(
-            _filter(call), limit=call.values["limit"], cursor=call.values["cursor"]
+        page = await library(request.runtime).store.list_patterns(
+            _filter(params, request.tenant, params.text), limit=params.limit, cursor=params.cursor
         )
     except ValueError as error:
         raise BadRequest(str(error), param="cursor") from None
     views = [pattern_view(stored) for stored in page.patterns]
-    return Reply(payload={"patterns": views, "next_cursor": page.next_cursor})
+    return ApiResponse(payload={"patterns": views, "next_cursor": page.next_cursor})
 
 
-async def get_pattern(call: Call) -> Reply:
+async def get_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """One pattern."""
-    stored = await find_pattern(call.runtime, call.tenant, call.values["pattern_id"])
-    return Reply(payload=pattern_view(stored))
+    stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
+    return ApiResponse(payload=pattern_view(stored))
 
 
-async def post_pattern(call: Call) -> Reply:
+async def post_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add a pattern."""
-    pattern = read_pattern(call.json_object(), call.access, call.values["tenant"])
-    added, pattern_id = await add_pattern(call.runtime, pattern)
-    return Reply(
+    pattern = read_pattern(request.json_object(), request.access, request.params.tenant)
+    added, pattern_id = await add_pattern(request.runtime, pattern)
+    return ApiResponse(
         status=201 if added is Added.ADDED else 200,
         payload={"result": added.value, "pattern_id": pattern_id},
     )
 
 
-async def put_pattern(call: Call) -> Reply:
+async def put_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace a pattern's content."""
-    stored = await find_pattern(call.runtime, call.tenant, call.values["pattern_id"])
-    changed = await change_pattern(call.runtime, call.access, stored, call.json_object())
-    return Reply(payload=pattern_view(changed))
+    stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
+    changed = await change_pattern(request.runtime, request.access, stored, request.json_object())
+    return ApiResponse(payload=pattern_view(changed))
 
 
-async def patch_pattern(call: Call) -> Reply:
-    """Replace some keys of a pattern; `fields` is merged, a null removes."""
-    stored = await find_pattern(call.runtime, call.tenant, call.values["pattern_id"])
-    news, record = call.json_object(), to_record(stored.pattern)
-    if isinstance(news.get("fields"), Mapping):
-        merged = {**record["fields"], **news["fields"]}
-        news["fields"] = {key: value for key, value in merged.items() if value is not None}
-    changed = await change_pattern(call.runtime, call.access, stored, {**record, **news})
-    return Reply(payload=pattern_view(changed))
+async def patch_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
+    """Replace some keys of a pattern; `fields` is merged, and null removes a key."""
+    stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
+    changes, record = request.json_object(), to_record(stored.pattern)
+    if isinstance(changes.get("fields"), Mapping):
+        merged = {**record["fields"], **changes["fields"]}
+        changes["fields"] = {key: value for key, value in merged.items() if value is not None}
+    changed = await change_pattern(request.runtime, request.access, stored, {**record, **changes})
+    return ApiResponse(payload=pattern_view(changed))
 
 
-async def delete_pattern(call: Call) -> Reply:
+async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Remove a pattern."""
-    await remove_pattern(call.runtime, call.access, call.tenant, call.values["pattern_id"])
-    return Reply(status=204)
+    await remove_pattern(request.runtime, request.access, request.tenant, request.params.pattern_id)
+    return ApiResponse(status=204)
 
 
-async def import_patterns(call: Call) -> Reply:
-    """Add the patterns of a JSONL body; for the operator, because most are shared."""
-    if not call.access.operator:
-        raise Forbidden("shared patterns are the operator's: import with the admin key")
-    if not call.body.strip():
-        raise BadRequest("the body holds no pattern", param="body")
+async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
+    """Add the patterns of a JSONL body; for the operator only, because most are shared."""
+    if not request.access.operator:
+        raise Forbidden("shared patterns belong to the operator: import with the admin key")
+    if not request.body.strip():
+        raise BadRequest("the body has no pattern", param="body")
     try:
-        report = await library(call.runtime).import_lines(
-            call.body.split(b"\n"),
-            call.values["tenant"] or DEFAULT_TENANT,
-            names_tenant=not call.values["tenant"],
+        report = await library(request.runtime).import_lines(
+            request.body.split(b"\n"),
+            request.params.tenant or DEFAULT_TENANT,
+            names_tenant=not request.params.tenant,
         )
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None
-    tell(call.runtime, "imported", total=report.total)
-    return Reply(payload={result.value: count for result, count in report.counts.items()})
+    tell(request.runtime, "imported", total=report.total)
+    return ApiResponse(payload={result.value: count for result, count in report.counts.items()})
 
 
-async def export_patterns(call: Call) -> Reply:
-    """The patterns the caller may see, one JSON object a line."""
-    lines = library(call.runtime).export_lines(_filter(call))
+async def export_patterns(request: ApiRequest[PatternFilters]) -> ApiResponse:
+    """The patterns that the caller may see, one JSON object per line."""
+    lines = library(request.runtime).export_lines(_filter(request.params, request.tenant))
 
     async def chunks() -> AsyncIterator[bytes]:
         async for line in lines:
             yield line.encode() + b"\n"
 
-    return Reply(media=JSONL, chunks=chunks())
+    return ApiResponse(media=JSONL, chunks=chunks())
 
 
-def _filter(call: Call) -> PatternFilter:
-    values = call.values
+def _filter(params: PatternFilters, tenant: str | None, text: str | None = None) -> PatternFilter:
     return PatternFilter(
-        tenant=call.tenant,
-        tier=Tier(values["tier"]) if values["tier"] else None,
-        failure_type=values["failure_type"] or None,
-        model_family=values["model_family"] or None,
-        text=values.get("text") or None,
+        tenant=tenant,
+        tier=Tier(params.tier) if params.tier else None,
+        failure_type=params.failure_type or None,
+        model_family=params.model_family or None,
+        text=text or None,
     )
 
-
-_RESULT: Schema = {
-    "type": "object",
-    "properties": {
-        "result": {"enum": [member.value for member in Added]},
-        "pattern_id": {"type": "string"},
-    },
-    "required": ["result", "pattern_id"],
-}
-_COUNTS: Schema = {
-    "type": "object",
-    "properties": {member.value: {"type": "integer"} for member in Added},
-    "required": [member.value for member in Added],
-}
-
-_TEXT_BODY: Schema = {"type": "string", "description": "One pattern as a JSON object a line."}
-_PATCH: Schema = {
-    "type": "object",
-    "properties": {
-        **{k: v for k, v in _BODY["properties"].items() if k not in ("pattern_id", "tier")},
-        "fields": {"type": "object"},
-    },
-    "description": "Keys to replace; `fields` is merged key by key, a null removes one.",
-}
 
 OPERATIONS = (
     Operation(
         name="listPatterns",
         method="GET",
         path="/api/patterns",
-        summary="Patterns, newest first: the tenant's own instances, and what all share.",
+        summary="Patterns, newest first: the tenant's own instances and the shared ones.",
         handler=list_patterns,
-        params=(*_FILTERS, _TEXT, LIMIT, CURSOR),
-        answers={200: Answer("One page.", page_of("patterns", PATTERN))},
+        params=PatternListParameters,
+        responses={200: Content(PatternPage, "One page.")},
         errors=(400, 403),
     ),
     Operation(
         name="addPattern",
         method="POST",
         path="/api/patterns",
-        summary="Add a pattern; one whose content is known already changes nothing.",
+        summary="Add a pattern; one with known content changes nothing.",
         handler=post_pattern,
-        params=(TENANT,),
-        body=_BODY,
-        answers={
-            200: Answer("Known already, or replaced.", _RESULT),
-            201: Answer("Added.", _RESULT),
+        params=TenantParameter,
+        body=Content(PatternBody),
+        responses={
+            200: Content(AddedPattern, "Already known, or replaced."),
+            201: Content(AddedPattern, "Added."),
         },
         errors=(400, 403, 413),
     ),
@@ -201,8 +188,8 @@ OPERATIONS = (
         path="/api/patterns.jsonl",
         summary="All patterns the caller may see, as JSON lines, newest first.",
         handler=export_patterns,
-        params=_FILTERS,
-        answers={200: Answer("The patterns.", _TEXT_BODY, JSONL)},
+        params=PatternFilters,
+        responses={200: Content(Lines, "The patterns.", JSONL)},
         errors=(400, 403),
     ),
     Operation(
@@ -212,10 +199,9 @@ OPERATIONS = (
         summary="Add the patterns of JSON lines; e1 patterns become those of `tenant`, else of the "
         "tenant their line names.",
         handler=import_patterns,
-        params=(TENANT,),
-        body=_TEXT_BODY,
-        body_media=JSONL,
-        answers={200: Answer("How many were added, replaced and unchanged.", _COUNTS)},
+        params=TenantParameter,
+        body=Content(Lines, media=JSONL),
+        responses={200: Content(ImportCounts, "How many patterns had each result.")},
         errors=(400, 403, 413),
     ),
     Operation(
@@ -224,8 +210,8 @@ OPERATIONS = (
         path="/api/patterns/{pattern_id}",
         summary="One pattern.",
         handler=get_pattern,
-        params=(PATTERN_ID, TENANT),
-        answers={200: Answer("The pattern.", PATTERN)},
+        params=PatternParameters,
+        responses={200: Content(PatternRecord, "The pattern.")},
         errors=(400, 403, 404),
     ),
     Operation(
@@ -234,9 +220,9 @@ OPERATIONS = (
         path="/api/patterns/{pattern_id}",
         summary="Replace a pattern's content; its id, tier, tenant and counts stay.",
         handler=put_pattern,
-        params=(PATTERN_ID, TENANT),
-        body=_BODY,
-        answers={200: Answer("The pattern as it is now.", PATTERN)},
+        params=PatternParameters,
+        body=Content(PatternBody),
+        responses={200: Content(PatternRecord, "The pattern after the change.")},
         errors=(400, 403, 404, 409, 413),
     ),
     Operation(
@@ -245,9 +231,9 @@ OPERATIONS = (
         path="/api/patterns/{pattern_id}",
         summary="Replace some keys of a pattern.",
         handler=patch_pattern,
-        params=(PATTERN_ID, TENANT),
-        body=_PATCH,
-        answers={200: Answer("The pattern as it is now.", PATTERN)},
+        params=PatternParameters,
+        body=Content(PatternPatch),
+        responses={200: Content(PatternRecord, "The pattern after the change.")},
         errors=(400, 403, 404, 409, 413),
     ),
     Operation(
@@ -256,8 +242,8 @@ OPERATIONS = (
         path="/api/patterns/{pattern_id}",
         summary="Remove a pattern.",
         handler=delete_pattern,
-        params=(PATTERN_ID, TENANT),
-        answers={204: Answer("Removed.", media="")},
+        params=PatternParameters,
+        responses={204: Content(None, "Removed.")},
         errors=(400, 403, 404),
     ),
 )

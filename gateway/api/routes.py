@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import Any
 
 from starlette.routing import Route
 
 from gateway.api import conversations, events, experiments, health_summary, patterns, runs
-from gateway.api.access import Gate
 from gateway.api.document import document_operation
 from gateway.api.operations import Operation, Resource
-from gateway.endpoints.auth import Authenticator
+from gateway.auth.access import Gate
+from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
 
 _MODULES = (conversations, runs, patterns, experiments, health_summary, events)
 
 
-def operations() -> tuple[Operation, ...]:
-    """Every operation there is, those of one path together."""
+def operations() -> tuple[Operation[Any], ...]:
+    """Every operation; those of one path are adjacent."""
     listed = tuple(operation for module in _MODULES for operation in module.OPERATIONS)
     return (*listed, document_operation(listed))
 

@@ -1,84 +1,95 @@
-"""`/api/runs`: the run log, and what became of each run."""
+"""`/api/runs`: the run log, and the outcome of each run."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from gateway.api.filters import PAGING, RUN_FILTERS, TENANT, run_filter
-from gateway.api.operations import Answer, Call, Operation, Reply
-from gateway.api.params import Param
-from gateway.api.schema import page_of, schema_of
-from gateway.api.views import RUN, TRACE, run_view, step_views, thresholds
+from pydantic import Field
+
+from gateway.api.filters import (
+    RunFilters,
+    SortParameters,
+    TenantParameter,
+    described,
+    run_filter,
+)
+from gateway.api.models import OutcomeBody, ReportedOutcome, RunPage, Trace
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
+from gateway.api.params import DIGITS, Flag, Parameters, PathText
+from gateway.api.views import run_view, step_views, thresholds
 from gateway.errors import BadRequest, NotFound
 from gateway.library import judged_by
 from gateway.runtime import Runtime
-from gateway.stores.queries import OUTCOMES, Facets, PageRequest, RunTrace
-
-RUN_ID = Param(name="run_id", description="The run's id.", in_path=True)
-_COUNT = Param(
-    name="count", description="Also count all the runs chosen.", kind="flag", default=False
-)
-_TRACE_PARAMS = (
-    RUN_ID,
-    Param(
-        name="content",
-        description="With the texts of each step; guidance keeps its text either way.",
-        kind="flag",
-        default=True,
-    ),
-    Param(
-        name="after_step",
-        description="Only steps after this one; step 0 is the first call.",
-        kind="integer",
-        low=-1,
-        default=-1,
-    ),
-    Param(name="limit", description="At most so many steps.", kind="integer", low=1, high=100_000),
-)
-_OUTCOME_BODY = {
-    "type": "object",
-    "properties": {"outcome": {"enum": list(OUTCOMES)}},
-    "required": ["outcome"],
-    "additionalProperties": False,
-}
+from gateway.stores.queries import Facets, PageRequest, RunTrace
 
 
-async def list_runs(call: Call) -> Reply:
-    """One page of the runs chosen."""
-    values, runs = call.values, run_filter(call.values, call.tenant)
+class RunListParameters(SortParameters, RunFilters):
+    """Which runs, and in which order."""
+
+    count: Annotated[Flag, described("Also count all runs that match.")] = False
+
+
+class RunParameters(Parameters):
+    """Which run."""
+
+    run_id: Annotated[PathText, described("The run's id.")]
+
+
+class TraceParameters(RunParameters):
+    """Which part of a run's trace."""
+
+    content: Annotated[
+        Flag, described("With the texts of each step; guidance keeps its text either way.")
+    ] = True
+    after_step: Annotated[
+        int,
+        Field(ge=-1, le=2**31 - 1),
+        DIGITS,
+        described("Only steps after this one; step 0 is the first call."),
+    ] = -1
+    limit: Annotated[
+        Annotated[int, Field(ge=1, le=100_000), DIGITS] | None,
+        described("At most this many steps."),
+    ] = None
+
+
+async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
+    """One page of the selected runs."""
+    params, runs = request.params, run_filter(dict(request.params), request.tenant)
     page = PageRequest(
-        limit=values["limit"],
-        sort=values["sort"],
-        descending=values["order"] == "desc",
-        cursor=values["cursor"],
+        limit=params.limit,
+        sort=params.sort,
+        descending=params.order == "desc",
+        cursor=params.cursor,
     )
     try:
-        found = await call.runtime.runs.list_runs(runs, page)
+        found = await request.runtime.runs.list_runs(runs, page)
     except ValueError as error:
         raise BadRequest(str(error), param="cursor") from None
-    settings = call.runtime.settings
+    settings = request.runtime.settings
     payload: dict[str, Any] = {
         "runs": [run_view(run, settings) for run in found.runs],
         "next_cursor": found.next_cursor,
     }
-    if values["count"]:
-        payload["total"] = await call.runtime.runs.count_runs(runs)
-    return Reply(payload=payload)
+    if params.count:
+        payload["total"] = await request.runtime.runs.count_runs(runs)
+    return ApiResponse(payload=payload)
 
 
-async def get_run(call: Call) -> Reply:
+async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     """One run's trace, or a part of it."""
-    after, limit = call.values["after_step"], call.values["limit"]
-    trace = await call.runtime.runs.get_run(
-        call.values["run_id"],
-        tenant=call.tenant,
-        content=call.values["content"],
-        after_step=after,
-        limit=limit,
+    params = request.params
+    trace = await request.runtime.runs.get_run(
+        params.run_id,
+        tenant=request.tenant,
+        content=params.content,
+        after_step=params.after_step,
+        limit=params.limit,
     )
     if trace is None:
-        raise _unknown(call.values["run_id"])
-    return Reply(payload=_trace_view(call.runtime, trace, after, limit))
+        raise _unknown(params.run_id)
+    view = _trace_view(request.runtime, trace, params.after_step, params.limit)
+    return ApiResponse(payload=view)
 
 
 def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None) -> dict[str, Any]:
@@ -93,22 +104,17 @@ def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None
     }
 
 
-async def post_outcome(call: Call) -> Reply:
-    """Say what a run came to."""
-    body = call.json_object()
-    outcome = body.get("outcome")
-    if outcome not in OUTCOMES or len(body) > 1:
-        raise BadRequest(
-            f'the body must be {{"outcome": one of {", ".join(OUTCOMES)}}}', param="outcome"
-        )
-    await report_outcome(call.runtime, call.values["run_id"], outcome, tenant=call.tenant)
-    return Reply(payload={"run_id": call.values["run_id"], "outcome": outcome})
+async def post_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
+    """Report a run's outcome."""
+    run_id, outcome = request.params.run_id, request.read(OutcomeBody).outcome
+    await report_outcome(request.runtime, run_id, outcome, tenant=request.tenant)
+    return ApiResponse(payload={"run_id": run_id, "outcome": outcome})
 
 
 async def report_outcome(
     runtime: Runtime, run_id: str, outcome: str, *, tenant: str | None
 ) -> None:
-    """Keep a run's outcome, let its patterns and the listeners know.
+    """Store a run's outcome, credit its patterns and notify the subscribers.
 
     Raises:
         NotFound: the tenant has no run of that id.
@@ -127,9 +133,9 @@ async def report_outcome(
     runtime.log.info("outcome reported", run_id=run_id, outcome=outcome)
 
 
-async def get_facets(call: Call) -> Reply:
-    """What a filter can offer."""
-    return Reply(payload=await call.runtime.runs.facets(tenant=call.tenant))
+async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
+    """The values that filters can choose from."""
+    return ApiResponse(payload=await request.runtime.runs.facets(tenant=request.tenant))
 
 
 def _unknown(run_id: str) -> NotFound:
@@ -143,41 +149,29 @@ OPERATIONS = (
         path="/api/runs",
         summary="Runs, newest first or in another order, by any of the filters.",
         handler=list_runs,
-        params=(*RUN_FILTERS, *PAGING, _COUNT),
-        answers={200: Answer("One page.", page_of("runs", RUN, total={"type": "integer"}))},
+        params=RunListParameters,
+        responses={200: Content(RunPage, "One page.")},
         errors=(400, 403),
     ),
     Operation(
         name="getRun",
         method="GET",
         path="/api/runs/{run_id}",
-        summary="A run's course: each step with its scores, guidance, call and texts.",
+        summary="A run step by step: scores, guidance, call and texts.",
         handler=get_run,
-        params=_TRACE_PARAMS,
-        answers={200: Answer("The trace.", TRACE)},
+        params=TraceParameters,
+        responses={200: Content(Trace, "The trace.")},
         errors=(400, 404),
     ),
     Operation(
         name="reportOutcome",
         method="POST",
         path="/api/runs/{run_id}/outcome",
-        summary="Say what a run came to; a later verdict replaces an earlier one.",
+        summary="Report a run's outcome; a later report replaces an earlier one.",
         handler=post_outcome,
-        params=(RUN_ID,),
-        body=_OUTCOME_BODY,
-        answers={
-            200: Answer(
-                "Kept.",
-                {
-                    "type": "object",
-                    "properties": {
-                        "run_id": {"type": "string"},
-                        "outcome": {"enum": list(OUTCOMES)},
-                    },
-                    "required": ["run_id", "outcome"],
-                },
-            )
-        },
+        params=RunParameters,
+        body=Content(OutcomeBody),
+        responses={200: Content(ReportedOutcome, "Stored.")},
         errors=(400, 403, 404, 413),
     ),
     Operation(
@@ -186,8 +180,8 @@ OPERATIONS = (
         path="/api/facets",
         summary="The agents, models, failure types, experiments and arms that occur.",
         handler=get_facets,
-        params=(TENANT,),
-        answers={200: Answer("The values.", schema_of(Facets))},
+        params=TenantParameter,
+        responses={200: Content(Facets, "The values.")},
         errors=(400, 403),
     ),
 )

@@ -5,74 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from gateway.api.schema import Schema, nullable, object_of, schema_of
 from gateway.config import Settings
-from gateway.steering.etrace.codec import to_record
+from gateway.steering.guidance.codec import to_record
 from gateway.stores.patterns import StoredPattern
 from gateway.stores.queries import RunTrace
-from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, RunRecord
-
-_NUMBER: Schema = {"type": "number"}
-
-RUN: Schema = object_of(
-    RunRecord,
-    composite_mean={"type": "number", "minimum": 0, "maximum": 1},
-    duration_s={"type": "number", "description": "From the first call to the newest."},
-    tokens={"type": "integer", "description": "Input and output tokens together."},
-    token_budget={"type": ["integer", "null"], "description": "steering.token_budget."},
-    budget_used={"type": ["number", "null"], "description": "Tokens over the budget."},
-)
-GUIDANCE: Schema = object_of(InjectionRow, without=("run_id", "step_index"))
-STEP: Schema = object_of(
-    StepRow, without=("run_id",), guidance={"type": "array", "items": GUIDANCE}
-)
-_LINES = ("fast", "slow", "skip", "margin", "fire", "warn", "danger")
-THRESHOLDS: Schema = {
-    "type": "object",
-    "description": "The lines to read the curves by: those in force now.",
-    "properties": dict.fromkeys(_LINES, _NUMBER),
-    "required": list(_LINES),
-}
-TRACE: Schema = {
-    "type": "object",
-    "properties": {
-        "run": RUN,
-        "steps": {"type": "array", "items": STEP},
-        "next_after_step": {
-            "type": ["integer", "null"],
-            "description": "`after_step` of the next part; null when there is none.",
-        },
-        "thresholds": THRESHOLDS,
-        "policy_in_force": {
-            "type": "boolean",
-            "description": "Whether the run's newest step was decided by the policy of now.",
-        },
-    },
-    "required": ["run", "steps", "next_after_step", "thresholds", "policy_in_force"],
-}
-PATTERN: Schema = {
-    "type": "object",
-    "properties": {
-        "pattern_id": {"type": "string"},
-        "tier": {"enum": ["e1", "e2", "e3"]},
-        "tenant": {"type": "string", "description": "Empty for what all tenants share."},
-        "failure_type": {"type": ["string", "null"]},
-        "model_family": {"type": "string"},
-        "gate_threshold": nullable({"type": "number"}),
-        "source_trace_id": {"type": ["string", "null"]},
-        "fields": {"type": "object"},
-        "created_at": _NUMBER,
-        "updated_at": _NUMBER,
-        "counts": schema_of(dict[str, int]),
-        "indexed": {"type": "boolean", "description": "Whether a look-up can find it."},
-    },
-    "required": ["pattern_id", "tier", "tenant", "fields", "counts", "indexed"],
-}
 
 
 def run_view(run: RunRecord, settings: Settings) -> dict[str, Any]:
-    """A run with what follows from its totals."""
+    """A run with values derived from its totals."""
     totals = run.totals
     tokens = totals.input_tokens + totals.output_tokens
     budget = settings.steering.token_budget
@@ -87,7 +28,7 @@ def run_view(run: RunRecord, settings: Settings) -> dict[str, Any]:
 
 
 def thresholds(settings: Settings) -> dict[str, float]:
-    """The lines to read a run's curves by."""
+    """The thresholds in force now, to draw next to a run's curves."""
     fsm = settings.fsm
     return {
         "fast": fsm.fast_threshold,
@@ -112,7 +53,7 @@ def step_views(trace: RunTrace) -> list[dict[str, Any]]:
 
 
 def pattern_view(stored: StoredPattern) -> dict[str, Any]:
-    """A pattern with its owner and its history."""
+    """A pattern with its owner, its times and its statistics."""
     pattern = stored.pattern
     return {
         "failure_type": None,

@@ -1,43 +1,54 @@
-"""`gateway keys`: who may use the gateway; a running one notices within a second."""
+"""`gateway keys`: creates, lists, revokes and resets keys; a gateway notices within a second."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import sys
 import time
 from typing import Any
 
+from gateway.auth.keyring import make_key
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.figures import clock
-from gateway.keys import make_key
-from gateway.stores.keys import KeyRecord
-from gateway.visible import one_line
+from gateway.stores.records import KeyRecord
+from gateway.text.formatting import clock
+from gateway.text.sanitize import one_line
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
-    keys = commands.add_parser("keys", help="create, list and revoke gateway keys")
+    keys = commands.add_parser("keys", help="create, list, revoke and reset gateway keys")
     verbs = keys.add_subparsers(required=True, metavar="VERB")
-    created = add_verb(verbs, "create", "make a key; it is shown this once", _create)
-    created.add_argument("tenant", help="whose runs it makes and sees")
-    created.add_argument("--name", default="", help="what it is for")
-    listed = add_verb(verbs, "list", "the keys, without the keys themselves", _list)
-    listed.add_argument("--tenant", help="of one tenant")
-    revoked = add_verb(verbs, "revoke", "make a key useless", _revoke)
-    revoked.add_argument("key_id", help="its id, as `gateway keys list` shows it")
+    created = add_verb(verbs, "create", "create a key, which is shown only once", _create)
+    created.add_argument("tenant", help="the tenant whose runs it creates and reads")
+    created.add_argument("--name", default="", help="a note on its purpose")
+    listed = add_verb(verbs, "list", "list the keys, without their secrets", _list)
+    listed.add_argument("--tenant", help="only the keys of this tenant")
+    revoked = add_verb(verbs, "revoke", "revoke a key", _revoke)
+    revoked.add_argument("key_id", help="the id that `gateway keys list` shows")
+    summary = "delete all keys made with `create`, so that none is required"
+    reset = add_verb(verbs, "reset", summary, _reset)
+    reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
-async def _create(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _create(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     made = make_key(args.tenant, args.name)
+    first = not settings.auth.gateway_keys and not await stores.keys.list_keys()
     await stores.keys.add_key(made.record)
+    if first:  # apart from the key, which scripts read on stdout
+        _note(
+            "this is the first key: from now on every request needs one; "
+            "`gateway keys reset` deletes all keys and ends that"
+        )
     if args.json:
         say(json.dumps({**_plain(made.record), "key": made.text}))
         return
     say(made.text)
-    say(f"  {made.record.id}, tenant {args.tenant}; keep it, it is not shown again")
+    say(f"  {made.record.id}, tenant {args.tenant}; store the key now, it is not shown again")
 
 
 async def _list(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
@@ -48,12 +59,36 @@ async def _list(stores: Stores, _settings: Settings, args: argparse.Namespace) -
 
 async def _revoke(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     if not await stores.keys.revoke_key(args.key_id, time.time()):
-        raise ConfigError(f"there is no key {args.key_id!r} to revoke")
+        raise ConfigError(f"there is no valid key {args.key_id!r} to revoke")
     say(json.dumps({"revoked": args.key_id}) if args.json else f"{args.key_id} revoked")
 
 
+async def _reset(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    if not args.yes:
+        await _confirm()
+    deleted = await stores.keys.delete_keys()
+    say(json.dumps({"deleted": deleted}) if args.json else f"{deleted} valid keys deleted")
+    if settings.auth.gateway_keys:
+        _note("requests still need a key: auth.gateway_keys of the config has some")
+    else:
+        _note("no request needs a key now")
+
+
+async def _confirm() -> None:
+    """Ask at the terminal. Raises: ConfigError when there is none, or the answer is not yes."""
+    if not sys.stdin.isatty():
+        raise ConfigError("keys reset: without a terminal to ask at, confirm with --yes")
+    _note("all keys stop working, and requests without a key are answered; type yes to go on: ")
+    if (await asyncio.to_thread(sys.stdin.readline)).strip().lower() != "yes":
+        raise ConfigError("keys reset: not confirmed, nothing is changed")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"gateway: {text}\n")
+
+
 def _plain(key: KeyRecord) -> dict[str, Any]:
-    """Everything but the digest."""
+    """Every field except the digest."""
     return {
         "id": key.id,
         "tenant": key.tenant,

@@ -1,4 +1,4 @@
-"""`gateway patterns`: the pattern library from the command line, also beside a running gateway."""
+"""`gateway patterns`: the pattern library from the command line, while a gateway runs or not."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.backends import open_stores
 from gateway.config import load_settings
 from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import ConfigError
-from gateway.keys import DEFAULT_TENANT
 from gateway.library import PatternLibrary
-from gateway.progress import progress_bar
-from gateway.steering.etrace.codec import read_line
-from gateway.steering.etrace.labels import failure_label
-from gateway.steering.etrace.pattern import Query, Tier
-from gateway.steering.etrace.settings import Gates
-from gateway.stores.base import StoreError
+from gateway.steering.guidance.codec import failure_label, read_line
+from gateway.steering.guidance.pattern import Query, Tier
+from gateway.steering.guidance.settings import Gates
 from gateway.stores.patterns import PatternFilter, StoredPattern
-from gateway.stores.sqlite.opening import open_gateway_file
-from gateway.stores.sqlite.patterns import SQLitePatternStore
-from gateway.visible import visible
+from gateway.stores.protocols import StoreError
+from gateway.text.progress import progress_bar
+from gateway.text.sanitize import visible
 
 _PAGE = 200
 _REASONS = 20
-"""Refused lines that are told one by one."""
+"""Most refused lines that are printed."""
 
 
 def add_parser(commands: Any) -> None:
@@ -45,14 +43,14 @@ def add_parser(commands: Any) -> None:
     added.add_argument("pattern", help='for example \'{"tier": "e3", "fields": {...}}\'')
     imported = _verb(verbs, "import", "add the patterns of a JSONL file", _import)
     imported.add_argument("file", type=Path)
-    search = _verb(verbs, "search", "what a situation would find", _search)
+    search = _verb(verbs, "search", "the patterns that a situation finds", _search)
     search.add_argument("text", help="the situation in words")
     search.add_argument("--tier", choices=["e1", "e2"], default="e2")
     search.add_argument("--failure-type", metavar="TYPE")
     search.add_argument("--limit", type=_count, default=5)
     delete = _verb(verbs, "delete", "remove a pattern", _delete)
     delete.add_argument("pattern_id")
-    _verb(verbs, "reindex", "embed the patterns that have no vector of the embedder", _reindex)
+    _verb(verbs, "reindex", "embed the patterns without a vector of the embedder", _reindex)
 
 
 def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.ArgumentParser:
@@ -77,13 +75,16 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
 @asynccontextmanager
 async def _library(args: argparse.Namespace, *, repair: bool) -> AsyncIterator[PatternLibrary]:
     settings = load_settings(args.config)
-    database = await open_gateway_file(settings.storage, vectors=True)
+    if settings.storage.in_memory:
+        raise ConfigError(
+            "storage.path is :memory:, only the running gateway's /api/patterns has its patterns"
+        )
+    stores = await open_stores(settings.storage, vectors=True)
     try:
         embedder = await open_embedder(settings.embedding)
-        store = SQLitePatternStore(database)
-        yield await PatternLibrary.open(store, embedder, settings.etraces, repair=repair)
+        yield await PatternLibrary.open(stores.patterns, embedder, settings.etraces, repair=repair)
     finally:
-        await database.close()
+        await stores.close()
 
 
 async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:

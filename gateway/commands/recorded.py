@@ -1,4 +1,4 @@
-"""`gateway replay` and `gateway calibrate`: recorded runs through the same core, offline."""
+"""`gateway replay` and `gateway calibrate`: recorded runs, offline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-FILES = "JSONL files (.gz too) or folders; - is standard input"
+FILES = "JSONL files (also .gz) or directories of them; - is standard input"
 
 
 def add_parser(commands: Any) -> None:
@@ -16,14 +16,23 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_replay(commands: Any) -> None:
-    replay = commands.add_parser("replay", help="run recorded transcripts through steering")
+    replay = commands.add_parser("replay", help="replay recorded runs through the steering core")
     replay.add_argument("files", nargs="+", type=Path, help=FILES)
-    replay.add_argument("--policy", type=Path, help="compare with the policy of this config file")
-    replay.add_argument("--config", type=Path, help="the policy to replay under (default: ours)")
-    replay.add_argument("--json", action="store_true", help="one object per run and line")
-    replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with curves")
+    replay.add_argument("--policy", type=Path, help="config file of a policy to compare with")
+    replay.add_argument("--config", type=Path, help="config file of the policy (default: built-in)")
+    replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
+    replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts")
     replay.add_argument(
-        "--evidence", action="store_true", help="the table of docs/evidence.md, on these runs"
+        "--evidence",
+        action="store_true",
+        help="print the tables of docs/evidence.md for these runs",
+    )
+    replay.add_argument(
+        "--patterns",
+        default="",
+        metavar="FILE",
+        help="answer look-ups from this library: `starter`, or a file of `gateway patterns export` "
+        "(default: each look-up counts as answered)",
     )
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
     replay.set_defaults(run=_replay)
@@ -32,14 +41,18 @@ def _add_replay(commands: Any) -> None:
 def _add_calibrate(commands: Any) -> None:
     calibrate = commands.add_parser("calibrate", help="fit the difficulty scorer to labelled runs")
     calibrate.add_argument("files", nargs="+", type=Path, help=FILES)
-    calibrate.add_argument("--weights", type=Path, metavar="FILE", help="write the weights here")
-    calibrate.add_argument("--seed", type=int, default=None, help="of folds and bootstrap")
+    calibrate.add_argument(
+        "--weights", type=Path, metavar="FILE", help="write the weights to this file"
+    )
+    calibrate.add_argument(
+        "--seed", type=int, default=None, help="seed of the cross-validation folds"
+    )
     calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     calibrate.set_defaults(run=_calibrate)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from gateway.replay import load_policy, run_replay
+    from gateway.offline.replay import load_policy, run_replay
 
     return run_replay(
         args.files,
@@ -48,12 +61,13 @@ def _replay(args: argparse.Namespace) -> int:
         as_json=args.json,
         html=args.html,
         evidence=args.evidence,
+        patterns=args.patterns,
         jobs=args.jobs,
     )
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from gateway.calibrate import SEED, run_calibrate
+    from gateway.offline.calibrate import run_calibrate
 
-    seed = SEED if args.seed is None else args.seed
-    return run_calibrate(args.files, weights=args.weights, as_json=args.json, seed=seed)
+    seed = {} if args.seed is None else {"seed": args.seed}
+    return run_calibrate(args.files, weights=args.weights, as_json=args.json, **seed)

@@ -1,4 +1,4 @@
-"""`gateway report`: what an experiment shows, with pictures; without one, how all runs went."""
+"""`gateway report`: the results of an experiment with charts, or a summary of all runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway import figures
 from gateway.backends import Stores
-from gateway.commands.plots import STATE_COLOURS, interval
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
@@ -25,9 +23,11 @@ from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import Difference
 from gateway.reporting.results import Comparison
 from gateway.reporting.shares import read_shares
-from gateway.stores.base import RunStore
+from gateway.stores.protocols import RunStore
 from gateway.stores.queries import HealthSummary, RunFilter
-from gateway.visible import one_line
+from gateway.text import formatting
+from gateway.text.plots import STATE_COLOURS, bar, interval
+from gateway.text.sanitize import one_line
 
 _BAR_CELLS = 40
 
@@ -35,12 +35,16 @@ _BAR_CELLS = 40
 def add_parser(commands: Any) -> None:
     """Declare the command."""
     parser = add_verb(
-        commands, "report", "what an experiment, or all runs, came to", _report, existing=True
+        commands,
+        "report",
+        "results of an experiment, or a summary of all runs",
+        _report,
+        existing=True,
     )
-    parser.add_argument("experiment", nargs="?", help="its id; without one: all runs together")
-    parser.add_argument("--tenant", help="of one tenant")
+    parser.add_argument("experiment", nargs="?", help="its id (default: a summary of all runs)")
+    parser.add_argument("--tenant", help="only runs of this tenant")
     parser.add_argument("--stratum", choices=list(STRATA), default="profile")
-    parser.add_argument("--shares", help="shares the arms were to get, such as on:0.5,off:0.5")
+    parser.add_argument("--shares", help="configured shares of the arms, such as on:0.5,off:0.5")
     parser.add_argument("--output", type=Path, help="also write the report as JSON to this file")
 
 
@@ -87,26 +91,26 @@ def _print_report(console: Console, found: ExperimentReport) -> None:
     if found.sample_ratio is not None:
         ratio = found.sample_ratio
         seen = ", ".join(f"{arm} {units}" for arm, units in ratio.observed.items())
-        verdict = "BROKEN" if ratio.suspicious else "as drawn"
+        verdict = "BROKEN" if ratio.suspicious else "as configured"
         console.print(Text(f"\nsample ratio: {verdict} ({seen}; p = {ratio.p_value:.3g})"))
-    console.print(Text("\nbefore you conclude", style="bold"))
+    console.print(Text("\nbefore you draw conclusions", style="bold"))
     for caveat in found.caveats:
         console.print(Text(f"- {caveat.message}", style="yellow"))
 
 
 def _arms(found: ExperimentReport) -> Table:
-    table = _table("arm", "runs", "success", "95 %", "not judged", "cost", "tokens", "steps")
+    table = _table("arm", "runs", "success", "95 %", "no outcome", "cost", "tokens", "steps")
     for arm in found.arms:
         rate = arm.success
         table.add_row(
             arm.arm,
             f"{arm.runs:,}",
-            figures.percent(rate.rate if rate else None, 1),
-            f"{figures.percent(rate.low)} to {figures.percent(rate.high)}" if rate else "",
+            formatting.percent(rate.rate if rate else None, 1),
+            f"{formatting.percent(rate.low)} to {formatting.percent(rate.high)}" if rate else "",
             str(arm.unfinished),
-            figures.money(_mean(arm.cost_usd)),
-            figures.count(_mean(arm.tokens)),
-            figures.count(_mean(arm.steps)),
+            formatting.money(_mean(arm.cost_usd)),
+            formatting.count(_mean(arm.tokens)),
+            formatting.count(_mean(arm.steps)),
         )
     return table
 
@@ -121,7 +125,7 @@ def _forest(comparison: Comparison) -> Table:
         drawn = interval(
             effect.low, effect.estimate, effect.high, bounds=effect.bounds, none=effect.none
         )
-        show = figures.points if effect.kind == "points" else figures.change
+        show = formatting.points if effect.kind == "points" else formatting.change
         limits = f"{show(effect.low)} to {show(effect.high)}"
         table.add_row(effect.name, drawn, show(effect.estimate), Text(limits, style="dim"))
     return table
@@ -136,15 +140,15 @@ def _strata(found: ExperimentReport) -> Table:
                 Text(one_line(stratum.name, 40)),
                 arm.arm,
                 f"{arm.runs:,}",
-                figures.percent(rate.rate if rate else None, 1),
+                formatting.percent(rate.rate if rate else None, 1),
                 _difference(change) if change else "",
             )
     return table
 
 
 def _difference(change: Difference) -> str:
-    limits = f"({figures.points(change.low)} to {figures.points(change.high)})"
-    return f"{figures.points(change.estimate)} {limits}"
+    limits = f"({formatting.points(change.low)} to {formatting.points(change.high)})"
+    return f"{formatting.points(change.estimate)} {limits}"
 
 
 def _print_summary(console: Console, found: HealthSummary) -> None:
@@ -161,20 +165,20 @@ def _print_summary(console: Console, found: HealthSummary) -> None:
         console.print(Text(f"\n{title}", style="bold"))
         most = max(counts.values())
         for name, count in sorted(counts.items(), key=lambda item: -item[1]):
-            bar = "█" * max(1, round(_BAR_CELLS * count / most))
-            drawn = Text(f"{one_line(name, 24):24} ")
-            drawn.append(f"{bar:{_BAR_CELLS}}", style=STATE_COLOURS.get(name, "blue"))
-            console.print(drawn.append(f" {count:,}"))
+            colour = STATE_COLOURS.get(name, "cyan")
+            drawn = bar(count, most, width=_BAR_CELLS, colour=colour)
+            console.print(Text(f"{one_line(name, 24):24} ") + drawn + Text(f" {count:,}"))
 
 
 def _summary_lines(found: HealthSummary) -> Iterator[str]:
     judged = found.success_runs + found.failure_runs
     rate = found.success_runs / judged if judged else None
-    clean = figures.percent(found.clean_run_rate, 1)
+    clean = formatting.percent(found.clean_run_rate, 1)
     yield f"clean runs {clean}, mean composite {found.mean_composite}"
-    yield f"success {figures.percent(rate, 1)} of {judged:,} judged"
-    yield f"cost {figures.money(found.cost_usd)}, saved by routing {figures.money(found.saved_usd)}"
-    yield f"input from cache {figures.percent(found.cached_share)}"
+    yield f"success {formatting.percent(rate, 1)} of {judged:,} with an outcome"
+    saved = formatting.money(found.saved_usd)
+    yield f"cost {formatting.money(found.cost_usd)}, saved by routing {saved}"
+    yield f"input from cache {formatting.percent(found.cached_share)}"
 
 
 def _table(*columns: str) -> Table:

@@ -1,4 +1,4 @@
-"""`gateway runs`: the run log in a terminal, also beside a running gateway."""
+"""`gateway runs`: the run log in a terminal, also while a gateway is running."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway import figures
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
-from gateway.commands.plots import STATE_COLOURS, curve, strip
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
-from gateway.dashboard.texts import step_text
+from gateway.dashboard.step_text import step_text
 from gateway.errors import ConfigError
 from gateway.library import PatternTally, judged_by
 from gateway.steering.fsm import FSMState
-from gateway.stores.base import RunStore, StoreError
+from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
-from gateway.visible import one_line
+from gateway.text import formatting
+from gateway.text.plots import STATE_COLOURS, curve, strip
+from gateway.text.sanitize import one_line
 
-# Cells that a table's other columns take at the most, and the least a task gets.
+# The widest that a table's other columns get, and the narrowest that the task gets.
 _OTHER_COLUMNS = 108
 _LEAST_TASK = 16
-_RUN_ID = "its id, or a conversation's, for its newest run"
+_RUN_ID = "id of a run, or of a conversation, for its newest run"
 _TAIL_S = 1.0
-_TAIL_RUNS = 50  # runs looked at for news each time; more than can change within a second or two
+_TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
-    runs = commands.add_parser("runs", help="list, show, judge and follow runs")
+    runs = commands.add_parser("runs", help="list, show and follow runs, and set their outcome")
     verbs = runs.add_subparsers(required=True, metavar="VERB")
     listing = add_verb(verbs, "list", "runs, newest first", _list, existing=True)
     _add_filters(listing)
     listing.add_argument("--limit", type=int, default=20)
     listing.add_argument("--sort", choices=list(SORT_KEYS), default="started_at")
-    show = add_verb(verbs, "show", "one run's course", _show, existing=True)
+    show = add_verb(verbs, "show", "one run with its charts", _show, existing=True)
     show.add_argument("run_id", help=_RUN_ID)
-    show.add_argument("--step", type=int, help="all that was said at this step")
-    outcome = add_verb(verbs, "outcome", "say what a run came to", _outcome, existing=True)
+    show.add_argument("--step", type=int, help="all texts of this step")
+    outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome, existing=True)
     outcome.add_argument("run_id", help=_RUN_ID)
     outcome.add_argument("outcome", choices=OUTCOMES)
     tail = add_verb(
-        verbs, "tail", "steps as they are recorded; ends with Ctrl-C", _tail, existing=True
+        verbs, "tail", "print steps as they are recorded, until Ctrl-C", _tail, existing=True
     )
-    tail.add_argument("--tenant", help="of one tenant")
-    tail.add_argument("--once", action="store_true", help="what is there now, then end")
+    tail.add_argument("--tenant", help="only runs of this tenant")
+    tail.add_argument("--once", action="store_true", help="print the recorded steps and stop")
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
@@ -78,9 +78,9 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     if not found.runs:
         say("no runs")
         return
-    # An id that is cut short could not be asked for: a narrow terminal wraps lines instead.
+    # Ids are never cut, so that they can be copied: a narrow terminal wraps lines instead.
     width = max(Console().width, _OTHER_COLUMNS + _LEAST_TASK)
-    Console(width=width).print(_table(found.runs, width - _OTHER_COLUMNS))
+    Console(width=width).print(_runs_table(found.runs, width - _OTHER_COLUMNS))
 
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -96,7 +96,7 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     elif args.step is not None:
         say(step_text(trace.steps[0], trace.injections))
     else:
-        _print_course(trace, settings)
+        _print_run(trace, settings)
 
 
 async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
@@ -115,7 +115,7 @@ async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace
 
 
 async def _run_id(store: RunStore, given: str) -> str:
-    """Answers carry the id of the conversation, so that is what a client knows."""
+    """The run of an id; clients know the conversation's id from the response headers."""
     page = await store.list_runs(RunFilter(conversation_id=given), PageRequest(limit=1))
     return page.runs[0].id if page.runs else given
 
@@ -143,7 +143,7 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
         await asyncio.sleep(_TAIL_S)
 
 
-def _table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
+def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("run", "started", "task", "model", "state"):
         table.add_column(name, no_wrap=True)
@@ -154,21 +154,21 @@ def _table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
         totals = run.totals
         table.add_row(
             run.id,
-            figures.ago(run.started_at),
+            formatting.ago(run.started_at),
             Text(one_line(run.task_preview, task_cells)),
             Text(one_line(run.model_requested, 18)),
             Text(run.state, style=STATE_COLOURS.get(run.state, "")),
             str(totals.steps),
-            figures.score(totals.composite_peak),
+            formatting.score(totals.composite_peak),
             str(totals.injections or ""),
-            figures.count(totals.input_tokens + totals.output_tokens),
-            figures.money(totals.cost_usd),
+            formatting.count(totals.input_tokens + totals.output_tokens),
+            formatting.money(totals.cost_usd),
             run.outcome or "",
         )
     return table
 
 
-def _print_course(trace: RunTrace, settings: Settings) -> None:
+def _print_run(trace: RunTrace, settings: Settings) -> None:
     console = Console(highlight=False)
     run, steps = trace.run, trace.steps
     width = max(20, console.width - 16)
@@ -197,10 +197,10 @@ def _facts(run: RunRecord) -> Iterator[str]:
     yield f"{run.id}  tenant {run.tenant}  agent {one_line(run.agent, 40)}  mode {run.mode}"
     yield (
         f"{totals.steps} steps, {totals.calls} calls, "
-        f"{figures.count(totals.input_tokens + totals.output_tokens)} tokens, "
-        f"{figures.money(totals.cost_usd)} (saved {figures.money(totals.saved_usd)}), "
-        f"peak composite {figures.score(totals.composite_peak)}, "
-        f"outcome {run.outcome or 'not said'}"
+        f"{formatting.count(totals.input_tokens + totals.output_tokens)} tokens, "
+        f"{formatting.money(totals.cost_usd)} (saved {formatting.money(totals.saved_usd)}), "
+        f"peak composite {formatting.score(totals.composite_peak)}, "
+        f"outcome {run.outcome or 'unknown'}"
     )
 
 
@@ -210,9 +210,9 @@ def _guidance_lines(trace: RunTrace) -> Iterator[Text]:
     for row in trace.injections:
         where = row.placement if row.applied else "shadow"
         head = f"step {row.step_index:<4} {row.source:8} {where:8} "
-        # Many rules in one text: their names say more than the beginning of the first.
-        said = (row.pattern_id or "").replace(",", ", ") if row.source == "e3" else row.text
-        yield Text(head, style="magenta").append(one_line(said, 120), style="not magenta")
+        # One text holds many rules: their names say more than the beginning of the first.
+        summary = (row.pattern_id or "").replace(",", ", ") if row.source == "e3" else row.text
+        yield Text(head, style="magenta").append(one_line(summary, 120), style="not magenta")
 
 
 def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
@@ -233,7 +233,7 @@ def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
         return orjson.dumps(line).decode()
     asked = "" if call is None else one_line(call.model_asked, 24)
     return (
-        f"{figures.clock(step.at)[11:]}  {run.id}  step {step.step_index:<4} {step.state:6} "
-        f"d {figures.score(step.difficulty)} c {figures.score(step.composite)}  {asked:24} "
+        f"{formatting.clock(step.at)[11:]}  {run.id}  step {step.step_index:<4} {step.state:6} "
+        f"d {formatting.score(step.difficulty)} c {formatting.score(step.composite)}  {asked:24} "
         f"{', '.join(step.fired)}"
     ).rstrip()

@@ -1,4 +1,4 @@
-"""The gateway's stores, opened for one command; beside a running gateway too."""
+"""Opens the stores for one command. Works while a gateway is running on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings, load_settings
 from gateway.errors import ConfigError
-from gateway.stores.base import StoreError
+from gateway.stores.protocols import StoreError
 
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
 
@@ -23,7 +23,7 @@ def add_verb(
 ) -> argparse.ArgumentParser:
     """Declare a command that works on the stores; it takes `--config` and `--json`.
 
-    existing: it reads what a gateway has recorded, and makes no database where there is none.
+    `existing`: the command only reads what a gateway has recorded, and creates no database.
     """
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
@@ -33,7 +33,7 @@ def add_verb(
 
 
 def say(text: str) -> None:
-    """One line of output."""
+    """Print one line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -53,20 +53,8 @@ async def _opened(
     args: argparse.Namespace, existing: bool
 ) -> AsyncIterator[tuple[Stores, Settings]]:
     settings = load_settings(args.config)
-    if existing:
-        _require_database(settings)
-    stores = await open_stores(settings.storage)
+    stores = await open_stores(settings.storage, existing=existing)
     try:
         yield stores, settings
     finally:
         await stores.close()
-
-
-def _require_database(settings: Settings) -> None:
-    storage = settings.storage
-    if storage.in_memory:
-        raise ConfigError(
-            "storage.path is :memory:, only the running gateway's /api knows its runs"
-        )
-    if not Path(storage.path).exists():
-        raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")

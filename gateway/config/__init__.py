@@ -1,4 +1,8 @@
-"""Strict settings: defaults < `config.yaml` < environment."""
+"""Strict settings: defaults < `config.yaml` < environment.
+
+Each room's settings classes live next to the code they set; this package composes, reads and checks
+them. May import those classes and `errors`.
+"""
 
 from gateway.config.litellm_form import ignored_keys
 from gateway.config.load import DEFAULT_FILE, load_settings, read_file, settings_from_dict

@@ -16,18 +16,18 @@ from gateway.errors import ConfigError
 ENV_PREFIX = "GATEWAY_"
 ENV_SEPARATOR = "__"
 
-# Maps whose keys are states, which are written in capitals; all other keys are not.
+# Maps whose keys are states, written in capitals; all other keys are lower case.
 _BY_STATE = (("model_routing",), ("injection", "cooldown_steps"))
-_NO_SECTIONS = frozenset(
+_TOP_LEVEL_VALUES = frozenset(
     f.name for f in dataclasses.fields(Settings) if f.default_factory is dict or f.default == ()
 )
 
 
 def overlay(merged: dict[str, Any], env: Mapping[str, str]) -> None:
-    """Put what `env` sets into `merged`; lists and maps are written as YAML or JSON.
+    """Put the settings of `env` into `merged`; lists and maps are written as YAML or JSON.
 
     Raises:
-        ConfigError: the text of a list or map is no YAML.
+        ConfigError: the text of a list or map is not YAML.
     """
     for name, keys in _key_paths(env):
         node = merged
@@ -35,11 +35,11 @@ def overlay(merged: dict[str, Any], env: Mapping[str, str]) -> None:
             child = node.get(key)
             node[key] = node = dict(child) if isinstance(child, dict) else {}
         text = env[name]
-        node[keys[-1]] = _yaml(text, keys) if _holds_many(_hint(keys)) else text
+        node[keys[-1]] = _yaml(text, keys) if _is_collection(_hint(keys)) else text
 
 
 def naming_the_variable(error: ConfigError, env: Mapping[str, str]) -> ConfigError:
-    """`error`, telling which variable set what it complains of, when one did."""
+    """`error`, with the name of the variable that set the refused value, if one did."""
     path = str(error).partition(":")[0]
     for name, keys in _key_paths(env):
         if path in (keys[0], ".".join(keys)):
@@ -48,10 +48,13 @@ def naming_the_variable(error: ConfigError, env: Mapping[str, str]) -> ConfigErr
 
 
 def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """(variable, keys) of those that are settings; other names with one part are not."""
+    """(variable, keys) of each variable that is a setting.
+
+    A name of one part is a setting only if it is a list or map at the top of the tree.
+    """
     for name in env:
         keys = name.removeprefix(ENV_PREFIX).lower().split(ENV_SEPARATOR)
-        if not name.startswith(ENV_PREFIX) or (len(keys) == 1 and keys[0] not in _NO_SECTIONS):
+        if not name.startswith(ENV_PREFIX) or (len(keys) == 1 and keys[0] not in _TOP_LEVEL_VALUES):
             continue
         if tuple(keys[:-1]) in _BY_STATE:
             keys[-1] = keys[-1].upper()
@@ -59,7 +62,7 @@ def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _hint(keys: list[str]) -> Any:
-    """The type of the setting with these keys, None for one that is not known."""
+    """The type of the setting with these keys, None for an unknown one."""
     hint: Any = Settings
     for key in keys:
         if dataclasses.is_dataclass(hint):
@@ -69,9 +72,9 @@ def _hint(keys: list[str]) -> Any:
     return hint
 
 
-def _holds_many(hint: Any) -> bool:
+def _is_collection(hint: Any) -> bool:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return any(map(_holds_many, typing.get_args(hint)))
+        return any(map(_is_collection, typing.get_args(hint)))
     return typing.get_origin(hint) in (tuple, list, dict, Mapping)
 
 

@@ -1,4 +1,4 @@
-"""LiteLLM's own sections, translated, so that an existing LiteLLM config loads as it is.
+"""LiteLLM's own sections, translated, so that an existing LiteLLM config loads unchanged.
 
 Source: the config reference of the LiteLLM proxy (`model_list`, `router_settings`,
 `litellm_settings`, `general_settings`, `environment_variables`).
@@ -16,7 +16,7 @@ _ROUTER_KEYS = {
     "allowed_fails": "allowed_fails",
 }
 _TIMEOUT_KEYS = {"timeout": "first_byte_s", "request_timeout": "first_byte_s"}
-FOREIGN_SECTIONS = (
+LITELLM_SECTIONS = (
     "router_settings",
     "litellm_settings",
     "general_settings",
@@ -28,12 +28,12 @@ _USED_KEYS = frozenset(
 
 
 def translate(raw: dict[str, Any]) -> dict[str, Any]:
-    """`raw` without LiteLLM's sections; what they say that applies here is in ours.
+    """`raw` without LiteLLM's sections; what applies here is moved to the gateway's sections.
 
-    The gateway's own sections win. Keys of features that are the LiteLLM proxy's alone are left
-    out; `ignored_keys` lists them.
+    The gateway's own sections win. Keys of features that only the LiteLLM proxy has are dropped;
+    `ignored_keys` lists them.
     """
-    out = {k: v for k, v in raw.items() if k not in FOREIGN_SECTIONS}
+    out = {k: v for k, v in raw.items() if k not in LITELLM_SECTIONS}
     for section in ("router_settings", "litellm_settings"):
         values = raw.get(section)
         if not isinstance(values, dict):
@@ -54,7 +54,7 @@ def ignored_keys(raw: dict[str, Any]) -> list[str]:
     """Key paths of LiteLLM's sections that have no meaning here, for `gateway check-config`."""
     return [
         f"{section}.{key}"
-        for section in FOREIGN_SECTIONS
+        for section in LITELLM_SECTIONS
         if isinstance(raw.get(section), dict) and section != "environment_variables"
         for key in raw[section]
         if key not in _USED_KEYS
@@ -62,7 +62,7 @@ def ignored_keys(raw: dict[str, Any]) -> list[str]:
 
 
 def environment_variables(raw: Mapping[str, Any]) -> dict[str, str]:
-    """What the file says that references may find when the environment does not have it."""
+    """The file's `environment_variables`: used for references that the environment does not set."""
     values = raw.get("environment_variables")
     return {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
 
@@ -75,7 +75,7 @@ def _with_default_fallbacks(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
-    """The deployments of each name again, under the names that stand for it."""
+    """Add the deployments of each name again under its aliases."""
     listed = out.get("model_list")
     if not isinstance(aliases, dict) or not isinstance(listed, list):
         return

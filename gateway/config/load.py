@@ -31,7 +31,7 @@ def load_settings(
     """Settings from `path` (or `./config.yaml` when there is one) and the environment.
 
     Raises:
-        ConfigError: the file is missing, is not YAML, or holds a wrong key or value.
+        ConfigError: the file is missing, is not YAML, or has a wrong key or value.
     """
     env = os.environ if env is None else env
     chosen = (
@@ -45,7 +45,7 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
     """Settings from plain values; references are resolved, `GATEWAY_*` variables win.
 
     Raises:
-        ConfigError: a key is unknown, or its value is refused; the message names key or variable.
+        ConfigError: a key is unknown or a value refused; the message names the key or variable.
     """
     merged = translate(copy.deepcopy(dict(raw)))
     env = {**environment_variables(raw), **(env or {})}
@@ -61,10 +61,10 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """One YAML mapping.
+    """The YAML mapping in a file.
 
     Raises:
-        ConfigError: with the file, and the line where YAML itself is wrong.
+        ConfigError: names the file, and the line of a YAML error.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ def _load_yaml(text: str) -> Any:
 
 
 def _refuse_repeated_keys(node: yaml.Node, path: str, seen: set[int]) -> None:
-    """YAML itself would silently take the last of them."""
+    """Raise for a key that is set twice; YAML would silently use the last value."""
     if id(node) in seen:
         return  # an alias
     seen.add(id(node))
@@ -132,7 +132,7 @@ def resolve(value: Any, env: Mapping[str, str], path: str = "", secret: bool = F
         return [resolve(v, env, f"{path}[{i}]", secret) for i, v in enumerate(value)]
     if isinstance(value, str):
         text = _resolve_text(value, env, path)
-        # Keys read from files and secret managers tend to end in a line end.
+        # Keys from files and secret managers often end with a newline.
         return Secret(text.strip()) if secret else text
     return value
 

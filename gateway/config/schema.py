@@ -1,7 +1,7 @@
 """Plain YAML values -> typed, frozen settings; every refusal names its key path.
 
-Works on any dataclass: the field's type says what is accepted, `__post_init__` may refuse more with
-`ValueError("<field>: <reason>")`.
+Works on any dataclass: the field's type defines what is accepted, and `__post_init__` may refuse
+more with `ValueError("<field>: <reason>")`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _convert_union(hint: Any, value: Any, path: str) -> Any:
 
 def _convert_literal(hint: Any, value: Any, path: str) -> Any:
     allowed = typing.get_args(hint)
-    # YAML 1.1 reads a bare on/off as a boolean; where the words are what is meant, they are meant.
+    # YAML 1.1 reads a bare on/off as a boolean; where only words are allowed, the word was meant.
     if isinstance(value, bool) and not any(isinstance(a, bool) for a in allowed):
         value = "on" if value else "off"
     if value not in allowed:
@@ -127,7 +127,7 @@ def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
     out = {}
     for k, v in value.items():
         if isinstance(k, bool) and args[0] is str:
-            k = "on" if k else "off"  # as with values: YAML 1.1 reads the bare words as booleans
+            k = "on" if k else "off"  # as with values: YAML 1.1 reads on and off as booleans
         key = convert(args[0], k, join(path, str(k)))
         out[key] = convert(args[1], v, join(path, str(k)))
     return out

@@ -1,4 +1,4 @@
-"""Settings of the difficulty scorer, and of the model that may be it."""
+"""Settings of the difficulty scorer, and of the model that may judge difficulty."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.config.values import at_least
-from gateway.steering.calibration import calibration_from_json
-from gateway.steering.difficulty import DifficultySettings, ScorerName
+from gateway.steering.scoring.calibration import calibration_from_json
+from gateway.steering.scoring.scorer import DifficultySettings, ScorerName
 
 LEAST_JUDGE_MS = 100
-"""A limit under which no model answers over a network."""
+"""The shortest useful limit: no model answers faster over a network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSettings:
-    """The model that scorer `judge` asks, and how long a request waits for it.
+    """The model that the scorer `judge` asks, and how long a request waits for it.
 
-    `model`: a name as a client would ask for it; its deployment holds the key. `timeout_ms`:
-    longest wait, in milliseconds; `deadline_share`: of `steering.deadline_ms`, in (0, 1), when that
-    is less. `cache_entries`: questions whose scores are kept in memory, 0 = none.
+    `model`: a model name as a client would request it; its deployment has the key. `timeout_ms`:
+    longest wait, in milliseconds. `deadline_share`: longest wait as a share of
+    `steering.deadline_ms`, in (0, 1); the shorter of the two holds. `cache_entries`: number of
+    questions whose scores are kept in memory, 0 = none.
     """
 
     model: str = ""
@@ -38,14 +39,14 @@ class JudgeSettings:
         """Longest wait for a score, in seconds.
 
         Raises:
-            ValueError: no model is named, or the deadline leaves it no time to answer.
+            ValueError: no model is named, or the deadline leaves it less than LEAST_JUDGE_MS.
         """
         if not self.model:
             raise ValueError("difficulty.judge.model: needed by scorer judge")
         limit_ms = min(self.timeout_ms, self.deadline_share * deadline_ms)
         if limit_ms < LEAST_JUDGE_MS:
             raise ValueError(
-                f"difficulty.judge: {limit_ms:g} ms are no time for a model to answer; raise "
+                f"difficulty.judge: {limit_ms:g} ms is too short for a model to answer; raise "
                 "steering.deadline_ms and difficulty.judge.timeout_ms"
             )
         return limit_ms / 1000
@@ -53,9 +54,9 @@ class JudgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerSettings:
-    """Which difficulty scorer, and its weights: the shipped ones, or those of a file.
+    """Which difficulty scorer, with the shipped weights or those of a file.
 
-    `judge`: a model asked about each new step, for the scorer of that name.
+    `judge`: the model that the scorer `judge` asks about each new step.
     """
 
     scorer: ScorerName = "calibrated"
@@ -66,7 +67,7 @@ class ScorerSettings:
         """The scorer's settings with the weights read.
 
         Raises:
-            ValueError: the file cannot be read, or is not one of weights.
+            ValueError: the file cannot be read, or does not contain weights.
         """
         if self.weights_file is None:
             return DifficultySettings(scorer=self.scorer)

@@ -6,26 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from gateway.config.embedding import EmbeddingSettings
 from gateway.config.scorer import ScorerSettings
+from gateway.config.storage import StorageSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
 from gateway.config.values import Secret, at_least
-from gateway.embedding.settings import EmbeddingSettings
 from gateway.steering.acting import ActSettings
-from gateway.steering.conversation import ConversationSettings
-from gateway.steering.etrace.settings import EtraceSettings, InjectionSettings
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.fsm import FSMSettings
+from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
+from gateway.steering.identity import ConversationSettings
 from gateway.steering.monitors import MonitorSettings
 from gateway.steering.policy import Policy, RunBoundary
 from gateway.steering.routing import Routes, RoutingSettings
-from gateway.stores.settings import StorageSettings
+from gateway.steering.steer import SteeringRules
 
 Mode = Literal["on", "shadow", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where the gateway listens, and what it accepts."""
+    """Where the gateway listens, and what it accepts; sizes in MiB, times in seconds."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -57,23 +58,31 @@ class LoggingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
-    """Keys the gateway asks for; none configured means no key is asked for on loopback."""
+    """Keys that requests must send; without any, none is required on loopback.
+
+    `wrong_keys_per_minute`: how many wrong keys one address may send; 0 = no limit. A further one,
+    and a right key that is short enough to be guessed, is refused until the minute is over.
+    """
 
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
     admin_key: Secret | None = None
+    wrong_keys_per_minute: int = 30
+
+    def __post_init__(self) -> None:
+        at_least(self.wrong_keys_per_minute, 0, "wrong_keys_per_minute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteeringSettings:
     """Whether requests are steered, how long that may take, and how much memory it may use.
 
-    `mode`: `on`; `shadow` computes and records everything and changes no byte; `off` records only.
-    `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` a run that
-    has used them up is told on every call to hand over what it has.
-    `act_above`: expected precision that an action needs, by action; what is left out keeps its
-    default (docs/evidence.md).
+    `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
+    `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
+    call of a run that has used them asks the agent to hand over its results.
+    `act_above`: the expected precision that an action needs, by action; actions not listed keep
+    their default (docs/evidence.md).
     `stream_usage`: whether `stream_options.include_usage` is added to streams whose client did not
-    ask for it (the extra chunk is taken out again): `auto` where tokens are needed to decide,
+    ask for it (the extra chunk is removed again): `auto` where tokens are needed to decide,
     `always` to know the cost of every call, `never`.
     """
 
@@ -101,17 +110,17 @@ class SteeringSettings:
 
     @property
     def wrap_up_at(self) -> int | None:
-        """Tokens from which a run is told to hand over; None = it is not."""
+        """Tokens after which a run is asked to hand over its results; None = never."""
         return self.token_budget if self.budget_action == "wrap_up" else None
 
     def acting(self) -> ActSettings:
-        """The bars above which each action is taken. Raises ValueError for an unknown action."""
+        """The threshold of each action. Raises ValueError for an unknown action."""
         return ActSettings(act_above=self.act_above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a gateway can be told."""
+    """All settings of a gateway."""
 
     server: ServerSettings = field(default_factory=ServerSettings)
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
@@ -143,18 +152,30 @@ class Settings:
         """The two routing maps as one value. Raises ValueError for an unknown state."""
         return Routes(by_state=self.model_routing, by_model=self.model_routing_by_model)
 
+    def rules(self) -> SteeringRules:
+        """Everything that decides about a call. Raises ValueError for a value without meaning."""
+        return SteeringRules(
+            policy=self.policy(),
+            routes=self.routes(),
+            routing=self.routing,
+            acting=self.steering.acting(),
+            wrap_up_at=self.steering.wrap_up_at,
+            etraces=self.etraces,
+            injection=self.injection,
+        )
+
     def judge_limit_s(self) -> float | None:
         """Longest wait for a judged score, in seconds; None when no model judges.
 
         Raises:
-            ValueError: no model is named, or it would have no time.
+            ValueError: no model is named, or it would have too little time.
         """
         if self.difficulty.scorer != "judge":
             return None
         return self.difficulty.judge.limit_s(self.steering.deadline_ms)
 
     def policy(self) -> Policy:
-        """What the decision core decides by."""
+        """The policy of the decision core."""
         return Policy(
             fsm=self.fsm,
             difficulty=self.difficulty.load(),

@@ -1,21 +1,26 @@
-"""Settings of the calls that are made upstream: where to, how long, how often."""
+"""Settings of upstream calls: addresses, timeouts, retries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.config.values import Secret, at_least, http_url
+from gateway.dialects import DIALECTS
 
 Lane = Literal["auto", "native", "litellm"]
+if TYPE_CHECKING:
+    DialectName = str
+else:
+    DialectName = Literal[tuple(DIALECTS)]  # a type checker wants the names spelt out
 
 OPENAI_API_BASE = "https://api.openai.com/v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutSettings:
-    """How long an upstream may take, in seconds; 0 waits for ever."""
+    """Time limits of upstream calls, in seconds; 0 = none."""
 
     connect_s: float = 10
     first_byte_s: float = 600
@@ -29,12 +34,11 @@ class TimeoutSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSettings:
-    """The provider that serves every name without a deployment.
+    """The provider that serves every model name without a deployment.
 
-    `provider_prefixes`: whether `anthropic/...` and its like are sent through LiteLLM to that
-    provider; off where the upstream itself uses such names (OpenRouter). `messages_api_base`: where
-    `/v1/messages` requests go; by default Anthropic's API while `api_base` is OpenAI's, else
-    `api_base` itself.
+    `provider_prefixes`: whether names such as `anthropic/...` go to that provider through LiteLLM;
+    off for an upstream that itself uses such names (OpenRouter). `messages_api_base`: the target of
+    `/v1/messages` requests; by default Anthropic's API if `api_base` is OpenAI's, else `api_base`.
     """
 
     api_base: str = OPENAI_API_BASE
@@ -50,11 +54,10 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One entry of `model_list`: what a requested model name maps to.
+    """One entry of `model_list`: a deployment that serves a requested model name.
 
-    `dialects`: the wires the upstream speaks itself, where that is known better than by default
-    (`chat` and `responses` on OpenAI's wire, `messages` at Anthropic); requests in any other are
-    translated by LiteLLM.
+    `dialects`: the dialects that the upstream speaks, if not the default (`chat` and `responses`
+    for OpenAI's API, `messages` for Anthropic's); requests in any other are translated by LiteLLM.
     """
 
     model_name: str
@@ -62,7 +65,7 @@ class Deployment:
     lane: Lane = "auto"
     weight: float = 1
     forward_client_key: bool = False
-    dialects: tuple[Literal["chat", "responses", "messages"], ...] | None = None
+    dialects: tuple[DialectName, ...] | None = None
     model_info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,7 +81,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSettings:
-    """Retries, fallbacks and balancing, for failures before the first byte."""
+    """Retries, fallbacks and balancing for failures before the first byte; times in seconds."""
 
     num_retries: int = 2
     backoff_s: float = 0.25

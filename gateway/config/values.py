@@ -1,4 +1,4 @@
-"""What several sections are made of."""
+"""Value types and checks that several sections share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 class Secret(str):
-    """Text that never shows itself in a repr, a log line or an error."""
+    """Text that a repr, and so a log line or an error, never shows."""
 
     __slots__ = ()
 
@@ -15,13 +15,13 @@ class Secret(str):
 
 
 def at_least(value: float, low: float, name: str) -> None:
-    """Refuse a value of the key `name` under `low`. Raises: ValueError."""
+    """Refuse a value of the key `name` below `low`. Raises: ValueError."""
     if value < low:
         raise ValueError(f"{name}: must be at least {low:g}, got {value:g}")
 
 
 def http_url(value: str, name: str) -> None:
-    """Refuse what is no http(s) URL under the key `name`. Raises: ValueError."""
+    """Refuse a value of the key `name` that is not an http(s) URL. Raises: ValueError."""
     try:
         parts = urlsplit(value)
         _ = parts.port

@@ -1,1 +1,5 @@
-"""The shell around the core: which conversation a request belongs to, and what is remembered."""
+"""Conversations: finding the one a request belongs to, steering it, recording its reply.
+
+The asynchronous layer around the pure decision core `steering`. The pipeline and the recorder call
+it; it imports `dialects`, `stores` (protocols and records), `upstream` and what is below them.
+"""

@@ -1,73 +1,75 @@
-"""A conversation whose client has made another history of it: what is kept, what begins anew."""
+"""Continuing a conversation whose client has rewritten its history: what is kept, what restarts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.conversations.memo import Conversation
-from gateway.steering.conversation import Incoming
-from gateway.steering.fold import Carried
+from gateway.conversations.conversation import Conversation, RunStart
+from gateway.steering.fold import RunSnapshot
 from gateway.steering.fsm import FSMState
+from gateway.steering.identity import Incoming
 from gateway.wire.messages import is_result
 
 
 def compact(conversation: Conversation, incoming: Incoming) -> None:
-    """Go on with a history that the client wrote anew: state, scores and caps stay.
+    """Continue with a rewritten history: state, scores and caps are kept.
 
-    Repeat windows restart, unless the client only left messages out or cleared old results: then
-    the steps behind it are the same as before.
+    The windows of monitors and scorer restart, unless the client only left messages out or cleared
+    old results: then the earlier steps have not changed.
     """
-    stands, offset = _carried(conversation, incoming)
-    conversation.base = stands or conversation.base
-    conversation.base_offset = offset
-    if _only_cut(conversation, incoming, offset):
-        conversation.base_of = conversation.id
-        if conversation.fold is not None:
-            conversation.fold.moved(offset)
+    run, history = conversation.run, conversation.history
+    snapshot, offset = _kept(conversation, incoming)
+    kept = snapshot or (run.start.snapshot if run.start else RunSnapshot())
+    if _only_shortened(conversation, incoming, offset):
+        run.start = RunStart(snapshot=kept, offset=offset, logged_in=conversation.id)
+        if run.fold is not None:
+            run.fold.continue_in(offset)
     else:
-        conversation.base_of = ""
-        conversation.fold = None
-    # The store keeps heads by the history they begin with, and this history has a new beginning.
-    conversation.root = b""
-    conversation.guidance = conversation.guidance.compacted()
+        run.start = RunStart(snapshot=kept, offset=offset)
+        run.fold = None
+    # The store keeps prefix hashes by the first message, and this history has a new one.
+    history.root = b""
+    run.memory = replace(run.memory, guidance=run.memory.guidance.compacted())
 
 
-def _carried(conversation: Conversation, incoming: Incoming) -> tuple[Carried | None, int]:
-    """Where the run stands, and the first message that has not been scored yet."""
-    heads, branch = incoming.heads, conversation.branch
-    stands = conversation.stands()
-    if branch.owed(incoming):
-        return stands, heads.start + _begin_of_turn(heads.turns, len(heads.messages) - 1)
+def _kept(conversation: Conversation, incoming: Incoming) -> tuple[RunSnapshot | None, int]:
+    """The run so far, and the first message that has not been scored yet."""
+    hashes, branch = incoming.hashes, conversation.history.branch
+    snapshot = conversation.snapshot()
+    if branch.awaits_results_of(incoming):
+        return snapshot, hashes.start + _start_of_turn(hashes.turns, len(hashes.messages) - 1)
     newest = _newest_reply(conversation, incoming)
     if newest is not None:
         # The reply to the latest call is in the new history, and has not been scored yet.
-        if stands is not None and stands.state is FSMState.END:
-            # It was a final answer, and ends its run there once more.
-            stands = replace(stands, state=FSMState.NORMAL)
-        return stands, heads.start + _begin_of_turn(heads.turns, newest)
-    if incoming.retells(branch):
-        stands = conversation.stood()  # a summary, no final answer
-    return stands, heads.state.count
+        if snapshot is not None and snapshot.state is FSMState.END:
+            # It was a final answer, and ends its run when it is read in the new history.
+            snapshot = replace(snapshot, state=FSMState.NORMAL)
+        return snapshot, hashes.start + _start_of_turn(hashes.turns, newest)
+    if incoming.summarises(branch):
+        snapshot = conversation.snapshot_before_reply()  # a summary, not a final answer
+    return snapshot, hashes.state.count
 
 
 def _newest_reply(conversation: Conversation, incoming: Incoming) -> int | None:
-    """Where the reply to the latest call stands in a history that does not answer its calls."""
-    heads, branch = incoming.heads, conversation.branch
-    if branch.reply_digest is None or branch.reply_digest not in heads.messages:
+    """The position of the reply to the latest call in a history without results of its calls."""
+    hashes, history = incoming.hashes, conversation.history
+    digest = history.branch.reply_digest
+    if digest is None or digest not in hashes.messages:
         return None
-    newest = len(heads.messages) - 1 - heads.messages[::-1].index(branch.reply_digest)
-    grown = conversation.chain is not None and heads.state.turns > conversation.chain.turns
-    if branch.reply_calls and not grown and conversation.heard.knows(branch.reply_digest):
-        # What says the same as an earlier one, at the end of what is known, is that one.
-        return None if _all_known(conversation, incoming, newest) else newest
+    newest = len(hashes.messages) - 1 - hashes.messages[::-1].index(digest)
+    grown = history.chain is not None and hashes.state.turns > history.chain.turns
+    if history.branch.reply_calls and not grown and digest in history.seen:
+        # An equal reply was seen earlier; if all messages before this one are known, it is that
+        # earlier reply.
+        return None if _all_seen(conversation, incoming, newest) else newest
     return newest
 
 
-def _begin_of_turn(turns: Sequence[int], position: int) -> int:
-    """The first message of the assistant turn that the message at `position` is in or behind.
+def _start_of_turn(turns: Sequence[int], position: int) -> int:
+    """The first message of the assistant turn that the message at `position` is in or follows.
 
-    A reply may be several items, of which the newest is the one known.
+    A reply may be several items, of which only the newest is known.
     """
     turn = turns[position + 1]
     while position and turns[position] == turn:
@@ -75,19 +77,19 @@ def _begin_of_turn(turns: Sequence[int], position: int) -> int:
     return position
 
 
-def _only_cut(conversation: Conversation, incoming: Incoming, offset: int) -> bool:
-    """Whether all messages before the latest turn are known from earlier requests, but results."""
-    owed = conversation.branch.owed(incoming)
-    return owed and _all_known(conversation, incoming, offset - incoming.heads.start)
+def _only_shortened(conversation: Conversation, incoming: Incoming, offset: int) -> bool:
+    """Whether every message before the latest turn, except results, was seen before."""
+    answered = conversation.history.branch.awaits_results_of(incoming)
+    return answered and _all_seen(conversation, incoming, offset - incoming.hashes.start)
 
 
-def _all_known(conversation: Conversation, incoming: Incoming, count: int) -> bool:
-    """Whether the first `count` messages that were read are known, or bring results: these a client
-    may clear or cut."""
-    start = incoming.heads.start
+def _all_seen(conversation: Conversation, incoming: Incoming, count: int) -> bool:
+    """Whether each of the first `count` messages was seen before or is a result, which a client may
+    have cleared or cut."""
+    start = incoming.hashes.start
     return all(
         digest is None
-        or conversation.heard.knows(digest)
+        or digest in conversation.history.seen
         or is_result(incoming.messages[start + position])
-        for position, digest in enumerate(incoming.heads.messages[:count])
+        for position, digest in enumerate(incoming.hashes.messages[:count])
     )

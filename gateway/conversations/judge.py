@@ -1,4 +1,4 @@
-"""Asking a model how a run's newest step went, within a limit."""
+"""Scoring a run's newest step by asking a model, within a time limit."""
 
 from __future__ import annotations
 
@@ -11,46 +11,50 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.config.scorer import JudgeSettings
-from gateway.conversations.memo import Conversation
+from gateway.conversations.conversation import Conversation
+from gateway.dialects import CHAT
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import RunFold
-from gateway.steering.judged import INSTRUCTION, question, read_score
-from gateway.steering.steps import Step
+from gateway.steering.scoring.judged import INSTRUCTION, question, read_score
+from gateway.steering.transcript.steps import Step
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import Call, Dispatcher
+from gateway.upstream.dispatch import Dispatcher, UpstreamCall
+from gateway.wire.coerce import as_text
 
 _HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 _OK = 200
 _log = get_logger("gateway.steering")
 
 
-class Judging(Protocol):
-    """Scores the newest of some steps, in [0, 1]; None when it has no score for it in time."""
+class StepJudge(Protocol):
+    """Scores the newest of some steps, in [0, 1]; None when there is no score in time."""
 
-    async def __call__(self, steps: Sequence[Step]) -> float | None: ...
+    async def score(self, steps: Sequence[Step]) -> float | None: ...
 
 
-async def judged(judge: Judging | None, conversation: Conversation, run: RunFold) -> list[str]:
-    """Put a model's score in place of the newest step's, once; why there is none."""
-    key = run.score_key
-    if judge is None or not key or not run.outcomes or key in conversation.judged:
+async def judge_newest(
+    judge: StepJudge | None, conversation: Conversation, run: RunFold
+) -> list[str]:
+    """Replace the newest step's score by the judge's, once; a reason if the judge gave none."""
+    key, current = run.score_key, conversation.run
+    if judge is None or not key or not run.outcomes or key in current.judged:
         return []
     newest = run.outcomes[-1]
-    if (newest.run, newest.index) not in conversation.unrecorded:
+    if (newest.run, newest.index) not in conversation.unsaved.steps:
         return []
-    score = await judge(run.recent)
+    score = await judge.score(run.recent)
     if score is None:
         return ["score: calibrated, none from the judge"]
-    conversation.judge(key, score)
-    conversation.learn([run.rescore(score)])
+    current.judge(key, score)
+    conversation.unsaved.add([run.rescore(score)])
     return []
 
 
-class Judge:
-    """Scores in [0, 1] from a model that is reached as any other; `count` is told what happened.
+class ModelJudge:
+    """Scores in [0, 1] from a model of the gateway's own deployments; results are cached.
 
-    That is: judged, cached, clamped (the number lay outside of [0, 1]), invalid (no number),
-    timeout, error.
+    `count` is called with the result of each request for a score: judged, cached, clamped (the
+    number was outside [0, 1]), invalid (no number), timeout, error.
     """
 
     def __init__(
@@ -68,9 +72,9 @@ class Judge:
         self._count = count
         self._known: OrderedDict[bytes, float] = OrderedDict()
 
-    async def __call__(self, steps: Sequence[Step]) -> float | None:
-        """The score of the newest of `steps`, within the limit; None when there is none."""
-        # Half a surrogate pair has no form in UTF-8.
+    async def score(self, steps: Sequence[Step]) -> float | None:
+        """The score of the newest of `steps`; None when there is none within the time limit."""
+        # Half of a surrogate pair cannot be encoded in UTF-8.
         text = question(steps).encode("utf-8", "replace")
         if not text:
             return None
@@ -106,7 +110,12 @@ class Judge:
         return clamped
 
     async def _ask(self, asked: str) -> str:
-        """What the model says. Raises: UpstreamFailure, ValueError, LookupError, TypeError."""
+        """The text of the model's answer.
+
+        Raises:
+            UpstreamFailure: no deployment answered.
+            ValueError, LookupError, TypeError: the answer is an error or not a chat completion.
+        """
 
         def parsed(target: Target) -> Mapping[str, Any]:
             messages = [
@@ -116,10 +125,10 @@ class Judge:
             own = target.params if target.lane == "native" else {}
             return {**own, "model": target.model or self._model, "messages": messages}
 
-        call = Call(
+        call = UpstreamCall(
             method="POST",
-            path="/chat/completions",
-            dialect="chat",
+            path=CHAT.path,
+            dialect=CHAT,
             headers=list(_HEADERS),
             body=lambda target: orjson.dumps(parsed(target)),
             parsed=parsed,
@@ -132,4 +141,4 @@ class Judge:
         if response.status != _OK:
             raise ValueError(f"status {response.status}")
         content = orjson.loads(body)["choices"][0]["message"]["content"]
-        return content if isinstance(content, str) else ""
+        return as_text(content, "")

@@ -1,12 +1,13 @@
-"""What a request brings that no agent wrote and no step holds: system and user messages."""
+"""The system and user messages of a request, which are recorded next to its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.steering.step import Step
+from gateway.steering.transcript.step import Step
 from gateway.stores.records import PromptMessage
+from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
 _ROLES = (*SYSTEM_ROLES, "user")
@@ -23,23 +24,23 @@ def task_of(transcript: Sequence[Any], start: int) -> str:
 def opening_prompts(
     body: Mapping[str, Any], transcript: Sequence[Any], start: int
 ) -> list[PromptMessage]:
-    """What a run begins with: the system prompt, then the messages before its first reply.
+    """The opening of a run: the system prompt, then the messages before its first reply.
 
     `start` is the index of the run's first message.
     """
-    beside = [content_text(body.get(key)) for key in ("system", "instructions")]
+    separate = [content_text(body.get(key)) for key in ("system", "instructions")]
     lead = transcript[:start] if start else ()
-    opening = [PromptMessage(role="system", text=text) for text in beside if text]
+    opening = [PromptMessage(role="system", text=text) for text in separate if text]
     opening += _read(_until(lead, lambda message: _role(message) not in SYSTEM_ROLES))
     opening += _read(_until(transcript[start:], _is_reply))
     return opening
 
 
 def later_prompts(transcript: Sequence[Any], latest: Step | None) -> list[PromptMessage]:
-    """What has come since the last reply.
+    """The system and user messages since the last reply.
 
-    A user message that answers the calls an agent wrote into its text belongs to that step,
-    `latest`, and is left out.
+    A user message with the results of calls that an agent wrote into its text belongs to the step
+    `latest` and is left out.
     """
     since: list[Any] = []
     for position in range(len(transcript) - 1, -1, -1):
@@ -69,8 +70,7 @@ def _until(messages: Iterable[Any], ends: Any) -> Iterator[Any]:
 
 
 def _role(message: Any) -> str:
-    role = message.get("role") if isinstance(message, Mapping) else None
-    return role if isinstance(role, str) else ""
+    return as_text(as_mapping(message).get("role"), "")
 
 
 def _is_reply(message: Any) -> bool:
@@ -78,5 +78,4 @@ def _is_reply(message: Any) -> bool:
 
 
 def _kind(message: Any) -> str:
-    kind = message.get("type") if isinstance(message, Mapping) else None
-    return kind if isinstance(kind, str) else ""
+    return as_text(as_mapping(message).get("type"), "")

@@ -1,31 +1,17 @@
-"""Experiments: what each arm came to, and how sure that is."""
+"""Experiments: the results of each arm, and how certain they are."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gateway import figures
 from gateway.api.experiments import experiment_report, experiments, shares_of
-from gateway.api.filters import TENANT
-from gateway.api.params import Param
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.small_charts import daily, interval
 from gateway.reporting.effects import effects_of
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.results import Comparison
 from gateway.steering.experiments import ARMS
-
-LIST_PARAMS = (TENANT,)
-REPORT_PARAMS = (
-    TENANT,
-    Param(
-        name="stratum",
-        description="What tells like runs from unlike.",
-        choices=tuple(STRATA),
-        default="profile",
-    ),
-    Param(name="shares", description="Shares the arms were to get."),
-)
+from gateway.text import formatting
 
 
 async def show_list(visit: Visit) -> Page:
@@ -69,7 +55,7 @@ def _lines(comparison: Comparison) -> list[dict[str, Any]]:
     return [
         {
             "effect": effect,
-            "show": figures.points if effect.kind == "points" else figures.change,
+            "show": formatting.points if effect.kind == "points" else formatting.change,
             "drawing": interval(effect),
         }
         for effect in effects_of(comparison)

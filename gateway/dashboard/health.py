@@ -1,4 +1,4 @@
-"""How the runs go, taken together."""
+"""A summary of all runs, or of those that the filters select."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.api.filters import RUN_FILTERS
-from gateway.dashboard.course import MONITORS
-from gateway.dashboard.pages import FRAGMENT, Page, Visit
-from gateway.dashboard.runs import PERIOD, STATES, chosen, filter_values
+from gateway.dashboard.pages import Page, Visit
+from gateway.dashboard.runs import STATES, chosen, filter_values
 from gateway.dashboard.small_charts import level, peak, sparkline, stacked
+from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import HealthSummary
 
-PARAMS = (*RUN_FILTERS, PERIOD, FRAGMENT)
 SEVERITIES = ("low", "warn", "danger")
 _MOST_LISTED = 12
 
 
 async def show(visit: Visit) -> Page:
-    """The figures of the runs chosen."""
+    """Health of the runs that the filters select."""
     read = visit.runtime.runs.health_summary(chosen(visit))
     if visit.fragment:
-        return Page(template="health_body.html", values=figures_of(await read))
+        return Page(template="health_body.html", values=health_values(await read))
     summary, filters = await asyncio.gather(read, filter_values(visit))
-    values = {"title": "Health", **figures_of(summary), **filters}
+    values = {"title": "Health", **health_values(summary), **filters}
     return Page(template="health.html", values=values)
 
 
-def figures_of(summary: HealthSummary) -> dict[str, Any]:
-    """The summary with its drawings."""
+def health_values(summary: HealthSummary) -> dict[str, Any]:
+    """The values of the page: the summary, and its charts."""
     judged = summary.success_runs + summary.failure_runs
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
     return {
@@ -51,7 +49,7 @@ def figures_of(summary: HealthSummary) -> dict[str, Any]:
 
 
 def shares(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[str, int, float]]:
-    """(name, count, share of all) in a fixed order, what never occurred left out."""
+    """(name, count, share of all) in a fixed order, without names that never occurred."""
     total = sum(counts.values())
     return [(name, counts[name], counts[name] / total) for name in order if counts.get(name)]
 

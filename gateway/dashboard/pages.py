@@ -1,21 +1,22 @@
-"""One page as an ASGI application: who may see it, its security headers, its errors."""
+"""A page as an ASGI application: access, security headers, errors."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from gateway.api.access import Access, Gate
 from gateway.api.operations import unavailable
-from gateway.api.params import Param, read_query
-from gateway.dashboard.rendering import render
+from gateway.api.params import Flag, Parameters, Text, read_parameters
+from gateway.auth.access import Access, Gate
+from gateway.dashboard.rendering import MEDIA_TYPES, render, static_files
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.runtime import Runtime
-from gateway.stores.base import StoreError
+from gateway.stores.protocols import StoreError
 
 HTML = "text/html; charset=utf-8"
 _MAX_FORM_BYTES = 2**20
@@ -27,7 +28,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
         b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     ),
     (b"x-content-type-options", b"nosniff"),
-    # Not `no-referrer`: with that a browser sends no origin with our own forms.
+    # Not `no-referrer`: with it a browser sends no origin with the dashboard's own forms.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -36,7 +37,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """One request for a page."""
+    """One request for a page: who asks, its query and its form."""
 
     runtime: Runtime
     gate: Gate
@@ -47,12 +48,12 @@ class Visit:
 
     @property
     def tenant(self) -> str | None:
-        """The tenant to look at, None for all. Raises: Forbidden; as Access.scope."""
+        """The tenant whose data is shown, None for all. Raises: Forbidden, like Access.scope."""
         return self.access.scope(self.values.get("tenant"))
 
     @property
     def fragment(self) -> bool:
-        """Whether a script asks for the changing part of the page only."""
+        """Whether the page's script requests only the changing part."""
         return bool(self.values.get("fragment"))
 
     def query(self, **changes: Any) -> str:
@@ -66,7 +67,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer: a template and its values, a redirect, or bytes."""
+    """A response: a template and its values, a redirect, or bytes."""
 
     template: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -79,11 +80,25 @@ class Page:
 
 Handler = Callable[[Visit], Awaitable[Page]]
 
-FRAGMENT = Param(name="fragment", description="The changing part only.", kind="flag")
+
+class FragmentParameters(Parameters):
+    """Whether to send only the part of the page that changes."""
+
+    fragment: Flag | None = None
+
+
+class FileParameters(Parameters):
+    """The version of the static files, which is part of their address."""
+
+    v: Text | None = None
+
+
+# The address of a static file changes with its content.
+_CACHE_FOREVER = ((b"cache-control", b"public, max-age=31536000, immutable"),)
 
 
 class PageEndpoint:
-    """Serves one page: GET shows, POST changes."""
+    """Serves one page: GET shows it, POST changes something."""
 
     def __init__(
         self,
@@ -92,7 +107,7 @@ class PageEndpoint:
         show: Handler | None,
         *,
         change: Handler | None = None,
-        params: tuple[Param, ...] = (),
+        params: type[Parameters] = Parameters,
         public: bool = False,
     ) -> None:
         self._runtime = runtime
@@ -111,14 +126,14 @@ class PageEndpoint:
             values = {
                 "title": error.message,
                 "status": error.status,
-                "access": self._known(scope),
+                "access": self._access_of(scope),
                 "path": scope["path"],
             }
             more = tuple((name.encode(), value.encode()) for name, value in error.headers)
             page = Page(template="error.html", values=values, status=error.status, headers=more)
         await _send(send, page)
 
-    def _known(self, scope: Scope) -> Access | None:
+    def _access_of(self, scope: Scope) -> Access | None:
         try:
             return self._gate.admit(scope)
         except GatewayError:
@@ -128,7 +143,7 @@ class PageEndpoint:
         access = _NOBODY if self._public else self._gate.admit(scope)
         handler = self._handlers.get(scope["method"])
         if handler is None:
-            allowed = ", ".join(name for name, taken in self._handlers.items() if taken)
+            allowed = ", ".join(name for name, known in self._handlers.items() if known)
             raise MethodNotAllowed(
                 f"{scope['path']} does not take {scope['method']}", headers=(("allow", allowed),)
             )
@@ -136,7 +151,7 @@ class PageEndpoint:
         if scope["method"] == "POST":
             body = await read_body(scope["headers"], receive, scope[EXCHANGE], _MAX_FORM_BYTES)
             form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        values = read_query(self._params, _filled(scope["query_string"]))
+        values = dict(read_parameters(self._params, _without_empty_fields(scope["query_string"])))
         visit = Visit(
             runtime=self._runtime,
             gate=self._gate,
@@ -150,27 +165,28 @@ class PageEndpoint:
         except StoreError as error:
             raise unavailable(error) from error
         shared = {"access": access, "path": scope["path"]}
-        return Page(
-            template=page.template,
-            values=shared | {"tenant": values.get("tenant")} | dict(page.values),
-            status=page.status,
-            location=page.location,
-            body=page.body,
-            media=page.media,
-            headers=page.headers,
-        )
+        return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
 
 
 _NOBODY = Access(tenant="", how="open")
 
 
-async def nowhere(visit: Visit) -> Page:
-    """What an address without a page gives. Raises: NotFound."""
+async def unknown_page(visit: Visit) -> Page:
+    """Answer an address without a page. Raises: NotFound."""
     raise NotFound(f"there is no page {visit.scope['path'][:80]!r}")
 
 
+async def show_static(visit: Visit) -> Page:
+    """One of the files that pages load. Raises: NotFound."""
+    name = visit.scope["path_params"]["name"]
+    body = static_files().get(name)
+    if body is None:
+        raise NotFound(f"there is no file {name[:80]!r}")
+    return Page(body=body, media=MEDIA_TYPES[Path(name).suffix], headers=_CACHE_FOREVER)
+
+
 def redirect(location: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Page:
-    """Send the browser on, to be asked for with GET."""
+    """Send the browser to another address, which it requests with GET."""
     return Page(status=303, location=location, headers=headers)
 
 
@@ -179,8 +195,8 @@ def _address(scope: Scope) -> str:
     return f"{scope['path']}?{query}" if query else str(scope["path"])
 
 
-def _filled(query: bytes) -> bytes:
-    """The query without the fields a form leaves empty."""
+def _without_empty_fields(query: bytes) -> bytes:
+    """The query without the fields that were left empty in a form."""
     return b"&".join(part for part in query.split(b"&") if part and not part.endswith(b"="))
 
 

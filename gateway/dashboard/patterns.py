@@ -1,14 +1,14 @@
-"""The pattern library: searched, read, edited."""
+"""The pattern library: search, read, edit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import orjson
 
-from gateway.api.filters import CURSOR, LIMIT, TENANT
+from gateway.api.filters import PageParameters, TenantParameter
 from gateway.api.library import (
     add_pattern,
     change_pattern,
@@ -18,32 +18,41 @@ from gateway.api.library import (
     read_pattern,
     remove_pattern,
 )
-from gateway.api.params import Param
+from gateway.api.params import Flag, OneOf, Text
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
-from gateway.steering.etrace.codec import to_record
-from gateway.steering.etrace.pattern import Tier, content
+from gateway.steering.guidance.codec import to_record
+from gateway.steering.guidance.pattern import Tier, content
+from gateway.steering.monitors import FAILURE_LABELS
 from gateway.stores.patterns import PatternFilter, StoredPattern
 
 TIERS = tuple(tier.value for tier in Tier)
-FAILURE_TYPES = ("loop", "budget", "edit_revert", "test_repeat", "diversity", "hedge")
-LIST_PARAMS = (
-    TENANT,
-    Param(name="tier", description="Of this tier.", choices=TIERS),
-    Param(name="failure_type", description="For this failure type."),
-    Param(name="text", description="Whose payload holds this text."),
-    LIMIT,
-    CURSOR,
-)
-ONE_PARAMS = (TENANT, Param(name="saved", description="Just saved.", kind="flag"))
-NEW_PARAMS = (TENANT, Param(name="tier", description="Of this tier.", choices=TIERS))
 _FIELD = "field."
-# What a new pattern of each tier is asked for.
+# The fields of a new pattern of each tier.
 _SHAPES: Mapping[str, tuple[str, ...]] = {
     "e1": ("task_context_embedding_text", "observation", "recommended_action"),
     "e2": ("situation", "diagnosis", "intervention", "anti_pattern"),
     "e3": ("instruction", "meta_reasoning_prompt"),
 }
+
+
+class NewParameters(TenantParameter):
+    """What kind of pattern to write."""
+
+    tier: Annotated[str, OneOf(TIERS)] | None = None
+
+
+class ListParameters(PageParameters, NewParameters):
+    """Which patterns."""
+
+    failure_type: Text | None = None
+    text: Text | None = None
+
+
+class OneParameters(TenantParameter):
+    """Whether the pattern has just been saved."""
+
+    saved: Flag | None = None
 
 
 async def show_list(visit: Visit) -> Page:
@@ -71,19 +80,19 @@ async def show_list(visit: Visit) -> Page:
             "next": visit.query(cursor=page.next_cursor) if page.next_cursor else None,
             "chosen": values,
             "tiers": TIERS,
-            "failure_types": FAILURE_TYPES,
+            "failure_types": FAILURE_LABELS,
         },
     )
 
 
 async def show_one(visit: Visit) -> Page:
-    """One pattern, to be read and edited."""
+    """One pattern in its form."""
     stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
     return _form(visit, stored, to_record(stored.pattern))
 
 
 async def change_one(visit: Visit) -> Page:
-    """Save or delete one pattern; what is wrong with it is said above the form."""
+    """Save or delete one pattern; an error is shown above the form."""
     stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
     owner = stored.pattern.tenant or visit.tenant
     if visit.form.get("action") == "delete":
@@ -106,7 +115,7 @@ async def show_new(visit: Visit) -> Page:
 
 
 async def add_new(visit: Visit) -> Page:
-    """Keep a new pattern."""
+    """Add a new pattern."""
     tier = visit.form.get("tier", "")
     record: dict[str, Any] = {"tier": tier if tier in TIERS else "e3", "fields": {}}
     tenant = visit.form.get("tenant") or None
@@ -121,10 +130,10 @@ async def add_new(visit: Visit) -> Page:
 
 
 def read_form(form: Mapping[str, str], tier: str) -> dict[str, Any]:
-    """The pattern as the form has it: a text a field, and the rest of the payload as JSON.
+    """The pattern in a form: one text per field, and the rest of the payload as JSON.
 
     Raises:
-        BadRequest: the rest is no JSON object, or the gate no number.
+        BadRequest: the rest is not a JSON object, or the gate is not a number.
     """
     texts = {
         name.removeprefix(_FIELD): value.replace("\r\n", "\n").strip()
@@ -175,7 +184,7 @@ def _form(
             "saved": bool(visit.values.get("saved")) and error is None,
             "editable": editable,
             "tiers": TIERS,
-            "failure_types": FAILURE_TYPES,
+            "failure_types": FAILURE_LABELS,
             "form_tenant": visit.form.get("tenant") or visit.values.get("tenant") or "",
         },
     )

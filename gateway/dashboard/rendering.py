@@ -1,68 +1,50 @@
-"""Templates: everything that is put into them is escaped, and made harmless to look at."""
+"""The dashboard's templates, and the files that its pages load."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
-from gateway import figures
-from gateway.dashboard.files import version
-from gateway.visible import one_line, visible
+from gateway.text.page import page_templates, style_sheet
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_FOLDER = Path(__file__).parent / "templates"
+MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FOLDER = Path(__file__).parent
 
 
 async def render(template: str, **values: Any) -> bytes:
-    """The page as UTF-8; made on a thread, because a long one would hold up the loop."""
+    """The page as UTF-8; rendered on a thread, because a long page would hold up the event loop."""
     return await asyncio.to_thread(_render, template, values)
 
 
 def _render(template: str, values: dict[str, Any]) -> bytes:
-    return environment().get_template(template).render(values).encode("utf-8", "replace")
+    return _environment().get_template(template).render(values).encode("utf-8", "replace")
 
 
 @cache
-def environment() -> Environment:
-    """The templates, compiled once; imported when the first page is asked for."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    made = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        auto_reload=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_harmless,
-    )
-    for name in (
-        "money",
-        "count",
-        "counted",
-        "percent",
-        "budget_share",
-        "points",
-        "score",
-        "change",
-        "seconds",
-        "milliseconds",
-        "ago",
-        "iso",
-        "clock",
-        "size",
-    ):
-        made.filters[name] = getattr(figures, name)
-    made.filters["one_line"] = one_line
-    made.globals["assets"] = version()
+def _environment() -> Environment:
+    """The templates, compiled once, when the first page is requested."""
+    made = page_templates(_FOLDER / "templates")
+    made.globals["assets"] = assets_version()
     return made
 
 
-def _harmless(value: Any) -> Any:
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+@cache
+def static_files() -> dict[str, bytes]:
+    """Style sheet, scripts and icon by name, read once."""
+    found = {p.name: p.read_bytes() for p in (_FOLDER / "static").iterdir()}
+    return {name: body for name, body in found.items() if Path(name).suffix in MEDIA_TYPES} | {
+        "app.css": style_sheet().encode()
+    }
+
+
+@cache
+def assets_version() -> str:
+    """A digest over all static files, which is part of their addresses."""
+    joined = b"".join(body for _, body in sorted(static_files().items()))
+    return hashlib.sha256(joined).hexdigest()[:12]

@@ -1,14 +1,22 @@
-"""The dashboard's pages, and the routes to them."""
+"""The routes to the dashboard's pages."""
 
 from __future__ import annotations
 
 from starlette.routing import Route
 
-from gateway.api.access import Gate
-from gateway.api.params import Param
-from gateway.dashboard import assets, experiments, health, patterns, run, runs, session
-from gateway.dashboard.pages import Handler, PageEndpoint, nowhere
-from gateway.endpoints.auth import Authenticator
+from gateway.api.experiments import ReportOptions
+from gateway.api.filters import TenantParameter
+from gateway.api.params import Parameters
+from gateway.auth.access import Gate
+from gateway.auth.authenticator import Authenticator
+from gateway.dashboard import experiments, health, patterns, run, runs, session
+from gateway.dashboard.pages import (
+    FileParameters,
+    Handler,
+    PageEndpoint,
+    show_static,
+    unknown_page,
+)
 from gateway.runtime import Runtime
 
 
@@ -18,7 +26,8 @@ def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
 
     def page(
         show: Handler | None,
-        *params: Param,
+        params: type[Parameters] = Parameters,
+        *,
         change: Handler | None = None,
         public: bool = False,
     ) -> PageEndpoint:
@@ -26,31 +35,31 @@ def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
 
     one_run = "/dashboard/runs/{run_id}"
     return [
-        Route("/dashboard", page(runs.show, *runs.PARAMS)),
-        Route("/dashboard/", page(runs.show, *runs.PARAMS)),
-        Route(one_run, page(run.show, *run.PARAMS, change=run.say_outcome)),
-        Route(f"{one_run}/steps", page(run.show_steps, *run.STEPS_PARAMS)),
+        Route("/dashboard", page(runs.show, runs.RunsParameters)),
+        Route("/dashboard/", page(runs.show, runs.RunsParameters)),
+        Route(one_run, page(run.show, run.RunParameters, change=run.set_outcome)),
+        Route(f"{one_run}/steps", page(run.show_steps, run.StepsParameters)),
         Route(f"{one_run}/steps/{{step}}.txt", page(run.show_text)),
-        Route("/dashboard/health", page(health.show, *health.PARAMS)),
-        Route("/dashboard/patterns", page(patterns.show_list, *patterns.LIST_PARAMS)),
+        Route("/dashboard/health", page(health.show, runs.PeriodFilters)),
+        Route("/dashboard/patterns", page(patterns.show_list, patterns.ListParameters)),
         Route(
             "/dashboard/new-pattern",
-            page(patterns.show_new, *patterns.NEW_PARAMS, change=patterns.add_new),
+            page(patterns.show_new, patterns.NewParameters, change=patterns.add_new),
         ),
         Route(
             "/dashboard/patterns/{pattern_id:path}",
-            page(patterns.show_one, *patterns.ONE_PARAMS, change=patterns.change_one),
+            page(patterns.show_one, patterns.OneParameters, change=patterns.change_one),
         ),
-        Route("/dashboard/experiments", page(experiments.show_list, *experiments.LIST_PARAMS)),
+        Route("/dashboard/experiments", page(experiments.show_list, TenantParameter)),
         Route(
             "/dashboard/experiments/{experiment_id:path}",
-            page(experiments.show_report, *experiments.REPORT_PARAMS),
+            page(experiments.show_report, ReportOptions),
         ),
         Route(
             "/dashboard/login",
-            page(session.show_login, *session.PARAMS, change=session.log_in, public=True),
+            page(session.show_login, session.LoginParameters, change=session.log_in, public=True),
         ),
         Route("/dashboard/logout", page(None, change=session.log_out, public=True)),
-        Route("/dashboard/static/{name}", page(assets.show, *assets.PARAMS, public=True)),
-        Route("/dashboard/{rest:path}", page(nowhere)),
+        Route("/dashboard/static/{name}", page(show_static, FileParameters, public=True)),
+        Route("/dashboard/{rest:path}", page(unknown_page)),
     ]

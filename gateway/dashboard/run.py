@@ -1,45 +1,61 @@
-"""One run: its course drawn, and its transcript beside it."""
+"""One run: its chart, and its transcript next to it."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import orjson
 from markupsafe import Markup
+from pydantic import Field
 
-from gateway.api.params import Param
-from gateway.api.runs import RUN_ID, report_outcome
+from gateway.api.params import DIGITS, Parameters, read_parameters
+from gateway.api.runs import report_outcome
 from gateway.api.views import thresholds
-from gateway.dashboard import course as drawn
-from gateway.dashboard.course import Course
-from gateway.dashboard.pages import FRAGMENT, Page, Visit, redirect
+from gateway.dashboard import run_chart
+from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
+from gateway.dashboard.run_chart import RunChart
 from gateway.dashboard.runs import row_of
-from gateway.dashboard.texts import step_text
+from gateway.dashboard.step_text import step_text
 from gateway.errors import BadRequest, NotFound
 from gateway.steering.experiments import ARMS
+from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import OUTCOMES, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import severity_of
 
 WINDOW_STEPS = 30
-"""Steps whose texts are on the page at first; more come as they are asked for."""
+"""Steps whose texts are on the page at first; more are loaded on demand."""
 
-_STEP = Param(name="step", description="Show the transcript around this step.", kind="integer")
-_AFTER = Param(name="after", description="Steps after this one.", kind="integer", low=-1)
-PARAMS = (_STEP, FRAGMENT)
-STEPS_PARAMS = (replace(_AFTER, default=-1),)
+_StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), DIGITS]
+
+
+class StepParameter(Parameters):
+    """The step that an address names."""
+
+    step: _StepIndex
+
+
+class RunParameters(FragmentParameters):
+    """The step around which the transcript is shown."""
+
+    step: _StepIndex | None = None
+
+
+class StepsParameters(Parameters):
+    """The step after which the transcript begins."""
+
+    after: Annotated[int, Field(ge=-1, le=2**31 - 1), DIGITS] = -1
 
 
 async def show(visit: Visit) -> Page:
-    """The run's page, or its drawings only."""
+    """The run's page, or only its chart."""
     trace = await _trace(visit, content=False)
-    course = Course.of(trace, thresholds(visit.runtime.settings))
-    values = _overview(visit, trace, course)
+    chart = RunChart.of(trace, thresholds(visit.runtime.settings))
+    values = _overview(visit, trace, chart)
     if visit.fragment:
-        return Page(template="run_course.html", values=values)
+        return Page(template="run_chart.html", values=values)
     wanted = visit.values["step"]
     after = -1 if wanted is None else max(-1, min(wanted, trace.run.totals.steps) - 3)
     return Page(
@@ -54,7 +70,7 @@ async def show_steps(visit: Visit) -> Page:
 
 
 async def show_text(visit: Visit) -> Page:
-    """Everything that was said at one step, as plain text."""
+    """All texts of one step, as plain text."""
     step = _step_number(visit)
     trace = await _trace(visit, after_step=step - 1, limit=1)
     if not trace.steps:
@@ -63,8 +79,8 @@ async def show_text(visit: Visit) -> Page:
     return Page(body=text.encode("utf-8", "replace"), media="text/plain; charset=utf-8")
 
 
-async def say_outcome(visit: Visit) -> Page:
-    """Keep what the operator says the run came to."""
+async def set_outcome(visit: Visit) -> Page:
+    """Store the outcome that the operator chose."""
     outcome = visit.form.get("outcome", "")
     if outcome not in OUTCOMES:
         raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
@@ -73,17 +89,17 @@ async def say_outcome(visit: Visit) -> Page:
     return redirect(f"/dashboard/runs/{quote(run_id)}")
 
 
-def _overview(visit: Visit, trace: RunTrace, course: Course) -> dict[str, Any]:
+def _overview(visit: Visit, trace: RunTrace, chart: RunChart) -> dict[str, Any]:
     run = trace.run
     settings = visit.runtime.settings
     calls = [step.call for step in trace.steps if step.call is not None]
     return {
         "run": run,
         "row": row_of(run, time.time()),
-        "course": course,
-        "drawn": drawn,
-        "monitors": drawn.MONITORS,
-        "data": step_data(course),
+        "chart": chart,
+        "draw": run_chart,
+        "monitors": MONITORS,
+        "data": step_data(chart),
         "budget": settings.steering.token_budget,
         "tokens": run.totals.input_tokens + run.totals.output_tokens,
         "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
@@ -116,10 +132,10 @@ def _card(trace: RunTrace, step: StepRow) -> dict[str, Any]:
         "step": step,
         "severity": "none" if step.composite is None else severity_of(step.composite),
         "rules": rules,
-        # They stand in one row, their ids joined by commas.
+        # All rules are one row, their ids joined by commas.
         "rule_ids": [name for row in rules for name in (row.pattern_id or "").split(",") if name],
         "guidance": [row for row in rows if row not in rules],
-        # What the model says at a step is the next step's thought; only the newest has no next.
+        # A step's reply is shown as the next step's thought; the newest step has no next one.
         "shows_reply": newest and step.content is not None,
     }
 
@@ -133,13 +149,12 @@ async def _trace(visit: Visit, **part: Any) -> RunTrace:
 
 
 def _step_number(visit: Visit) -> int:
-    text = visit.scope["path_params"]["step"]
-    return int(replace(RUN_ID, name="step", kind="integer").read(text))
+    return read_parameters(StepParameter, b"", visit.scope["path_params"]).step
 
 
-def step_data(course: Course) -> Markup:
-    """What the page's script reads of each step, as JSON that cannot end its element."""
-    rows = [_datum(step, course.guidance.get(step.step_index, ())) for step in course.steps]
+def step_data(chart: RunChart) -> Markup:
+    """The values of each step for the page's script, as JSON that cannot close its element."""
+    rows = [_datum(step, chart.guidance.get(step.step_index, ())) for step in chart.steps]
     text = orjson.dumps(rows).decode()
     return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))  # noqa: S704
 

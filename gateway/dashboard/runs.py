@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from markupsafe import Markup
 
-from gateway.api.filters import PAGING, RUN_FILTERS, run_filter
-from gateway.api.params import Param
-from gateway.dashboard.pages import FRAGMENT, Page, Visit
+from gateway.api.filters import RunFilters, SortParameters, run_filter
+from gateway.api.params import OneOf
+from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.dashboard.small_charts import peak, stacked
 from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
@@ -27,9 +27,7 @@ PERIODS: Mapping[str, float] = {
     "week": 7 * 86400,
     "month": 30 * 86400,
 }
-PERIOD = Param(name="period", description="Begun within.", choices=tuple(PERIODS))
-PARAMS = (*RUN_FILTERS, *PAGING, PERIOD, FRAGMENT)
-_LIVE_S = 120.0  # a run whose newest call is older is waiting for nobody knows what
+_LIVE_S = 120.0  # a run without a newer call is no longer shown as live
 _COLUMNS = (
     ("started_at", "Started"),
     ("steps", "Steps"),
@@ -39,9 +37,19 @@ _COLUMNS = (
 )
 
 
+class PeriodFilters(FragmentParameters, RunFilters):
+    """Which runs; `period` counts back from now and replaces `since`."""
+
+    period: Annotated[str, OneOf(tuple(PERIODS))] | None = None
+
+
+class RunsParameters(SortParameters, PeriodFilters):
+    """Which runs, and in which order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One run as a line of the list."""
+    """One run as a row of the list."""
 
     run: RunRecord
     live: bool
@@ -81,7 +89,7 @@ async def show(visit: Visit) -> Page:
 
 
 def chosen(visit: Visit) -> RunFilter:
-    """The filter of the query; `period` counts back from now."""
+    """The filter in the query; `period` counts back from now."""
     values = dict(visit.values)
     if period := values.get("period"):
         values["since"] = time.time() - PERIODS[period]
@@ -89,7 +97,7 @@ def chosen(visit: Visit) -> RunFilter:
 
 
 async def filter_values(visit: Visit) -> dict[str, Any]:
-    """What the filters offer, and what is chosen."""
+    """The options of each filter, and the chosen ones."""
     facets = await visit.runtime.runs.facets(tenant=visit.tenant)
     return {
         "chosen": visit.values,
@@ -107,7 +115,7 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
 
 
 def row_of(run: RunRecord, now: float) -> Row:
-    """A run's line."""
+    """The row of a run."""
     totals = run.totals
     return Row(
         run=run,
@@ -120,7 +128,7 @@ def row_of(run: RunRecord, now: float) -> Row:
 
 
 def _sorts(visit: Visit) -> dict[str, dict[str, str]]:
-    """For each column that can be ordered by: its name, its link, and how it is ordered now."""
+    """For each sortable column: its label, its link, and its present order."""
     sort, order = visit.values["sort"], visit.values["order"]
     found = {}
     for key, label in _COLUMNS:

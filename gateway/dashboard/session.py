@@ -1,18 +1,23 @@
-"""Logging in with a key, and out."""
+"""Logging in with a key, and logging out."""
 
 from __future__ import annotations
 
 import asyncio
 
-from gateway.api.access import COOKIE, SESSION_S, refuse_other_origins
-from gateway.api.params import Param
+from gateway.api.params import Parameters, Text
+from gateway.auth.access import COOKIE, SESSION_S, refuse_other_origins
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.endpoints.body import Scope
 from gateway.upstream.base import header
 
-PARAMS = (Param(name="next", description="Where to go afterwards."),)
 _HOME = "/dashboard"
-_PATIENCE_S = 0.5  # what a wrong key costs whoever tries many
+_WRONG_KEY_DELAY_S = 0.5  # slows down whoever tries many keys
+
+
+class LoginParameters(Parameters):
+    """Where to go after the login."""
+
+    next: Text | None = None
 
 
 async def show_login(visit: Visit) -> Page:
@@ -21,11 +26,11 @@ async def show_login(visit: Visit) -> Page:
 
 
 async def log_in(visit: Visit) -> Page:
-    """Begin a session with the admin key, or with a gateway key to see one tenant's runs."""
+    """Start a session with the admin key, or with a gateway key to see one tenant's runs."""
     refuse_other_origins(visit.scope["headers"])
-    session = visit.gate.log_in(visit.form.get("key", "").strip())
+    session = visit.gate.log_in(visit.form.get("key", "").strip(), visit.scope)
     if session is None:
-        await asyncio.sleep(_PATIENCE_S)
+        await asyncio.sleep(_WRONG_KEY_DELAY_S)
         return _form(visit, failed=True)
     return redirect(_inside(visit.form.get("next", "")), _cookie(visit.scope, session, SESSION_S))
 

@@ -1,4 +1,4 @@
-"""Small drawings: shares of a whole, sparklines, intervals, daily lines."""
+"""Small charts: shares of a whole, sparklines, intervals, daily curves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from gateway.dashboard.svg import curve, drawing, element, share, stretched
 from gateway.reporting.effects import Effect
 from gateway.reporting.results import Day
 from gateway.stores.queries import RecentRun
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, severity_of
+from gateway.text.scales import fraction
+from gateway.text.svg import curve, drawing, element, level_y, share, slot_curve, stretched
 
 SPARK_PX = 72
 _INTERVAL_PX = 26
@@ -18,7 +19,7 @@ _DAILY_PX = 110
 
 
 def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: int = 8) -> Markup:
-    """One bar in parts, in a fixed order; `kind` and the part's name make its class."""
+    """One bar divided into parts in a fixed order; a part's class is `kind` and its name."""
     total, at, drawn = sum(parts.values()), 0, []
     for name in (*order, *sorted(set(parts) - set(order))):
         if count := parts.get(name):
@@ -55,47 +56,41 @@ def peak(value: float) -> Markup:
 
 
 def sparkline(runs: Sequence[RecentRun]) -> Markup:
-    """The last runs, oldest first: peak composite as bars, their mean as a line."""
+    """The newest runs, oldest first: peak composite as bars, mean composite as a curve."""
     slots, height = max(1, len(runs)), SPARK_PX
     lines = [
-        element(
-            "line",
-            x1="0",
-            x2="100%",
-            y1=(height - 2) * (1 - value),
-            y2=(height - 2) * (1 - value),
-            class_=f"threshold threshold-{name}",
-        )
+        element("line", x1="0", x2="100%", y1=y, y2=y, class_=f"threshold threshold-{name}")
         for name, value in (("warn", WARN_COMPOSITE), ("danger", DANGER_COMPOSITE))
+        for y in (level_y(value, height, 1),)
     ]
-    bars = []
-    for slot, run in enumerate(runs):
-        tall = max(1.5, run.peak_composite * (height - 2))
-        link = element(
-            "a",
-            element("title", f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps"),
-            element(
-                "rect",
-                x=share(slot + 0.12, slots),
-                y=round(height - tall, 2),
-                width=share(0.76, slots),
-                height=round(tall, 2),
-                class_=f"bar bar-{severity_of(run.peak_composite)}",
-            ),
-            href=f"/dashboard/runs/{run.run_id}",
-        )
-        bars.append(link)
-    points = [(slot + 0.5, (height - 2) * (1 - r.mean_composite)) for slot, r in enumerate(runs)]
-    mean = stretched(height, curve(points, class_="curve-mean"), box=(slots, height))
+    bars = [_run_bar(run, slot, slots) for slot, run in enumerate(runs)]
+    mean = slot_curve([run.mean_composite for run in runs], height, margin=1, class_="curve-mean")
     return drawing(height, *lines, *bars, mean, class_="plot spark")
+
+
+def _run_bar(run: RecentRun, slot: int, slots: int) -> Markup:
+    """The peak of one run, with a link to its page; runs without trouble keep a visible stump."""
+    top = min(level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
+    return element(
+        "a",
+        element("title", f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps"),
+        element(
+            "rect",
+            x=share(slot + 0.12, slots),
+            y=round(top, 2),
+            width=share(0.76, slots),
+            height=round(SPARK_PX - top, 2),
+            class_=f"bar bar-{severity_of(run.peak_composite)}",
+        ),
+        href=f"/dashboard/runs/{run.run_id}",
+    )
 
 
 def interval(effect: Effect) -> Markup:
     """An estimate with its interval on its scale, and a line where there is no effect."""
-    start, width = effect.bounds[0], effect.bounds[1] - effect.bounds[0]
 
     def x(value: float) -> str:
-        return share(min(max(value - start, 0.0), width), width)
+        return share(fraction(value, *effect.bounds), 1.0)
 
     middle, none = _INTERVAL_PX / 2, x(effect.none)
     low, high = x(effect.low), x(effect.high)
@@ -111,7 +106,7 @@ def interval(effect: Effect) -> Markup:
 
 
 def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
-    """Success rate by day, a line an arm; days without a judged run are gaps."""
+    """Success rate by day, one curve per arm; days without a judged run are gaps."""
     dates = sorted({day.date for day in days})
     known = {(day.date, day.arm): day for day in days}
     slots, height = max(1, len(dates)), _DAILY_PX
@@ -121,7 +116,7 @@ def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
         for slot, date in enumerate(dates):
             day = known.get((date, arm))
             rate = day.successes / day.judged if day is not None and day.judged else None
-            points.append(None if rate is None else (slot + 0.5, 4 + (height - 8) * (1 - rate)))
+            points.append(None if rate is None else (slot + 0.5, level_y(rate, height)))
         lines.append(curve(points, class_=f"curve-arm arm-{arm}"))
         lines.extend(
             curve([point, (point[0] + 0.0001, point[1])], class_=f"curve-dot arm-{arm}")

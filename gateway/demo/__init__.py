@@ -1,4 +1,7 @@
-"""`gateway demo`: a real agent loop, offline, without and with steering."""
+"""`gateway demo`: an agent loop against a scripted model, offline, without and with steering.
+
+May import the whole gateway and `gateway.testing`, which has the scripted provider.
+"""
 
 from gateway.demo.show import run_demo
 

@@ -1,4 +1,4 @@
-"""The agent: a plain tool loop on the official `openai` client that knows nothing of steering."""
+"""The agent: a plain tool loop on the official `openai` client, without knowledge of steering."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TASK = "test_orders.py fails. Find out why and repair it."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One model call: what the gateway said about it, and what the agent did next."""
+    """One model call: the gateway's response headers, and what the agent did next."""
 
     headers: dict[str, str]
     thought: str
@@ -29,11 +29,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the agent ended."""
+    """The calls of a run, and how it ended."""
 
     turns: tuple[Turn, ...]
     answer: str | None
-    """None when it gave up at its limit of calls."""
+    """None when the agent gave up at its limit of calls."""
 
 
 def run_agent(

@@ -1,11 +1,11 @@
-"""The scripted model: works well, then circles, and leaves the circle only when it is told to."""
+"""The scripted model: works well, then repeats itself until guidance tells it to stop."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from gateway.steering.etrace.render import FRAME_OPEN
+from gateway.steering.transcript.frame import FRAME_OPEN
 from gateway.testing import ReceivedRequest, Reply, ToolCall, Usage
 
 Move = tuple[str, str, dict[str, str]]
@@ -37,12 +37,12 @@ _RECOVER: tuple[Move, ...] = (
 )
 _DONE = "The tax rate was out of date. It is set to 19 percent in rates.py, and the tests pass."
 
-# Texts of the gateway that arrive while the model circles, before it listens.
+# Texts of the gateway that the model ignores while it repeats itself, before it listens.
 _NOTES_NEEDED = 2
 
 
 class ScriptedModel:
-    """Answers one agent; `advice` is the guidance that made it change its ways."""
+    """Answers one agent; `advice` is the guidance that made it change its approach."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -51,10 +51,10 @@ class ScriptedModel:
         self.advice = ""
 
     def __call__(self, request: ReceivedRequest) -> Reply:
-        """The next reply; the transcript is read only for what the gateway put into it."""
+        """The next reply; of the request, only the gateway's guidance is read."""
         text, name, arguments = self._next(request)
         calls = (ToolCall(name, json.dumps(arguments)),) if name else ()
-        sent = len(request.body) // 4  # the usual rule of thumb: four characters a token
+        sent = len(request.body) // 4  # the usual rule of thumb: four characters per token
         usage = Usage(prompt_tokens=sent, completion_tokens=40 + len(text) // 4)
         return Reply(text, tool_calls=calls, usage=usage, model=request.model)
 
@@ -68,14 +68,14 @@ class ScriptedModel:
             self.advice = frames[-1]
         if not self.advice:
             self._step += 1
-            return self._circle(self._step - len(_EXPLORE))
+            return self._repeat(self._step - len(_EXPLORE))
         if self._recovery < len(_RECOVER):
             self._recovery += 1
             return _RECOVER[self._recovery - 1]
         return _DONE, None, {}
 
-    def _circle(self, turn: int) -> Move:
-        """Run the test, change the rounding one way, run it, change it back, and so on."""
+    def _repeat(self, turn: int) -> Move:
+        """Alternate between running the test and changing the rounding back and forth."""
         if turn % 2:
             return _DOUBT, "run_tests", {}
         old, new = (_ROUND, _PLAIN) if turn % 4 else (_PLAIN, _ROUND)
@@ -83,7 +83,7 @@ class ScriptedModel:
 
 
 def guidance_frames(body: Any) -> list[str]:
-    """The gateway's blocks in a request, in their order."""
+    """The gateway's guidance blocks in a request, in order."""
     messages = body.get("messages", []) if isinstance(body, dict) else []
     texts = [
         part.get("text", "") if isinstance(part, dict) else str(part)

@@ -1,4 +1,4 @@
-"""What a newcomer sees: the run as it happens, a timeline, and what steering was worth."""
+"""The demo on the terminal: the run as it happens, a timeline, and the effect of steering."""
 
 from __future__ import annotations
 
@@ -21,34 +21,26 @@ from gateway.demo.model import ScriptedModel
 from gateway.demo.workspace import Workspace
 from gateway.observability.logging import configure_logging
 from gateway.server import uvicorn_config
-from gateway.steering.etrace.render import ADVISORY, FRAME_CLOSE
+from gateway.steering.guidance.render import ADVISORY
+from gateway.steering.transcript.frame import FRAME_CLOSE
 from gateway.testing import AppServer, ScriptedUpstream
+from gateway.text.plots import STATE_COLOURS, column
 from gateway.upstream.prices import default_list
 
 REQUESTED = "gpt-4o"
 ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
 MAX_CALLS = 30
 
-STATE_STYLES = {
-    "INIT": "dim",
-    "FAST": "green",
-    "NORMAL": "cyan",
-    "SLOW": "yellow",
-    "SKIP": "red",
-    "END": "dim",
-}
-_BARS = " ▁▂▃▄▅▆▇█"
-
 
 def run_demo(console: Console | None = None) -> bool:
-    """Play the agent twice, without and with steering; True when steering made the difference."""
+    """Run the agent without and with steering; True if only the steered agent succeeds."""
     console = console or Console(highlight=False, width=_width())
     console.print(_opening())
-    with _stage() as (upstream, url):
+    with _demo_gateway() as (upstream, url):
         console.rule("[bold]1  The agent alone[/]  steering off", align="left", style="dim")
-        alone = _act(console, upstream, url, "off")
+        alone = _run_agent(console, upstream, url, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
-        steered = _act(console, upstream, url, "on")
+        steered = _run_agent(console, upstream, url, "on")
         advice = getattr(upstream.default, "advice", "")
     console.print(_timeline(steered))
     console.print(_comparison(alone, steered))
@@ -57,8 +49,8 @@ def run_demo(console: Console | None = None) -> bool:
 
 
 @contextmanager
-def _stage() -> Iterator[tuple[ScriptedUpstream, str]]:
-    """A scripted provider and a gateway before it, both on loopback, in a folder of their own."""
+def _demo_gateway() -> Iterator[tuple[ScriptedUpstream, str]]:
+    """A scripted provider and a gateway in front of it, on loopback, in a temporary folder."""
     configure_logging(LoggingSettings(level="error"))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-demo-")))
@@ -67,7 +59,7 @@ def _stage() -> Iterator[tuple[ScriptedUpstream, str]]:
             {
                 "default_upstream": {"api_base": upstream.base_url},
                 "model_routing": ROUTING,
-                # What is shown must not depend on how busy the machine is.
+                # The demo must not depend on how busy the machine is.
                 "steering": {"deadline_ms": 10_000},
                 "storage": {"path": str(folder / "demo.db")},
                 "server": {"drain_s": 1},
@@ -80,7 +72,7 @@ def _stage() -> Iterator[tuple[ScriptedUpstream, str]]:
         yield upstream, f"{server.url}/v1"
 
 
-def _act(console: Console, upstream: ScriptedUpstream, url: str, mode: str) -> Outcome:
+def _run_agent(console: Console, upstream: ScriptedUpstream, url: str, mode: str) -> Outcome:
     upstream.default = ScriptedModel()
     client = OpenAI(base_url=url, api_key="not-needed", default_headers={"x-gateway-mode": mode})
     console.print(_heading())
@@ -91,7 +83,7 @@ def _act(console: Console, upstream: ScriptedUpstream, url: str, mode: str) -> O
         number += 1
         console.print(_line(number, turn))
         for source in _sources(turn):
-            console.print(Text(f"       └ told: {source}", style="magenta"))
+            console.print(Text(f"       └ guidance: {source}", style="magenta"))
 
     with tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder, client:
         outcome = run_agent(
@@ -109,7 +101,7 @@ def _act(console: Console, upstream: ScriptedUpstream, url: str, mode: str) -> O
 def _opening() -> Panel:
     text = Text.assemble(
         "A scripted model repairs a small repository through the gateway: it reads its way in, "
-        "then circles around the wrong cause, editing and testing the same line.\n",
+        "then edits and tests the same line again and again, on a wrong idea of the cause.\n",
         ("The agent is a plain loop on the ", "dim"),
         ("openai", "bold dim"),
         (" client; only its base URL is set. Nothing leaves this machine.", "dim"),
@@ -127,7 +119,7 @@ def _line(number: int, turn: Turn) -> Text:
     state = headers.get("x-gateway-state", "-")
     model = headers.get("x-gateway-model", "-")
     text = Text(f"  {number:>4}  ")
-    text.append(f"{state:<7}", STATE_STYLES.get(state, ""))
+    text.append(f"{state:<7}", STATE_COLOURS.get(state, ""))
     text.append(_meter(headers.get("x-gateway-difficulty")))
     text.append(f"{model:<13}", "" if model == REQUESTED else "bold")
     mark = "✗ " if turn.failed else "  "
@@ -150,30 +142,30 @@ def _meter(difficulty: str | None) -> Text:
 
 
 def _sources(turn: Turn) -> list[str]:
-    """Guidance of this call in words: universal rules are counted, others are named."""
+    """The guidance of this call: universal rules are counted, other texts are named."""
     label = turn.headers.get("x-gateway-guidance", "")
     items = [item for item in label.split(",") if item]
     rules = [item for item in items if item.startswith("e3:")]
     named = [item.partition(":")[::2] for item in items if not item.startswith("e3:")]
-    kinds = {"monitor": "the monitors see", "e2": "a known failure pattern,", "e1": "a past run,"}
-    lines = [f"{len(rules)} universal rules, kept in place from now on"] if rules else []
+    kinds = {"monitor": "monitor text for", "e2": "failure pattern", "e1": "lesson of a past run"}
+    lines = [f"{len(rules)} universal rules, repeated in every later call"] if rules else []
     return lines + [f"{kinds.get(kind, kind)} {name}" for kind, name in named]
 
 
 def _timeline(outcome: Outcome) -> Panel:
-    """Difficulty over calls on state colours, with monitors, guidance and models below."""
-    rows = {name: Text() for name in ("difficulty", "state", "fired", "told", "model")}
+    """Difficulty by call in the colours of the states, with monitors, guidance and models."""
+    rows = {name: Text() for name in ("difficulty", "state", "fired", "guidance", "model")}
     short = {REQUESTED: "█", ROUTING["FAST"]: "▁", ROUTING["SLOW"]: "▲"}
     for turn in outcome.turns:
         headers = turn.headers
         state = headers.get("x-gateway-state", "")
-        style = STATE_STYLES.get(state, "")
-        level = round(float(headers.get("x-gateway-difficulty", 0)) * (len(_BARS) - 1))
-        rows["difficulty"].append(_BARS[level] * 2 + " ", style)
+        style = STATE_COLOURS.get(state, "")
+        level = column(float(headers.get("x-gateway-difficulty", 0)))
+        rows["difficulty"].append(level * 2 + " ", style)
         rows["state"].append(f"{state[:2]:<3}", style)
         rows["fired"].append("▮▮ " if headers.get("x-gateway-monitors") else "   ", "yellow")
-        told = [s for s in _sources(turn) if "universal" not in s]
-        rows["told"].append("▼  " if told else "   ", "magenta")
+        texts = [s for s in _sources(turn) if "universal" not in s]
+        rows["guidance"].append("▼  " if texts else "   ", "magenta")
         rows["model"].append(short.get(headers.get("x-gateway-model", ""), "?") * 2 + " ", style)
     grid = Table.grid(padding=(0, 2))
     for name, row in rows.items():
@@ -183,9 +175,9 @@ def _timeline(outcome: Outcome) -> Panel:
 
 
 def _comparison(alone: Outcome, steered: Outcome) -> Table:
-    table = Table(title="what steering was worth", title_justify="left", box=None, pad_edge=False)
-    for column in ("", "alone", "steered"):
-        table.add_column(column, justify="left" if not column else "right")
+    table = Table(title="the effect of steering", title_justify="left", box=None, pad_edge=False)
+    for heading in ("", "alone", "steered"):
+        table.add_column(heading, justify="right" if heading else "left")
     runs = (alone, steered)
     table.add_row("result", *("gave up" if r.answer is None else "repaired" for r in runs))
     table.add_row("model calls", *(str(len(r.turns)) for r in runs))
@@ -193,13 +185,13 @@ def _comparison(alone: Outcome, steered: Outcome) -> Table:
     table.add_row("tokens", *(f"{n:,}" for n in tokens))
     table.add_row("cost at list prices", *(_dollars(_cost(r)) for r in runs))
     table.add_row(
-        f"  had every call gone to {REQUESTED}", *(_dollars(_cost(r, REQUESTED)) for r in runs)
+        f"  if every call went to {REQUESTED}", *(_dollars(_cost(r, REQUESTED)) for r in runs)
     )
     return table
 
 
 def _cost(outcome: Outcome, model: str | None = None) -> float | None:
-    """US dollars at LiteLLM's packaged prices; None when the list is not there."""
+    """US dollars at LiteLLM's packaged prices; None if a price is missing."""
     prices = default_list()
     total = 0.0
     for turn in outcome.turns:
@@ -217,22 +209,22 @@ def _dollars(cost: float | None) -> str:
 
 
 def _closing(advice: str) -> Panel:
-    spoken = _told(advice)
+    text = _first_text(advice)
     lines = [
-        Text("The text that turned the run:", style="dim"),
-        Text(spoken or "(none)", style="magenta"),
+        Text("The text that changed the run:", style="dim"),
+        Text(text or "(none)", style="magenta"),
         Text(""),
         Text("Your agent: gateway serve, then OPENAI_BASE_URL=http://127.0.0.1:8080/v1", "bold"),
     ]
     return Panel(Group(*lines), border_style="cyan")
 
 
-def _told(frame: str) -> str:
-    """The first text of a block, without the frame around it."""
+def _first_text(frame: str) -> str:
+    """The first text of a guidance block, without its frame."""
     _, _, texts = frame.partition(ADVISORY)
     return texts.replace(FRAME_CLOSE, "").strip().split("\n\n")[0]
 
 
 def _width() -> int | None:
-    """A fixed width where the output is no terminal, so that nothing wraps by accident."""
+    """A fixed width if the output is not a terminal, so that lines do not wrap."""
     return None if os.isatty(1) else 110

@@ -1,4 +1,4 @@
-"""The toy repository and the tools the agent has on it: real files, real tests."""
+"""The small repository and the agent's tools: real files, real tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FILES = {
 
 
 class Workspace:
-    """A folder with the toy repository; each tool returns what the agent gets to read."""
+    """A folder with the repository; each tool returns the text that the agent reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Workspace:
         return found.read_text(encoding="utf-8") if found.exists() else f"no such file: {path}"
 
     def edit_file(self, path: str, old: str, new: str) -> str:
-        """Replace one stretch of text."""
+        """Replace one piece of text."""
         found = self.folder / Path(path).name
         text = found.read_text(encoding="utf-8")
         if old not in text:

@@ -1,16 +1,36 @@
-"""The wires a client may speak: each gives the core one view and takes the decision back."""
+"""The wire formats that clients may speak, one module each, and the table of them.
 
-from gateway.dialects.base import ChatView, Dialect, SteeredRequest, StreamRead
+A dialect gives the core one view of its requests and answers, and turns the core's edits into
+changes of the client's text. Whatever depends on the dialect is a method or an attribute of it:
+nothing elsewhere compares its name. Pure: imports `wire`, `steering` and the error tree only.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.dialects.chat import CHAT
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.responses import RESPONSES
 
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    dialect.name: dialect
+    for dialect in (
+        CHAT,
+        RESPONSES,
+        MESSAGES,
+    )
+}
+"""Name -> dialect. A new dialect needs its module and a row here."""
+
 __all__ = [
     "CHAT",
+    "DIALECTS",
     "MESSAGES",
     "RESPONSES",
     "ChatView",
     "Dialect",
+    "LiteLLMCall",
     "SteeredRequest",
     "StreamRead",
 ]

@@ -1,38 +1,40 @@
-"""What a dialect gives the core, and how it takes the core's decision back."""
+"""What the core reads of a request and an answer in any dialect, and how it changes the text."""
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal
 
-from gateway.dialects.history import Earlier, Resolved, reference_of
+from gateway.dialects.history import EarlierHistory, ResolvedReferences
 from gateway.errors import BadRequest, GatewayError
-from gateway.steering.etrace.edits import Edit, Message
-from gateway.steering.etrace.target import Target
-from gateway.wire.messages import REFERENCE
+from gateway.steering.guidance.edits import Edit, Message
+from gateway.steering.guidance.target import GuidanceTarget
+from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.parsing import Loads, parse_object
-from gateway.wire.prefix import Prefix
 from gateway.wire.request import ChatRequest, Splice
-from gateway.wire.watch import NamedEnd
+from gateway.wire.response_tee import NamedEnd
+from gateway.wire.sse import encode_event
 
 ChatView = dict[str, Any]
 """A finished answer in the shape of a chat completion: `choices`, `model`, `usage`."""
 
 ECHO = "gateway.echo"
-"""In a choice: the items that a client sends back for it, where they are not its message."""
+"""Key in a choice: the items that a client sends back for it, when they differ from its message."""
 
 ANSWER_ID = "gateway.answer"
-"""In a view: the id by which a later request may go on from the answer."""
+"""Key in a view: the id under which the upstream stores the answer, for a later request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRead:
-    """What a whole event stream says.
+    """What a complete event stream contains.
 
-    `completion` is None when there is no whole reply. `ended`: the end mark came; `accepted`: also
-    without it the stream may count as whole. `failed`: the upstream itself reported an error.
-    `under_way`: the id of an answer that is being made in the background, stream or not.
+    `completion` is None when there is no complete reply. `ended`: the end mark came; `accepted`:
+    the stream counts as complete without it, too. `failed`: the upstream itself reported an error.
+    `pending_id`: the id of an answer that is still being made in the background.
     """
 
     completion: ChatView | None = None
@@ -40,7 +42,22 @@ class StreamRead:
     ended: bool = False
     accepted: bool = False
     failed: bool = False
-    under_way: str | None = None
+    pending_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiteLLMCall:
+    """How LiteLLM is asked on behalf of a dialect that the upstream does not speak.
+
+    `function`: LiteLLM's function; it answers in the dialect's own form. `fields`: the fields of
+    the body that are passed on; other keyword arguments could be taken for LiteLLM's own controls.
+    `stored_history`: fields that refer to a history which the upstream stores; LiteLLM stores none,
+    so that a request with one of them is refused.
+    """
+
+    function: Literal["acompletion", "aresponses", "anthropic_messages"]
+    fields: frozenset[str] = frozenset()
+    stored_history: tuple[str, ...] = ()
 
 
 class SteeredRequest(ChatRequest):
@@ -49,14 +66,14 @@ class SteeredRequest(ChatRequest):
     __slots__ = ("dialect", "earlier", "named")
 
     dialect: Dialect
-    earlier: Earlier | None
-    """What the server keeps of the history, where the client does not send it."""
+    earlier: EarlierHistory | None
+    """The part of the history that the upstream stores and the client does not send."""
 
     named: Mapping[str, Any]
-    """Items that the request brings by their ids alone, as far as they are known."""
+    """The items that the request refers to by id, as far as they are known."""
 
     def __init__(
-        self, raw: bytes, body: dict[str, Any], dialect: Dialect, known: Prefix | None = None
+        self, raw: bytes, body: dict[str, Any], dialect: Dialect, known: BodyPrefix | None = None
     ) -> None:
         super().__init__(raw, body, dialect.list_key, known)
         self.dialect = dialect
@@ -65,117 +82,166 @@ class SteeredRequest(ChatRequest):
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the answer's usage reaches the client anyway."""
+        """Whether the answer reports its usage to the client without a change of the request."""
         return self.dialect.always_reports_usage or super().wants_usage
 
     @property
-    def goes_on_from(self) -> str | None:
-        """The id of the answer that the request goes on from without its history."""
-        return self.dialect.goes_on_from(self)
+    def previous_response_id(self) -> str | None:
+        """The id of the stored answer that the request continues instead of sending its history."""
+        return self.dialect.previous_response_id(self)
 
     @property
     def in_conversation(self) -> bool:
-        """Whether the server keeps the history under an id of its own."""
-        return self.dialect.name == "responses" and bool(self.body.get("conversation"))
+        """Whether the upstream stores the history under a conversation id."""
+        return self.dialect.in_conversation(self)
 
     @property
     def references(self) -> list[str]:
-        """The ids of the items that stand in the request by their ids alone."""
-        if self.dialect.name != "responses" or REFERENCE.encode() not in self.raw:
-            return []
-        return [name for item in self.dialect.history(self) if (name := reference_of(item))]
+        """The ids of the stored items that the request sends by id only."""
+        return self.dialect.references(self)
 
     @property
     def in_background(self) -> bool:
-        """Whether the answer is made whether or not anybody waits for it."""
-        return self.dialect.name == "responses" and self.body.get("background") is True
+        """Whether the answer is made even when the client does not wait for it."""
+        return self.dialect.in_background(self)
 
     @property
     def earlier_count(self) -> int:
-        """How many messages of the history are not at hand."""
+        """How many messages of the history are not available here."""
         return self.earlier.gone if self.earlier is not None else 0
 
     @property
+    def own_messages(self) -> Sequence[Any]:
+        """The messages or items that the request itself contains."""
+        return self.dialect.history(self)
+
+    @property
     def transcript(self) -> Sequence[Any]:
-        """The whole history as the core reads it, with what the client leaves to the server."""
-        own = self.dialect.history(self)
+        """The complete history as the core reads it, including what the upstream stores."""
+        own = self.own_messages
         if self.named:
-            own = Resolved(own, self.named)
+            own = ResolvedReferences(own, self.named)
         return own if self.earlier is None else self.earlier.followed_by(own)
 
 
-class Dialect(Protocol):
-    """One wire; stateless, one instance each."""
+class Dialect(ABC):
+    """One wire format that clients speak: a module of this package and a row of `DIALECTS`.
 
-    @property
-    def name(self) -> str:
-        """`chat`, `responses` or `messages`: what a deployment's `dialects` lists."""
+    A dialect has no state and one instance. The defaults are those of an API in the form of chat
+    completions whose upstream stores no history.
+    """
 
-    @property
-    def path(self) -> str:
-        """Below the version, with a leading slash."""
+    name: ClassVar[str]
+    """What a deployment's `dialects` lists."""
 
-    @property
-    def list_key(self) -> str:
-        """The key of the list of messages or items."""
+    path: ClassVar[str]
+    """The path after the version, with a leading slash."""
 
-    @property
-    def end(self) -> NamedEnd | None:
-        """Matches the event that ends a stream; None for OpenAI's `[DONE]`."""
+    list_key: ClassVar[str]
+    """The key of the list of messages or items."""
 
-    @property
-    def always_reports_usage(self) -> bool:
-        """Whether streams carry usage without being asked."""
+    route: ClassVar[str]
+    """The label of its requests in metrics, traces and logs."""
 
-    def parse(self, raw: bytes, loads: Loads, known: Prefix | None = None) -> SteeredRequest:
-        """The request in `raw`; of one that begins with `known` only what is new is read.
+    api: ClassVar[Literal["openai", "anthropic"]] = "openai"
+    """Whose API it belongs to. This decides about base URL, key header and default upstreams."""
+
+    unversioned: ClassVar[bool] = True
+    """Whether the gateway serves the path without `/v1`, too."""
+
+    stores_answers: ClassVar[bool] = True
+    """Whether routes below the path are about answers that the default upstream may store. If not,
+    they are about the model in the body, and only an upstream of that model can answer."""
+
+    end: ClassVar[NamedEnd | None] = None
+    """Matches the event that ends a stream; None for OpenAI's `[DONE]`."""
+
+    always_reports_usage: ClassVar[bool] = False
+    """Whether streams report their usage without being asked to."""
+
+    litellm: ClassVar[LiteLLMCall | None] = None
+    """How LiteLLM is asked; None if it cannot be, so that only upstreams that speak it serve it."""
+
+    @abstractmethod
+    def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
+        """The edits, whose positions are those of `placeable`, as changes of the client's text."""
+
+    @abstractmethod
+    def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
+        """What a complete event stream contains; never raises."""
+
+    @abstractmethod
+    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+        """A complete answer; None when the body is no reply."""
+
+    def parse(self, raw: bytes, loads: Loads, known: BodyPrefix | None = None) -> SteeredRequest:
+        """The request in `raw`; of one that begins with `known` only the new part is parsed.
 
         Raises:
             BadRequest: `param` names the key that is wrong.
         """
+        request = parse_request(raw, loads, self, known)
+        if not isinstance(request.body.get(self.list_key), (list, KnownMessages)):
+            what = "must be an array" if self.list_key in request.body else "is required"
+            raise BadRequest(f"{self.list_key!r} {what}", param=self.list_key)
+        return request
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
-        """The messages or items that the request itself brings."""
+        """The messages or items that the request itself contains."""
+        return request.messages
 
     def placeable(self, request: SteeredRequest) -> Sequence[Message]:
-        """What placement sees: the system prompt in front, wherever the dialect has it."""
+        """The messages among which guidance is placed, the system prompt first."""
+        return request.messages
 
-    def target(self, given: Target, request: SteeredRequest, model: str) -> Target:
-        """What `given` allows for guidance when it is spoken to in this dialect."""
-
-    def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
-        """The edits, in terms of `placeable`, as changes of the client's text."""
+    def target(self, given: GuidanceTarget, request: SteeredRequest, model: str) -> GuidanceTarget:
+        """What the model accepts in this dialect, where `given` is what it accepts in general."""
+        return given
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
         """The parsed body with the edits made."""
+        body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
+        return body
 
-    def goes_on_from(self, request: SteeredRequest) -> str | None:
-        """The id of the answer that the request goes on from, if it names one."""
+    def previous_response_id(self, request: SteeredRequest) -> str | None:
+        """The id of the stored answer that the request continues, if it names one."""
+        return None
+
+    def in_conversation(self, request: SteeredRequest) -> bool:
+        """Whether the upstream stores the history under a conversation id."""
+        return False
+
+    def references(self, request: SteeredRequest) -> list[str]:
+        """The ids of the stored items that the request sends by id only."""
+        return []
+
+    def in_background(self, request: SteeredRequest) -> bool:
+        """Whether the answer is made even when the client does not wait for it."""
+        return False
 
     def takes(self, parameter: str) -> bool:
-        """Whether a deployment's request parameter of that name belongs to this dialect."""
+        """Whether the dialect has the request parameter that a deployment sets."""
+        return True
 
-    def is_aside(self, request: SteeredRequest) -> bool:
+    def is_side_request(self, request: SteeredRequest) -> bool:
         """Whether the request is a probe that belongs to no run."""
+        return False
 
-    def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
-        """What a whole event stream says; never raises."""
-
-    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
-        """A complete answer; None when the body is no reply."""
-
-    def under_way(self, body: Mapping[str, Any]) -> str | None:
+    def pending_id(self, body: Mapping[str, Any]) -> str | None:
         """The id of an answer that is still being made, when the body is one."""
+        return None
 
     def error_body(self, error: GatewayError) -> bytes:
-        """The body of an error answer made here."""
+        """The body of an error answer of the gateway's own."""
+        return error.body()
 
     def error_event(self, error: GatewayError) -> bytes:
-        """The same as the last event of a stream."""
+        """The same error as the last event of a stream."""
+        return encode_event(error.payload())
 
 
 def parse_request(
-    raw: bytes, loads: Loads, dialect: Dialect, known: Prefix | None
+    raw: bytes, loads: Loads, dialect: Dialect, known: BodyPrefix | None
 ) -> SteeredRequest:
     """The JSON object in `raw`, with a `model` and a `stream` of the right types.
 

@@ -1,4 +1,4 @@
-"""Events of a streamed Anthropic message -> the message they make up."""
+"""Puts the events of a streamed Anthropic message together into one message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DELTAS = {
     "signature_delta": "signature",
     "input_json_delta": "partial_json",
 }
-"""Type of a delta -> the field that it brings and, save for a call's input, adds to."""
+"""Type of a delta -> the field that it contains; a call's input is put together from JSON text."""
 
 
 class BlockAssembler:
@@ -46,7 +46,7 @@ class BlockAssembler:
                 self._count(event.get("usage"))
 
     def message(self) -> dict[str, Any] | None:
-        """The whole; None when no message began."""
+        """The complete message; None when none began."""
         if not self._head:
             return None
         content = [self._closed(index) for index in sorted(self._blocks)]
@@ -82,4 +82,4 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
     except ValueError:
-        return text  # cut by a limit: what there is of it
+        return text  # cut by a limit: the part that came

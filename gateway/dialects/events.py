@@ -13,7 +13,7 @@ _DATA = b"\ndata: "
 
 
 def events_of(stream: bytes, loads: Loads) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a whole stream, in order; what is no JSON object is left out."""
+    """The JSON objects of a complete stream, in order; anything else is left out."""
     plain = _plain(stream, loads)
     for data in _decoded(stream, loads) if plain is None else plain:
         if isinstance(data, dict):
@@ -45,7 +45,7 @@ def _decoded(stream: bytes, loads: Loads) -> Iterator[Any]:
 
 
 def _payload(data: bytes, loads: Loads) -> Any:
-    """The value in `data`; bytes that are not UTF-8 are replaced, what is no JSON is None."""
+    """The value in `data`, None if it is not JSON; bytes that are not UTF-8 are replaced."""
     try:
         return loads(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A history that the client leaves to the server: all that is needed to go on from there."""
+"""Histories that the upstream stores: what is known of them, and views that add them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.wire.heads import ChainState
+from gateway.wire.coerce import as_text
 from gateway.wire.messages import REFERENCE
+from gateway.wire.prefix_hash import ChainState
 from gateway.wire.views import MessagesView
 
 _GONE: dict[str, Any] = {"role": "developer"}
-"""In the place of a message that is not at hand: it says nothing and leaves no trace."""
+"""Replaces a message that is not available: a developer message without text or digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
-    """What came before a request: `chain` after the request answered last, and that `reply`."""
+class EarlierHistory:
+    """The history before a request: `chain` after the request answered last, and that `reply`."""
 
     chain: ChainState
     reply: tuple[Any, ...] = ()
 
     @property
     def gone(self) -> int:
-        """How many messages before the reply are not at hand."""
+        """How many messages before the reply are not available."""
         return self.chain.count
 
     def followed_by(self, own: Sequence[Any]) -> Sequence[Any]:
-        """The whole history of a request that brings `own`."""
-        return Continued(self.gone, (*self.reply, *own))
+        """The whole history of a request that contains `own`."""
+        return HistoryWithGap(self.gone, (*self.reply, *own))
 
 
-class Continued(MessagesView):
-    """A history whose first `gone` messages are not at hand; made in no time, whatever `gone`."""
+class HistoryWithGap(MessagesView):
+    """A history whose first `gone` messages are not available; costs the same for any `gone`."""
 
     __slots__ = ("_gone", "_rest")
 
@@ -49,17 +50,16 @@ class Continued(MessagesView):
 
 
 def reference_of(item: Any) -> str | None:
-    """The id in an item that is nothing else; the type may be left out."""
+    """The id in an item that is only a reference; its type may be left out."""
     if not isinstance(item, Mapping):
         return None
     if item.get("type") != REFERENCE and item.keys() != {"id"}:
         return None
-    name = item.get("id")
-    return name if isinstance(name, str) else None
+    return as_text(item.get("id"), None)
 
 
-class Resolved(MessagesView):
-    """A history with items in the places of their references; read as it is asked for."""
+class ResolvedReferences(MessagesView):
+    """A history with references replaced by the known items, on access."""
 
     __slots__ = ("_items", "_known")
 
@@ -76,8 +76,8 @@ class Resolved(MessagesView):
         return self._known.get(reference_of(found) or "", found)
 
 
-class Fronted(MessagesView):
-    """A list with one element in front of it; the list is not copied."""
+class WithFirst(MessagesView):
+    """A list after one first element; the list is not copied."""
 
     __slots__ = ("_first", "_rest")
 

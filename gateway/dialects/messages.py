@@ -1,4 +1,4 @@
-"""Anthropic's Messages: the system prompt beside the messages, content as blocks."""
+"""Anthropic's Messages: the system prompt is a field of its own, content is a list of blocks."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gateway.dialects.base import ChatView, SteeredRequest, StreamRead
+from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.dialects.blocks import BlockAssembler
-from gateway.dialects.chat import parse_messages
 from gateway.dialects.events import events_of
-from gateway.dialects.history import Fronted
+from gateway.dialects.history import WithFirst
 from gateway.errors import GatewayError
-from gateway.steering.content import as_text
-from gateway.steering.etrace.edits import (
+from gateway.steering.guidance.edits import (
     Edit,
     InsertMessage,
     InsertSystem,
     Message,
     SystemAppend,
 )
-from gateway.steering.etrace.target import Target
+from gateway.steering.guidance.target import GuidanceTarget
+from gateway.steering.transcript.content import json_text
+from gateway.wire.json_offsets import array_spans, scannable
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads
-from gateway.wire.prefix import Prefix
 from gateway.wire.request import Splice
-from gateway.wire.scan import array_spans, scannable
+from gateway.wire.response_tee import NamedEnd
 from gateway.wire.splice import insert_message
 from gateway.wire.sse import encode_event
-from gateway.wire.watch import NamedEnd
 
 FINISH: Final[Mapping[str, str]] = {
     "end_turn": "stop",
@@ -38,7 +36,7 @@ FINISH: Final[Mapping[str, str]] = {
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
 }
-"""`stop_reason` -> finish reason in chat's words; others go through. Source: Messages reference."""
+"""`stop_reason` -> finish reason of chat; others are kept. Source: Messages reference."""
 
 ERROR_TYPES: Final[Mapping[int, str]] = {
     400: "invalid_request_error",
@@ -56,44 +54,50 @@ Source: Anthropic API reference, "Errors".
 """
 
 _LATE_SYSTEM_MODELS = ("claude-opus-4-8",)
-"""Models known to take system messages after a user turn. Source: Anthropic's documentation,
+"""Models known to accept system messages after a user turn. Source: Anthropic's documentation,
 "Mid-conversation system messages"."""
 
 
 _PROBES = ("quota", "count")
 
 
-class MessagesDialect:
+class MessagesDialect(Dialect):
     """`POST /v1/messages`. Source: Anthropic API reference, "Messages"."""
 
     name = "messages"
     path = "/messages"
     list_key = "messages"
+    route = "messages"
+    api = "anthropic"
+    unversioned = False
+    stores_answers = False
     end = NamedEnd("message_stop")
     always_reports_usage = True
-
-    def parse(self, raw: bytes, loads: Loads, known: Prefix | None = None) -> SteeredRequest:
-        """See Dialect."""
-        return parse_messages(raw, loads, self, known)
-
-    def history(self, request: SteeredRequest) -> Sequence[Any]:
-        """See Dialect."""
-        return request.messages
+    litellm = LiteLLMCall(
+        function="anthropic_messages",
+        fields=frozenset(
+            {"context_management", "max_tokens", "messages", "metadata", "output_config"}
+            | {"output_format", "stop_sequences", "system", "temperature", "thinking"}
+            | {"tool_choice", "tools", "top_k", "top_p"}
+        ),
+    )
 
     def placeable(self, request: SteeredRequest) -> Sequence[Message]:
         """See Dialect."""
-        return Fronted({"role": "system", "content": request.body.get("system")}, request.messages)
+        return WithFirst(
+            {"role": "system", "content": request.body.get("system")}, request.messages
+        )
 
-    def target(self, given: Target, request: SteeredRequest, model: str) -> Target:
-        """See Dialect. A system message of the client's own shows that the model takes them."""
+    def target(self, given: GuidanceTarget, request: SteeredRequest, model: str) -> GuidanceTarget:
+        """See Dialect. A system message among the client's shows that the model accepts them."""
         named = any(known in model for known in _LATE_SYSTEM_MODELS)
         shown = model == request.model and any(
             isinstance(m, Mapping) and m.get("role") == "system" for m in request.messages
         )
-        return Target(late_system=named or shown, breakpoints=True)
+        return GuidanceTarget(late_system=named or shown, breakpoints=True)
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
-        """See Dialect. A system prompt of a wrong type is the upstream's to refuse."""
+        """See Dialect. The upstream refuses a system prompt of a wrong type."""
         splices: list[Splice] = []
         for edit in edits:
             match edit:
@@ -106,21 +110,12 @@ class MessagesDialect:
                     continue
         return splices
 
-    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
-        """See Dialect."""
-        body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
-        return body
-
-    def goes_on_from(self, request: SteeredRequest) -> str | None:
-        """See Dialect."""
-        return None
-
     def takes(self, parameter: str) -> bool:
         """See Dialect."""
         return parameter in ("max_tokens", "temperature", "top_k", "top_p", "thinking", "metadata")
 
-    def is_aside(self, request: SteeredRequest) -> bool:
-        """See Dialect. Claude Code asks for a title, and for one token to learn of its quota."""
+    def is_side_request(self, request: SteeredRequest) -> bool:
+        """See Dialect. Claude Code asks for a title, and for one token to check its quota."""
         body = request.body
         if body.get("tools") or len(request.messages) != 1:
             return False
@@ -156,10 +151,6 @@ class MessagesDialect:
         """See Dialect."""
         return chat_view(body) if isinstance(body.get("content"), list) else None
 
-    def under_way(self, body: Mapping[str, Any]) -> str | None:
-        """See Dialect."""
-        return None
-
     def error_body(self, error: GatewayError) -> bytes:
         """See Dialect."""
         return json.dumps(_error(error), ensure_ascii=False).encode("utf-8", "replace")
@@ -172,12 +163,12 @@ class MessagesDialect:
 def chat_view(message: Mapping[str, Any]) -> ChatView:
     """A complete message in the shape of a chat completion.
 
-    Text and the blocks of tools that ran at the provider stay in the content; calls go beside it.
+    Text and the blocks of tools that ran at the provider stay in the content; calls are separate.
     """
     content, calls = [], []
     for block in message.get("content") or ():
         if isinstance(block, Mapping) and block.get("type") == "tool_use":
-            function = {"name": block.get("name"), "arguments": as_text(block.get("input"))}
+            function = {"name": block.get("name"), "arguments": json_text(block.get("input"))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
             content.append(block)
@@ -196,10 +187,10 @@ def chat_view(message: Mapping[str, Any]) -> ChatView:
 def _append(
     request: SteeredRequest, texts: Sequence[str], breakpoint: Mapping[str, str] | None
 ) -> list[Splice]:
-    """`texts` as blocks of their own behind the client's system prompt.
+    """`texts` as separate blocks after the client's system prompt.
 
-    A prompt that is one string becomes a block by itself: providers that check how the prompt of
-    an agent begins look at its first block. The client's last block gets the cache breakpoint.
+    A prompt that is a string becomes its own block, because providers that check how an agent's
+    prompt begins look at the first block. The client's last block gets the cache breakpoint.
     """
     if not request.body.get("system"):
         return request.set_value("system", [_block(t) for t in texts])

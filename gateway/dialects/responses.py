@@ -1,4 +1,4 @@
-"""OpenAI's Responses: a history of typed items, which the server may keep for the client."""
+"""OpenAI's Responses: a history of typed items, which the upstream may store for the client."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from gateway.dialects.base import (
     ANSWER_ID,
     ECHO,
     ChatView,
+    Dialect,
+    LiteLLMCall,
     SteeredRequest,
     StreamRead,
     parse_request,
 )
 from gateway.dialects.events import events_of
-from gateway.dialects.history import Fronted
+from gateway.dialects.history import WithFirst, reference_of
 from gateway.errors import BadRequest, GatewayError
-from gateway.steering.etrace.edits import (
+from gateway.steering.guidance.edits import (
     Edit,
     InsertMessage,
     InsertSystem,
     Message,
     SystemAppend,
 )
-from gateway.steering.etrace.target import Target
-from gateway.steering.items import CLIENT_CALLS, item_call
-from gateway.wire.messages import SYSTEM_ROLES
+from gateway.steering.transcript.items import CLIENT_CALLS, item_call
+from gateway.wire.body_prefix import BodyPrefix, KnownMessages
+from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
-from gateway.wire.prefix import KnownMessages, Prefix
 from gateway.wire.request import Splice
+from gateway.wire.response_tee import NamedEnd
 from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
-from gateway.wire.watch import NamedEnd
 
 _REASONS: Final[Mapping[str, str]] = {
     "max_output_tokens": "length",
     "content_filter": "content_filter",
 }
-"""`incomplete_details.reason` -> finish reason in chat's words."""
+"""`incomplete_details.reason` -> finish reason of chat."""
 
 _SETTLED = ("response.completed", "response.incomplete", "response.failed")
 _COMPACTIONS = ("compaction", "compaction_summary")
@@ -47,16 +49,26 @@ _UNDER_WAY = ("queued", "in_progress")
 _PARAMETERS = frozenset({"temperature", "top_p", "metadata", "service_tier", "reasoning", "user"})
 
 
-class ResponsesDialect:
+class ResponsesDialect(Dialect):
     """`POST /v1/responses`. Source: OpenAI API reference, "Responses" and its streaming events."""
 
     name = "responses"
     path = "/responses"
     list_key = "input"
+    route = "responses"
     end = NamedEnd(*_SETTLED)
     always_reports_usage = True
+    litellm = LiteLLMCall(
+        function="aresponses",
+        fields=frozenset(
+            {"include", "input", "instructions", "max_output_tokens", "metadata"}
+            | {"parallel_tool_calls", "reasoning", "safety_identifier", "service_tier", "store"}
+            | {"temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user"}
+        ),
+        stored_history=("previous_response_id", "conversation"),
+    )
 
-    def parse(self, raw: bytes, loads: Loads, known: Prefix | None = None) -> SteeredRequest:
+    def parse(self, raw: bytes, loads: Loads, known: BodyPrefix | None = None) -> SteeredRequest:
         """See Dialect."""
         request = parse_request(raw, loads, self, known)
         given = request.body.get("input")
@@ -74,11 +86,7 @@ class ResponsesDialect:
         items = self.history(request)
         if not _has_front(request):
             return items
-        return Fronted({"role": "system", "content": request.body.get("instructions")}, items)
-
-    def target(self, given: Target, request: SteeredRequest, model: str) -> Target:
-        """See Dialect."""
-        return given
+        return WithFirst({"role": "system", "content": request.body.get("instructions")}, items)
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
         """See Dialect."""
@@ -103,22 +111,30 @@ class ResponsesDialect:
         ]
         return splices
 
-    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
+    def previous_response_id(self, request: SteeredRequest) -> str | None:
         """See Dialect."""
-        body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
-        return body
+        return as_text(request.body.get("previous_response_id"), "") or None
 
-    def goes_on_from(self, request: SteeredRequest) -> str | None:
+    def in_conversation(self, request: SteeredRequest) -> bool:
         """See Dialect."""
-        name = request.body.get("previous_response_id")
-        return name if isinstance(name, str) and name else None
+        return bool(request.body.get("conversation"))
+
+    def references(self, request: SteeredRequest) -> list[str]:
+        """See Dialect."""
+        if REFERENCE.encode() not in request.raw:
+            return []
+        return [name for item in self.history(request) if (name := reference_of(item))]
+
+    def in_background(self, request: SteeredRequest) -> bool:
+        """See Dialect."""
+        return request.body.get("background") is True
 
     def takes(self, parameter: str) -> bool:
         """See Dialect."""
         return parameter in _PARAMETERS
 
-    def is_aside(self, request: SteeredRequest) -> bool:
-        """See Dialect. Codex warms a connection up with a request that generates nothing."""
+    def is_side_request(self, request: SteeredRequest) -> bool:
+        """See Dialect. Codex warms up a connection with a request that generates nothing."""
         return request.body.get("generate") is False
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
@@ -132,15 +148,11 @@ class ResponsesDialect:
         """See Dialect."""
         return chat_view(body)
 
-    def under_way(self, body: Mapping[str, Any]) -> str | None:
+    def pending_id(self, body: Mapping[str, Any]) -> str | None:
         """See Dialect."""
         name = body.get("id")
         unfinished = body.get("status") in _UNDER_WAY and isinstance(name, str)
         return str(name) if unfinished else None
-
-    def error_body(self, error: GatewayError) -> bytes:
-        """See Dialect."""
-        return error.body()
 
     def error_event(self, error: GatewayError) -> bytes:
         """See Dialect."""
@@ -149,9 +161,9 @@ class ResponsesDialect:
 
 
 def _settled_last(stream: bytes, loads: Loads) -> dict[str, Any] | None:
-    """The response in a stream's last event, which holds all that the others told piece by piece.
+    """The response in a stream's last event, which contains everything in the events before.
 
-    None when that event is another one, or leaves the output out.
+    None when the last event is of another type or leaves the output out.
     """
     begins = stream.rfind(b"\n\n", 0, len(stream) - 2) + 2
     for data in events_of(stream[begins:], loads):
@@ -180,7 +192,7 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
         settled = {**settled, "output": items}
     read = _read(settled, ended=ended, failed=failed)
     background = begun.get("background") is True and not ended
-    return replace(read, under_way=RESPONSES.under_way(begun)) if background else read
+    return replace(read, pending_id=RESPONSES.pending_id(begun)) if background else read
 
 
 def _read(response: dict[str, Any], *, ended: bool, failed: bool = False) -> StreamRead:
@@ -195,7 +207,7 @@ def _read(response: dict[str, Any], *, ended: bool, failed: bool = False) -> Str
 
 
 def chat_view(response: Mapping[str, Any]) -> ChatView | None:
-    """A response in the shape of a chat completion; None for one that is not settled or failed."""
+    """A response in the shape of a chat completion; None for one that failed or is not finished."""
     status, output = response.get("status"), response.get("output")
     if status not in ("completed", "incomplete", None) or not isinstance(output, list):
         return None
@@ -222,11 +234,10 @@ def _finish(
     response: Mapping[str, Any], items: Sequence[Mapping[str, Any]], calls: Sequence[Any]
 ) -> str:
     if response.get("status") == "incomplete":
-        details = response.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, Mapping) else None
+        reason = as_mapping(response.get("incomplete_details")).get("reason")
         return _REASONS.get(str(reason), "length")
     if any(item.get("type") in _COMPACTIONS for item in items):
-        return "compaction"  # the history in short, and no word to the user
+        return "compaction"  # a summary of the history, and no text for the user
     return "tool_calls" if calls else "stop"
 
 
@@ -245,10 +256,10 @@ def _text(item: Mapping[str, Any]) -> str:
 
 
 def _has_front(request: SteeredRequest) -> bool:
-    """Whether guidance goes to `instructions`, and not into a leading item of the client's.
+    """Whether guidance goes into `instructions` and not into the client's leading item.
 
-    Items are kept by a server that stores responses and come back with the next one;
-    `instructions` never do, so they alone can be told anew each time.
+    An upstream that stores responses stores their items, too, and adds them to the next request. It
+    does not store `instructions`, so that only these can be sent with every request.
     """
     if request.body.get("instructions") is not None or request.body.get("store") is not False:
         return True
@@ -259,7 +270,7 @@ def _has_front(request: SteeredRequest) -> bool:
 def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
     given = request.body.get("instructions")
     if not isinstance(given, (str, type(None))):
-        return []  # the upstream's to refuse
+        return []  # the upstream refuses it
     if not given:
         return request.set_value("instructions", "\n\n".join(texts))
     _, end = request.spans("instructions")[-1]
@@ -268,7 +279,7 @@ def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
 
 
 def _behind_text(request: SteeredRequest, inserts: Sequence[InsertMessage]) -> list[Splice]:
-    """An `input` of plain text becomes the list of items that means the same."""
+    """An `input` of plain text becomes an equivalent list of items."""
     start, end = request.spans("input")[-1]
     added = "".join(f", {json.dumps({'role': i.role, 'content': i.text})}" for i in inserts)
     head = Splice(start=start, end=start, text='[{"role": "user", "content": ')

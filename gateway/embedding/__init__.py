@@ -1,17 +1,21 @@
-"""Text to vector: the built-in static model, any provider's through LiteLLM, and hashing."""
+"""Text to vector: the built-in static model, any provider's through LiteLLM, and hashing.
+
+`open_embedder` makes the configured one. Imports allowed: `gateway.errors`; numpy and LiteLLM only
+inside the module that needs them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
+from gateway.config.embedding import EmbeddingSettings
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
-from gateway.embedding.settings import EmbeddingSettings
 
 __all__ = ["Embedder", "EmbeddingError", "EmbeddingSettings", "Vector", "open_embedder"]
 
 
 async def open_embedder(settings: EmbeddingSettings) -> Embedder:
-    """The configured embedder, loaded and with its cache; the event loop stays free meanwhile.
+    """The configured embedder with its cache; loading does not block the event loop.
 
     Raises: EmbeddingError when the model cannot be read or the provider cannot be reached.
     """
@@ -24,7 +28,7 @@ async def open_embedder(settings: EmbeddingSettings) -> Embedder:
 
 
 async def _open(settings: EmbeddingSettings) -> Embedder:
-    # Each is imported only when it is the configured one: numpy and LiteLLM cost memory.
+    # Only the configured one is imported: numpy and LiteLLM take much memory.
     if settings.embedder == "hashing":
         from gateway.embedding.hashing import HashingEmbedder
 

@@ -1,4 +1,4 @@
-"""Text to vector."""
+"""What an embedder is, and arithmetic of vectors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 Vector = array  # of "f"
-"""One embedding: float32, unit length (all zeros for a text that says nothing)."""
+"""One embedding: float32, unit length (all zeros for a text without a known word)."""
 
 
 class EmbeddingError(Exception):
-    """A text could not be embedded: the model's files or the provider failed."""
+    """A text could not be embedded: the model files or the provider failed."""
 
 
 @runtime_checkable
@@ -24,7 +24,7 @@ class Embedder(Protocol):
 
     @property
     def embedder_id(self) -> str:
-        """Name of the vector space, with all that it depends on."""
+        """Name of the vector space, including everything it depends on."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class Embedder(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what it holds."""
+        """Release its resources."""
         ...
 
 

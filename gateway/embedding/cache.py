@@ -1,4 +1,4 @@
-"""An embedder that remembers the vectors of the texts it saw last."""
+"""An embedder with a cache of the most recent texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.embedding.base import Embedder, Vector
 class CachedEmbedder:
     """Wraps an embedder with a least-recently-used cache keyed by the text's digest.
 
-    A text that is asked for twice in one call, or again by a retry, is embedded once.
+    A text that occurs twice in one call, or again in a retry, is embedded once.
     """
 
     def __init__(self, inner: Embedder, entries: int) -> None:
@@ -44,7 +44,7 @@ class CachedEmbedder:
         return [known[key] for key in keys]
 
     async def close(self) -> None:
-        """Forget the vectors and close the embedder inside."""
+        """Clear the cache and close the wrapped embedder."""
         self._vectors.clear()
         await self._inner.close()
 

@@ -1,4 +1,4 @@
-"""An embedder without a model: words and letter triples hashed into a vector."""
+"""An embedder without a model: hashes words and letter trigrams into a vector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD = re.compile(r"\w+")
 
 
 class HashingEmbedder:
-    """Similarity by shared words and word parts. For tests, and where no model may be shipped."""
+    """Similarity by shared words and parts of words. For tests, and where no model may be used."""
 
     embedder_id = EMBEDDER_ID
     dimensions = DIMENSIONS
@@ -34,7 +34,7 @@ class HashingEmbedder:
         return normalised(values)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
 
 def _features(text: str) -> Iterator[tuple[str, float]]:

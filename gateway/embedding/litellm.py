@@ -1,22 +1,21 @@
 """Embeddings of any provider, through LiteLLM.
 
-LiteLLM takes seconds and 170 MB to import, so that happens in `open`, in a thread, and only when
-this embedder is configured.
+LiteLLM takes seconds and 170 MB to import, so `open` imports it, in a thread, only when this
+embedder is configured.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from gateway.config.embedding import LITELLM_PREFIX, EmbeddingSettings
 from gateway.embedding.base import EmbeddingError, Vector, normalised
-from gateway.embedding.settings import LITELLM_PREFIX, EmbeddingSettings
+from gateway.upstream.litellm_lane.importing import litellm_imported
 
 Call = Callable[..., Awaitable[Any]]
-"""`litellm.aembedding`, or what stands in for it."""
+"""`litellm.aembedding`, or a replacement for it."""
 
 PROBE = "dimension probe"
 
@@ -32,16 +31,16 @@ class LiteLLMEmbedder:
 
     @classmethod
     async def open(cls, settings: EmbeddingSettings) -> LiteLLMEmbedder:
-        """Import LiteLLM and embed one word, which tells the dimensions and that it works.
+        """Import LiteLLM and embed one text, to check the provider and learn the dimensions.
 
         Raises: EmbeddingError when the provider cannot be reached or refuses.
         """
-        call: Call = (await asyncio.to_thread(_litellm)).aembedding
+        call = await asyncio.to_thread(_aembedding)
         vectors = await _embed(call, settings, [PROBE])
         return cls(settings, call, len(vectors[0]))
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
-        """One unit vector per text, in order, in one call of the provider.
+        """One unit vector per text, in order, from one provider call.
 
         Raises: EmbeddingError; also when the provider changes the dimensions.
         """
@@ -53,13 +52,13 @@ class LiteLLMEmbedder:
         return vectors
 
     async def close(self) -> None:
-        """LiteLLM keeps its own connections for the process."""
+        """LiteLLM keeps its connections until the process ends."""
 
 
-def _litellm() -> Any:
-    # Without it the import downloads a price list.
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    return importlib.import_module("litellm")
+def _aembedding() -> Call:
+    with litellm_imported() as litellm:
+        call: Call = litellm.aembedding
+    return call
 
 
 async def _embed(
@@ -71,7 +70,7 @@ async def _embed(
         "api_key": settings.api_key,
     }
     given = {key: value for key, value in optional.items() if value is not None}
-    # Providers refuse empty texts; a blank stands for them.
+    # Providers refuse empty texts, so a short one is sent instead.
     asked = [text if text.strip() else " ." for text in texts]
     try:
         async with asyncio.timeout(settings.timeout_s):

@@ -1,7 +1,7 @@
 """The built-in embedder: a table of token vectors, averaged.
 
-Distilled from all-MiniLM-L6-v2 by `scripts/distill_embedder.py`; licences are beside the data. The
-table is mapped from disk, so only the rows that texts touch become resident.
+Distilled from all-MiniLM-L6-v2 by `scripts/distill_embedder.py`; the licences are in the folder of
+the data. The table is memory-mapped, so only the rows in use take memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 EMBEDDER_ID = "static-minilm-256-1"
 DIMENSIONS = 256
 MAX_CHARS = 4_000
-"""Text of one embedding; what is behind it does not count. Keeps a query under a millisecond."""
+"""Characters of a text that are embedded; the rest is ignored. Keeps a query under 1 ms."""
 _INLINE_CHARS = 400
-"""Embedded on the event loop: under 0.2 ms, less than a hand-over to a thread and back costs."""
+"""Characters embedded on the event loop: under 0.2 ms, less than a thread switch costs."""
 
 _MODEL = Path(__file__).parent / "model"
 
 
 class StaticEmbedder:
-    """Vectors of 256 dimensions, in well under a millisecond a text. Safe to use in threads."""
+    """Vectors of 256 dimensions, in well under a millisecond per text. Thread-safe."""
 
     embedder_id = EMBEDDER_ID
     dimensions = DIMENSIONS
@@ -49,7 +49,7 @@ class StaticEmbedder:
 
     @classmethod
     def load(cls, folder: Path = _MODEL) -> StaticEmbedder:
-        """The embedder from its files; takes about 0.1 s, most of it numpy's import.
+        """Load the embedder from its files; takes about 0.1 s, most of it the import of numpy.
 
         Raises: EmbeddingError when a file is missing or damaged.
         """
@@ -83,12 +83,12 @@ class StaticEmbedder:
         if not ids:
             return array("f", bytes(4 * DIMENSIONS))
         total = self._scales[ids] @ self._rows[ids].astype("f4")
-        # What all texts of agents have in common says nothing about any of them: without it the
-        # similarity of unrelated texts falls from about 0.7 to about 0.2.
+        # Subtract what all texts of agents have in common: the similarity of unrelated texts falls
+        # from about 0.7 to about 0.2.
         return array("f", _unit(_unit(total) - self._centre).tobytes())
 
     async def close(self) -> None:
-        """The mapping is released with the object."""
+        """The memory mapping is released with the object."""
 
 
 def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""BERT's tokenizer for lower-cased text, as far as a static model needs it: token ids, no marks.
+"""BERT's tokenizer for lower-cased text, reduced to token ids without special tokens.
 
 Source: the BERT paper's reference tokenizer (clean, lower-case, strip accents, split at punctuation
 and Chinese characters, then the longest known piece from the left).
@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 
 MAX_WORD_CHARS = 100
-"""Longer words count as unknown. Source: the reference tokenizer."""
+"""Longer words are unknown. Source: the reference tokenizer."""
 _CACHED_WORDS = 20_000
 
 _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
@@ -22,7 +22,7 @@ _CHINESE = re.compile(
 
 
 class WordPiece:
-    """Texts to ids of a vocabulary; what it does not know is left out."""
+    """Converts texts to token ids; unknown words are left out."""
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         self._vocabulary = vocabulary
@@ -30,7 +30,7 @@ class WordPiece:
         self._words: dict[str, tuple[int, ...]] = {}
 
     def ids(self, text: str) -> list[int]:
-        """The ids of the text's pieces, in order."""
+        """The ids of the text's tokens, in order."""
         lowered = text.lower()
         words = _WORDS.findall(lowered if lowered.isascii() else _folded(lowered))
         ids: list[int] = []

@@ -1,4 +1,4 @@
-"""Reading request bodies, and noticing clients that leave."""
+"""Reading request bodies, and noticing clients that disconnect."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class ClientGone(Exception):
-    """The client closed its connection; nobody is left to answer."""
+    """The client closed its connection; there is nobody to answer."""
 
 
 async def read_body(headers: RawHeaders, receive: Receive, exchange: Exchange, limit: int) -> bytes:
     """The whole body, at most `limit` bytes.
 
     Raises:
-        BodyTooLarge: over the limit; found before reading when the length is declared.
-        ClientGone: the client left half way.
+        BodyTooLarge: over the limit; before reading, when the length is declared.
+        ClientGone: the client disconnected before the end.
     """
     started = time.perf_counter()
     parts = [chunk async for chunk in body_chunks(headers, receive, limit)]
-    exchange.waited_s += time.perf_counter() - started
+    exchange.timing.waited_s += time.perf_counter() - started
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -55,7 +55,10 @@ async def body_chunks(headers: RawHeaders, receive: Receive, limit: int) -> Asyn
 
 
 class Upload:
-    """A body forwarded while it arrives; tells when it has ended, and what stopped it."""
+    """A body that is forwarded while it arrives.
+
+    `ended` is set at its end; `error` is what cut it short, if anything did.
+    """
 
     def __init__(self, headers: RawHeaders, receive: Receive, limit: int) -> None:
         self._chunks = body_chunks(headers, receive, limit)
@@ -83,13 +86,13 @@ def _check_size(size: int, limit: int) -> None:
 
 
 class DisconnectWatch:
-    """Cancels the block as soon as the client is gone.
+    """Cancels the block as soon as the client disconnects.
 
-    To be entered when the body is read; with `upload` it starts watching when that has ended, as
-    two readers would take each other's messages.
+    Enter it when the body has been read; with `upload`, watching starts when the upload has ended,
+    because two readers would take each other's messages.
 
     Raises:
-        ClientGone: in place of the cancellation.
+        ClientGone: instead of the cancellation.
     """
 
     def __init__(self, receive: Receive, exchange: Exchange, upload: Upload | None = None) -> None:
@@ -113,14 +116,14 @@ class DisconnectWatch:
         self.stop()
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._exchange.client_gone and kind is asyncio.CancelledError:
+        if self._exchange.response.client_gone and kind is asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
             raise ClientGone from exc
 
     def stop(self) -> None:
-        """The answer is about to end: whatever the connection does now, nothing is cancelled."""
+        """Stop watching: the answer is about to end, so a disconnect need not cancel it."""
         self._task = None
 
     async def _watch(self) -> None:
@@ -130,5 +133,5 @@ class DisconnectWatch:
             while (await self._receive())["type"] != "http.disconnect":
                 pass
             if self._task is not None:
-                self._exchange.client_gone = True
+                self._exchange.response.client_gone = True
                 self._task.cancel()

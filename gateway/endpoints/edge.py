@@ -1,6 +1,6 @@
 """The outermost layer: request id, error bodies, the canonical log line, metrics.
 
-Plain ASGI, because Starlette's `BaseHTTPMiddleware` loses context variables and costs a task.
+Plain ASGI: Starlette's `BaseHTTPMiddleware` loses context variables and costs a task per request.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 from gateway.dialects import MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
-from gateway.exchange import Exchange
+from gateway.exchange import Exchange, RequestInfo, ResponseInfo
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.upstream.base import header
-from gateway.wire.usage import TokenUsage, token_usage
+from gateway.wire.usage import TokenUsage
 
 _OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-_CLIENT_CLOSED = 499  # nginx's code for a client that left; never sent, only logged and counted
+_CLIENT_CLOSED = 499  # nginx's code for a client that disconnected; only logged and counted
 _QUIET_ROUTES = frozenset({"healthz", "readyz", "metrics", "api", "dashboard"})
 
 EXCHANGE = "gateway.exchange"
 
 
 class Edge:
-    """Wraps the whole application."""
+    """Middleware around the whole application."""
 
     def __init__(
         self, app: Any, lifespan: Any, runtime: Runtime, *, max_concurrent: int = 0
@@ -58,19 +58,21 @@ class Edge:
                 self._admit()
             await self._app(scope, receive, answer.send)
         except ClientGone:
-            exchange.client_gone = True
-            exchange.status, exchange.error = _CLIENT_CLOSED, "client_gone"
+            exchange.response.client_gone = True
+            exchange.response.status, exchange.response.error = _CLIENT_CLOSED, "client_gone"
         except GatewayError as exc:
-            exchange.error = exc.label
+            exchange.response.error = exc.label
             await answer.error(exc)
         except asyncio.CancelledError:
-            # Nobody else cancels a request: the drain is over, and the client shall know.
-            exchange.error = "shutdown"
+            # Only the end of the drain cancels a request; the client is sent an error.
+            exchange.response.error = "shutdown"
             await answer.error(ShuttingDown())
         except Exception:
-            exchange.error = "internal"
-            self._log.exception("unhandled error", request_id=exchange.request_id)
-            await answer.error(GatewayError("the gateway failed; its log has the details"))
+            exchange.response.error = "internal"
+            self._log.exception("unhandled error", request_id=exchange.request.id)
+            await answer.error(
+                GatewayError("internal error of the gateway; its log has the details")
+            )
         finally:
             self._in_flight -= 1
             self._metrics.in_flight.set(self._in_flight)
@@ -86,13 +88,15 @@ class Edge:
             )
 
     def _finish(self, exchange: Exchange) -> None:
-        duration = time.perf_counter() - exchange.started
-        overhead = exchange.overhead_s or max(0.0, duration - exchange.waited_s)
-        self._metrics.observe(exchange.route, exchange.status, exchange.lane, duration, overhead)
-        if exchange.error:
-            self._metrics.errors.labels(exchange.error).inc()
-        if exchange.usage:
-            self._count_tokens(token_usage(exchange.usage))
+        duration = time.perf_counter() - exchange.timing.started
+        overhead = exchange.timing.overhead_s or max(0.0, duration - exchange.timing.waited_s)
+        self._metrics.observe(
+            exchange.route, exchange.response.status, exchange.upstream.lane, duration, overhead
+        )
+        if exchange.response.error:
+            self._metrics.errors.labels(exchange.response.error).inc()
+        if exchange.upstream.usage:
+            self._count_tokens(exchange.upstream.tokens)
         if self.runtime.telemetry is not None:
             self.runtime.telemetry.finished(exchange, duration)
         log = self._log.debug if exchange.route in _QUIET_ROUTES else self._log.info
@@ -105,7 +109,7 @@ class Edge:
 
 
 class _Answer:
-    """Notes the status, adds the gateway's headers, knows whether an error can still be told."""
+    """Records the status, adds the gateway's headers, sends an error if nothing was sent yet."""
 
     def __init__(self, exchange: Exchange, send: Send) -> None:
         self._exchange = exchange
@@ -115,14 +119,14 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if not self._started and message["type"] == "http.response.start":
             self._started = True
-            self._exchange.status = message["status"]
+            self._exchange.response.status = message["status"]
             message["headers"] = self._headers(message.get("headers", ()))
         await self._send(message)
 
     async def error(self, exc: GatewayError) -> None:
         if self._started:
             return
-        write = self._exchange.error_body
+        write = self._exchange.response.error_body
         body = write(exc) if write is not None else exc.body()
         headers = [(k.lower().encode(), v.encode("latin-1", "replace")) for k, v in exc.headers]
         if not any(name == b"content-type" for name, _ in headers):
@@ -134,56 +138,61 @@ class _Answer:
 
     def _headers(self, headers: Any) -> list[tuple[bytes, bytes]]:
         exchange = self._exchange
-        own = exchange.request_id.encode()
+        own = exchange.request.id.encode()
         out = list(headers)
         theirs = header(out, b"x-request-id")
         if not theirs:
             out.append((b"x-request-id", own))
         elif theirs != own:
-            exchange.upstream_request_id = theirs.decode("latin-1")
-            if exchange.client_request_id:
+            exchange.upstream.request_id = theirs.decode("latin-1")
+            if exchange.request.id_from_client:
                 out = [h for h in out if h[0] != b"x-request-id"]
                 out += [(b"x-request-id", own), (b"x-upstream-request-id", theirs)]
-        ours = {name for name, _ in exchange.headers}
+        ours = {name for name, _ in exchange.response.headers}
         out = [h for h in out if h[0] not in ours]  # the upstream may be another gateway
-        return out + [(name, _printable(value)) for name, value in exchange.headers]
+        return out + [(name, _printable(value)) for name, value in exchange.response.headers]
 
 
 def _printable(value: bytes) -> bytes:
-    """A header value of our own making, safe to send: it may quote a client's text."""
+    """A header value that the gateway made, safe to send: it may quote a client's text."""
     return _UNPRINTABLE.sub(lambda found: b"%%%02X" % found[0][0], value)
 
 
 def _begin(scope: Scope) -> Exchange:
-    brought = header(scope["headers"], b"x-request-id")
-    usable = bool(_VISIBLE.fullmatch(brought))
-    return Exchange(
+    client_id = header(scope["headers"], b"x-request-id")
+    usable = bool(_VISIBLE.fullmatch(client_id))
+    request = RequestInfo(
         method=scope["method"],
         path=scope["path"],
-        request_id=brought.decode() if usable else f"req-{secrets.token_hex(12)}",
-        client_request_id=usable,
+        id=client_id.decode() if usable else f"req-{secrets.token_hex(12)}",
+        id_from_client=usable,
         trace_parent=header(scope["headers"], b"traceparent").decode("latin-1"),
-        error_body=MESSAGES.error_body if _OF_MESSAGES.match(scope["path"]) else None,
     )
+    error_body = MESSAGES.error_body if _OF_MESSAGES.match(scope["path"]) else None
+    return Exchange(request, response=ResponseInfo(error_body=error_body))
 
 
 def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str, Any]:
     line: dict[str, Any] = {
-        "request_id": exchange.request_id,
-        "method": exchange.method,
-        "path": exchange.path,
-        "status": exchange.status,
+        "request_id": exchange.request.id,
+        "method": exchange.request.method,
+        "path": exchange.request.path,
+        "status": exchange.response.status,
         "duration_ms": round(duration_s * 1000, 2),
         "overhead_ms": round(overhead_s * 1000, 3),
     }
-    if exchange.model:
-        line |= {"model": exchange.model, "lane": exchange.lane, "stream": exchange.streamed}
-        line["deployment"] = exchange.deployment
-        line["attempts"] = exchange.attempts
-    if exchange.model_asked and exchange.model_asked != exchange.model:
-        line["model_asked"] = exchange.model_asked
-    if exchange.upstream_request_id:
-        line["upstream_request_id"] = exchange.upstream_request_id
-    if exchange.error:
-        line["error"] = exchange.error
+    if exchange.request.model:
+        line |= {
+            "model": exchange.request.model,
+            "lane": exchange.upstream.lane,
+            "stream": exchange.request.streamed,
+        }
+        line["deployment"] = exchange.upstream.deployment
+        line["attempts"] = exchange.upstream.attempts
+    if exchange.upstream.model and exchange.upstream.model != exchange.request.model:
+        line["model_asked"] = exchange.upstream.model
+    if exchange.upstream.request_id:
+        line["upstream_request_id"] = exchange.upstream.request_id
+    if exchange.response.error:
+        line["error"] = exchange.response.error
     return line | exchange.notes

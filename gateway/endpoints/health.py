@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`, `/metrics`, and the answer to every path there is not."""
+"""`/healthz`, `/readyz`, `/metrics`, and the answers to unknown paths and methods."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ class HealthEndpoints:
         self._runtime = runtime
 
     async def healthz(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The process answers."""
+        """Liveness: the process answers."""
         scope[EXCHANGE].route = "healthz"
         await send_json(send, 200, {"status": "ok", "version": __version__})
 
     async def hello(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Whether anybody is there: Claude Code asks before its first call."""
+        """The probe that Claude Code sends before its first call."""
         scope[EXCHANGE].route = "healthz"
         await send_json(send, 200, {"message": "hello"})
 
     async def readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Whether requests should be sent here; 503 names what is missing."""
+        """Readiness: 503 lists the problems."""
         scope[EXCHANGE].route = "readyz"
         problems = await self._runtime.problems()
         body = {"status": "unready" if problems else "ready", "problems": problems}
         await send_json(send, 503 if problems else 200, body)
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Prometheus exposition."""
+        """The metrics in Prometheus' text format."""
         scope[EXCHANGE].route = "metrics"
         await send_bytes(send, 200, self._runtime.metrics.render(), CONTENT_TYPE.encode())
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """Raises: NotFound, with the routes there are."""
+    """Raises: NotFound, naming the routes that exist."""
     scope[EXCHANGE].route = "unknown"
     raise NotFound(
         f"no route {scope['method']} {scope['path']}: the OpenAI API is below /v1, the gateway's "
-        "own below /api, a page at /dashboard; /healthz, /readyz and /metrics tell how it is"
+        "own API below /api, its pages at /dashboard, its health at /healthz, /readyz and /metrics"
     )
 
 
 class OnlyMethods:
-    """The answer to a method that a route does not have; names those that it has."""
+    """Refuses the methods that a route does not have, naming those it has."""
 
     def __init__(self, *methods: str) -> None:
         self._allow = ", ".join(methods)
@@ -59,6 +59,6 @@ class OnlyMethods:
         """Raises: MethodNotAllowed."""
         scope[EXCHANGE].route = "unknown"
         raise MethodNotAllowed(
-            f"{scope['path']} does not take {scope['method']}, only {self._allow}",
+            f"{scope['path']} does not accept {scope['method']}, only {self._allow}",
             headers=(("allow", self._allow),),
         )

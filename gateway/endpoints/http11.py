@@ -1,4 +1,4 @@
-"""The HTTP/1.1 side of uvicorn, without its traps for a proxy."""
+"""uvicorn's HTTP/1.1 protocol, adapted to the needs of a proxy."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ _OFFER = (b"connection", b"upgrade", b"http2-settings")
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """HTTP/1.1 as it is, and as clients speak it.
+    """Handles three things that uvicorn's protocol does not.
 
-    `Upgrade: h2c` is an offer that may be ignored (RFC 9110 section 7.8). Java's HTTP client makes
-    it with every first request. The parser takes what follows the head for another protocol, and
-    the body would be lost: so it gets the request again without the offer.
+    `Upgrade: h2c` is an offer that a server may ignore (RFC 9110 section 7.8); Java's HTTP client
+    makes it with each first request. The parser takes the bytes after the head for another protocol
+    and would lose the body, so it parses the request again without the offer.
 
-    Trailers are no headers (RFC 9110 section 6.5.1) and go no further. A client that speaks
-    HTTP/1.0 gets no chunks.
+    Trailers are not headers (RFC 9110 section 6.5.1) and are dropped. HTTP/1.0 clients get
+    responses without chunked encoding.
     """
 
     _offered = False
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; go on with a fresh one behind the head of a request with an offer."""
+        """Feed the parser; after the head of a request with an offer, use a new parser."""
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as end:
-            # The parser tells how far it came. A WebSocket's request has been started: it is
-            # refused, and needs nothing of what follows.
+            # The exception says how many bytes were parsed. A WebSocket upgrade is a request like
+            # any other here: the application refuses it, and the bytes after it are not needed.
             if self._offered:
                 self._without_offer(data[end.args[0] :])
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless it is to be read again."""
+        """Start the request, unless it has to be parsed again."""
         self._offered = self.parser.should_upgrade() and self._get_upgrade() == b"h2c"
         if not self._offered:
             super().on_headers_complete()
-            self.headers = []  # the request keeps its own; here the parser puts the trailers
+            self.headers = []  # for trailers, which the parser appends; the request has its own
 
     def on_message_complete(self) -> None:
-        """The parser takes a request with an offer for complete: it has not begun yet."""
+        """Ignore the end that the parser reports after the head of a request with an offer."""
         if not self._offered:
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, in OpenAI's error shape, and close."""
+        """Answer bytes that are not HTTP with an error in OpenAI's shape, and close."""
         body = BadRequest(msg).body()
         head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
         self.transport.write(
@@ -75,7 +75,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class _Unframed:
-    """Ends an answer of unknown length by closing the connection, as HTTP/1.0 has no chunks."""
+    """Ends an answer of unknown length by closing the connection: HTTP/1.0 has no chunks."""
 
     def __init__(self, app: Any, cycle: RequestResponseCycle) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""`GET /v1/models`: the configured names, then what the default upstream offers; one by its id."""
+"""`GET /v1/models` and `/v1/models/{id}`: configured names, then the default upstream's models."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import orjson
 
-from gateway.endpoints.auth import Authenticator, Principal
+from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.loops import refuse_loop
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.reply import send_json
 from gateway.errors import UpstreamFailure
@@ -19,14 +18,14 @@ from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import LaneResponse, RawHeaders
-from gateway.upstream.dispatch import Call, outgoing_headers, target_url
+from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 
-_MAX_LIST_BYTES = 2**23  # 8 MiB: the longest public list (a few hundred models) has under 1 MiB
-_LIST_WAIT_S = 5.0  # an upstream that hangs is down as far as a list of names goes
+_MAX_LIST_BYTES = 2**23  # 8 MiB; the longest public list (a few hundred models) is below 1 MiB
+_LIST_WAIT_S = 5.0  # an upstream that hangs counts as down here
 
 
 class ModelsEndpoint:
-    """Merges two lists; with no configured names the upstream's answer goes through as it is."""
+    """Merges the two lists; without configured names the upstream's answer is passed through."""
 
     def __init__(self, runtime: Runtime, auth: Authenticator, passthrough: PassThrough) -> None:
         self._runtime = runtime
@@ -42,30 +41,30 @@ class ModelsEndpoint:
         headers: RawHeaders = scope["headers"]
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
-            call = _listing(headers, scope["query_string"], self._auth.principal(headers))
+            call = _listing(headers, scope["query_string"], self._auth.principal(scope))
             started = time.perf_counter()
             try:
                 async with DisconnectWatch(receive, exchange), asyncio.timeout(_LIST_WAIT_S):
                     body = await _upstream_list(services, call)
             except (UpstreamFailure, TimeoutError):
                 body = b""
-            exchange.waited_s += time.perf_counter() - started
+            exchange.timing.waited_s += time.perf_counter() - started
             merged = _merged(services.table.names, _entries(body))
         await send_json(send, 200, {"object": "list", "data": merged})
 
     async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`GET /v1/models/{id}`: a configured name is known here, any other upstream."""
+        """`GET /v1/models/{id}`: answers for configured names and forwards other names."""
         model = scope["path_params"]["model"]
         if model not in _configured(self._runtime.services.table.names):
             await self._passthrough(scope, receive, send)
             return
         scope[EXCHANGE].route = "models"
-        self._auth.principal(scope["headers"])
+        self._auth.principal(scope)
         await send_json(send, 200, _own(model))
 
 
-def _listing(headers: RawHeaders, query: bytes, principal: Principal) -> Call:
-    return Call(
+def _listing(headers: RawHeaders, query: bytes, principal: Principal) -> UpstreamCall:
+    return UpstreamCall(
         method="GET",
         path="/models",
         headers=[h for h in headers if h[0] != b"accept-encoding"],
@@ -76,8 +75,8 @@ def _listing(headers: RawHeaders, query: bytes, principal: Principal) -> Call:
     )
 
 
-async def _upstream_list(services: Services, call: Call) -> bytes:
-    """The upstream's list; empty when it is an error or too long."""
+async def _upstream_list(services: Services, call: UpstreamCall) -> bytes:
+    """The body of the upstream's list; empty for an error or a body that is too long."""
     target = services.table.default
     outgoing = outgoing_headers(call, target, services.dispatcher.instance)
     url = target_url(target.api_base, call.path, call.query)

@@ -1,4 +1,4 @@
-"""Every other `/v1/*` route: unchanged, both ways, streaming bodies included."""
+"""Every other `/v1/*` route: forwarded unchanged in both directions, streaming included."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from collections.abc import AsyncIterator
 
 import orjson
 
-from gateway.conversations.under_way import UnderWay
-from gateway.dialects import MESSAGES, RESPONSES
-from gateway.endpoints.auth import Authenticator
+from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.conversations.stored_responses import PendingResponses
+from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.loops import refuse_loop
-from gateway.endpoints.relay import Relay, Reply, answer, readable
+from gateway.endpoints.relay import Relay, UpstreamReply, answer, readable
 from gateway.errors import BadRequest, GatewayError, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import Call, outgoing_headers, target_url
+from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
 from gateway.wire.parsing import parse_object
 from gateway.wire.request import ChatRequest
@@ -45,10 +44,10 @@ class PassThrough:
         _refuse_upgrade(headers)
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
-            principal = self._auth.principal(headers)
-            exchange.tenant = principal.tenant
+            principal = self._auth.principal(scope)
+            exchange.request.tenant = principal.tenant
             _refuse_dot_segments(scope["path"])
-            call = Call(
+            call = UpstreamCall(
                 method=scope["method"],
                 path=_path(scope),
                 headers=headers,
@@ -57,13 +56,13 @@ class PassThrough:
                 key_headers=principal.key_headers,
                 body=lambda _: b"",
                 parsed=lambda _: {},
-                attempts=exchange.attempts,
+                attempts=exchange.upstream.attempts,
             )
             limit = int(services.settings.server.max_body_mb * 2**20)
             if about := _BELOW_ANSWER.match(scope["path"]):
-                call.at = self._runtime.places.find(principal.tenant, about[1])
-                exchange.deployment = call.at.name if call.at is not None else ""
-            asked = _open_answer(self._runtime.under_way, principal.tenant, scope)
+                call.at = self._runtime.response_targets.find(principal.tenant, about[1])
+                exchange.upstream.deployment = call.at.name if call.at is not None else ""
+            asked = _background_answer(self._runtime.pending_responses, principal.tenant, scope)
             if asked is not None:
                 call.headers = readable(headers, plain=False)
             if _is_json(scope["method"], headers):
@@ -86,14 +85,17 @@ class PassThrough:
         exchange: Exchange,
         watch: DisconnectWatch,
     ) -> None:
-        """Relay an answer; one that is asked for while it is being made is looked at."""
-        if asked is None or response.status >= 300 or exchange.method == "DELETE":
+        """Relay an answer; the answer to a poll of a background answer is also recorded."""
+        if asked is None or response.status >= 300 or exchange.request.method == "DELETE":
             await _relay(response, send, exchange, watch)
             if asked is not None and response.status < 300:
-                await self._runtime.under_way.settle(*asked, None, None)
+                await self._runtime.pending_responses.settle(*asked, None, None)
             return
-        exchange.lane, exchange.deployment = "native", exchange.deployment or "default"
-        poll = _Poll(self._runtime.under_way, asked, exchange)
+        exchange.upstream.lane, exchange.upstream.deployment = (
+            "native",
+            exchange.upstream.deployment or "default",
+        )
+        poll = _Poll(self._runtime.pending_responses, asked, exchange)
         relay = Relay(send, exchange, watch, poll.complete, services.settings.server, RESPONSES)
         try:
             await answer(relay, response, False, False)
@@ -102,79 +104,82 @@ class PassThrough:
 
 
 class _Poll:
-    """A request about an answer that was being made: what it brings is recorded."""
+    """A request about a background answer; its result is recorded."""
 
-    def __init__(self, under_way: UnderWay, asked: Asked, exchange: Exchange) -> None:
-        self._under_way = under_way
+    def __init__(self, pending: PendingResponses, asked: Asked, exchange: Exchange) -> None:
+        self._pending = pending
         self._asked = asked
         self._exchange = exchange
 
-    async def complete(self, reply: Reply) -> None:
-        """The answer to the poll is whole, and the client has not had its last byte yet."""
-        if reply.under_way is None and not reply.unread:
-            self._exchange.usage = reply.usage
-            await self._under_way.settle(*self._asked, reply.completion, reply.usage)
+    async def complete(self, reply: UpstreamReply) -> None:
+        """Record the complete answer to a poll, before the client has its last byte."""
+        if reply.pending_id is None and not reply.unread:
+            self._exchange.upstream.bill(reply.usage)
+            await self._pending.settle(*self._asked, reply.completion, reply.usage)
 
 
 Asked = tuple[str, str]
-"""Tenant and id of an answer."""
+"""Tenant and id of a background answer."""
 
 
-def _open_answer(under_way: UnderWay, tenant: str, scope: Scope) -> Asked | None:
-    """The answer under way that a request polls, cancels or deletes."""
+def _background_answer(pending: PendingResponses, tenant: str, scope: Scope) -> Asked | None:
+    """The background answer that a request polls, cancels or deletes; None if it is none."""
     found = _ABOUT_ANSWER.fullmatch(scope["path"])
     if found is None or (scope["method"] == "POST") != bool(found[2]):
         return None
     asked = tenant, found[1]
-    return asked if asked in under_way else None
+    return asked if asked in pending else None
 
 
 async def _send_json(
-    services: Services, exchange: Exchange, call: Call, raw: bytes
+    services: Services, exchange: Exchange, call: UpstreamCall, raw: bytes
 ) -> LaneResponse:
-    """A body that is read first, so that its `model` can choose the deployment, and be retried."""
+    """Send a JSON body; it was read whole, to select a deployment by `model` and to retry."""
     request = _named_request(raw)
     model = request.model if request else ""
-    exchange.model = model
+    exchange.request.model = model
 
     def body(target: Target) -> bytes:
         if request is None or target.model is None:
             return raw
-        exchange.model_asked = target.model
+        exchange.upstream.model = target.model
         return request.render(request.with_model(target.model))
 
     call.body = body
     known = services.table.resolve(model)
     native = [t for t in known if t.for_dialect(call.dialect).lane == "native"]
-    if call.dialect == MESSAGES.name and not native:
-        raise NotFound(f"the upstream of {model!r} does not know {call.path}")
+    if call.dialect is not None and not call.dialect.stores_answers and not native:
+        raise NotFound(f"the upstream of {model!r} does not have {call.path}")
     started = time.perf_counter()
     try:
         if request is None or not native or native == [services.table.default]:
             return await _to_keeper(services, call, raw)
         delivery = await services.dispatcher.send(call, model, native_only=True)
     finally:
-        exchange.waited_s += time.perf_counter() - started
-    exchange.lane, exchange.deployment = delivery.target.lane, delivery.target.name
+        exchange.timing.waited_s += time.perf_counter() - started
+    exchange.upstream.lane, exchange.upstream.deployment = (
+        delivery.target.lane,
+        delivery.target.name,
+    )
     return delivery.response
 
 
 async def _send_stream(
-    services: Services, exchange: Exchange, call: Call, upload: Upload | None
+    services: Services, exchange: Exchange, call: UpstreamCall, upload: Upload | None
 ) -> LaneResponse:
     started = time.perf_counter()
     try:
         return await _to_keeper(services, call, b"" if upload is None else upload)
     except UpstreamFailure:
         if upload is not None and upload.error is not None:
-            raise upload.error from None  # it looked like a broken connection to the transport
+            raise upload.error from None  # to the transport it looks like a broken connection
         raise
     finally:
-        exchange.waited_s += time.perf_counter() - started
+        exchange.timing.waited_s += time.perf_counter() - started
 
 
 async def _to_keeper(
-    services: Services, call: Call, content: bytes | AsyncIterator[bytes]
+    services: Services, call: UpstreamCall, content: bytes | AsyncIterator[bytes]
 ) -> LaneResponse:
     target = (call.at or services.table.default).for_dialect(call.dialect)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
@@ -183,15 +188,18 @@ async def _to_keeper(
         headers.append((b"content-length", length))
     url = target_url(target.api_base, call.path, call.query)
     while True:
-        with contextlib.suppress(StaleConnection):  # each leaves one idle connection less
+        with contextlib.suppress(StaleConnection):  # each attempt removes one stale connection
             return await services.native.send(call.method, url, headers, content)
 
 
 async def _relay(
     response: LaneResponse, send: Send, exchange: Exchange, watch: DisconnectWatch
 ) -> None:
-    exchange.lane, exchange.deployment = "native", exchange.deployment or "default"
-    exchange.overhead_s = max(0.0, time.perf_counter() - exchange.started - exchange.waited_s)
+    exchange.upstream.lane, exchange.upstream.deployment = (
+        "native",
+        exchange.upstream.deployment or "default",
+    )
+    exchange.timing.stop_overhead()
     try:
         await send(
             {
@@ -205,8 +213,8 @@ async def _relay(
         watch.stop()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     except UpstreamFailure as exc:
-        # The status is out already: breaking the connection off is what the upstream did, too.
-        exchange.error = exc.label
+        # The status has been sent; the connection is closed early, as the upstream closed its own.
+        exchange.response.error = exc.label
     finally:
         await response.aclose()
 
@@ -215,7 +223,7 @@ def _named_request(raw: bytes) -> ChatRequest | None:
     try:
         body = parse_object(raw, orjson.loads)
     except BadRequest:
-        return None  # not ours to judge: the upstream answers for its own routes
+        return None  # the upstream decides what its own routes accept
     return ChatRequest(raw, body) if isinstance(body.get("model"), str) else None
 
 
@@ -223,10 +231,10 @@ def _is_json(method: str, headers: RawHeaders) -> bool:
     return method == "POST" and header(headers, b"content-type").startswith(b"application/json")
 
 
-def _dialect_of(path: str) -> str:
-    """The dialect whose upstream knows a route below its own."""
-    name = path.removeprefix("/v1/").partition("/")[0]
-    return name if name in (RESPONSES.name, MESSAGES.name) else ""
+def _dialect_of(path: str) -> Dialect | None:
+    """The dialect that has a route at or above this path; its upstreams serve the path."""
+    place = path.removeprefix("/v1") + "/"
+    return next((d for d in DIALECTS.values() if place.startswith(d.path + "/")), None)
 
 
 def _has_body(headers: RawHeaders) -> bool:
@@ -241,7 +249,7 @@ def _path(scope: Scope) -> str:
 
 
 def _refuse_dot_segments(path: str) -> None:
-    """An upstream that resolves them would be reached outside its configured `api_base`."""
+    """Refuse dot segments: resolved by an upstream, they would lead outside its `api_base`."""
     if any(segment in (".", "..") for segment in path.split("/")):
         raise BadRequest("the path may not have '.' or '..' segments")
 

@@ -1,4 +1,4 @@
-"""The upstream answer on its way to the client, as it comes or whole; a broken one is visible."""
+"""Relays the upstream's answer to the client, streamed or whole; a broken one is made visible."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.wire.parsing import parse_object
+from gateway.wire.response_tee import READABLE, ResponseWatch, UsageFilter, stream_watch
 from gateway.wire.sse import encode_comment
-from gateway.wire.watch import READABLE, ResponseWatch, UsageFilter, stream_watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What the upstream said, once it is complete; None where it could not be read."""
+class UpstreamReply:
+    """The upstream's complete answer; None for what could not be read."""
 
     completion: dict[str, Any] | None
     usage: dict[str, Any] | None
-    under_way: str | None = None
-    """The id of an answer that is still being made."""
+    pending_id: str | None = None
+    """The id of an answer that is made in the background and not complete yet."""
 
     unread: bool = False
-    """Whether it went by in a form that cannot be read here."""
+    """Whether it had an encoding or a size that the gateway does not read."""
 
 
-Complete = Callable[[Reply], Awaitable[None]]
-"""Called when the answer is whole and before the client has its last byte."""
+Complete = Callable[[UpstreamReply], Awaitable[None]]
+"""Called when the answer is complete, before the client gets its last byte."""
 
 
 class Relay:
-    """Sends one answer on. `complete` runs exactly once for an answer that arrived whole."""
+    """Relays one answer. `complete` runs exactly once for an answer that arrived completely."""
 
     def __init__(
         self,
@@ -61,21 +61,21 @@ class Relay:
         self._watch: ResponseWatch | None = None
 
     def seen(self) -> bytes:
-        """What has come of a stream, decompressed; empty when it cannot be read."""
+        """The bytes of a stream so far, decompressed; empty when it cannot be read."""
         return self._watch.content if self._watch is not None else b""
 
     async def stream(self, response: LaneResponse, usage_filter: UsageFilter | None) -> None:
-        """An event stream, chunk by chunk.
+        """Relay an event stream, chunk by chunk.
 
-        The chunk that holds the end marker waits for `complete`. A stream that breaks off, or ends
-        without its end marker and without a finish reason, gets an error event and no proper end.
+        The chunk with the end marker waits for `complete`. A stream that breaks off, or ends with
+        neither an end marker nor a finish reason, gets an error event and no proper end.
         """
         encoding = header(response.headers, b"content-encoding")
         watch = self._watch = stream_watch(encoding, self._limit, self._dialect.end)
         if plain := encoding in (b"", b"identity"):
             chunks = self._with_keepalive(response) if self._keepalive_s else response
         else:
-            usage_filter, chunks = None, response  # nothing can be put into compressed bytes
+            usage_filter, chunks = None, response  # compressed bytes cannot be edited
         await self._start(response, (b"content-length",))
         completed = False
         try:
@@ -90,20 +90,20 @@ class Relay:
                 await self._finish_unmarked(watch, response)
         except UpstreamFailure as exc:
             if not completed:
-                await self._break_off(exc, tell=plain)
+                await self._break_off(exc, visible=plain)
                 return
         except asyncio.CancelledError:
-            if not (completed or self._exchange.client_gone):
-                await self._break_off(ShuttingDown(), tell=plain)
+            if not (completed or self._exchange.response.client_gone):
+                await self._break_off(ShuttingDown(), visible=plain)
             raise
         rest = usage_filter.flush() if usage_filter else b""
         await self._body(rest, last=True)
 
     async def whole(self, response: LaneResponse) -> None:
-        """A body that is not a stream; `complete` runs before its first byte leaves.
+        """Relay a body that is not a stream; `complete` runs before its first byte is sent.
 
         Raises:
-            UpstreamMalformed: a successful answer that is not a JSON object.
+            UpstreamMalformed: the answer is successful but not a JSON object.
         """
         watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
         chunks: list[bytes] = []
@@ -117,16 +117,16 @@ class Relay:
             if size > self._limit:
                 break
         else:
-            self._exchange.waited_s += time.perf_counter() - began
+            self._exchange.timing.waited_s += time.perf_counter() - began
             if response.status < 300:
                 await self._complete(_reply(self._dialect, response, watch))
             await self._start(response, ())
             await self._body(b"".join(chunks), last=True)
             return
-        await self._complete(Reply(completion=None, usage=response.usage, unread=True))
-        await self._pass_on(response, chunks, iterator)
+        await self._complete(UpstreamReply(completion=None, usage=response.usage, unread=True))
+        await self._relay_rest(response, chunks, iterator)
 
-    async def _pass_on(
+    async def _relay_rest(
         self, response: LaneResponse, chunks: list[bytes], rest: AsyncIterator[bytes]
     ) -> None:
         await self._start(response, ())
@@ -141,27 +141,27 @@ class Relay:
             watch.ended = False
             return False
         usage = response.usage or read.usage
-        await self._complete(Reply(completion=read.completion, usage=usage))
+        await self._complete(UpstreamReply(completion=read.completion, usage=usage))
         return True
 
     async def _finish_unmarked(self, watch: ResponseWatch, response: LaneResponse) -> None:
-        """The stream ended without its end mark: some upstreams do that, and so does a cut one."""
+        """Handle a stream without an end marker: a cut one, or an upstream that sends none."""
         if watch.opaque:
-            await self._complete(Reply(completion=None, usage=response.usage, unread=True))
+            await self._complete(UpstreamReply(completion=None, usage=response.usage, unread=True))
             return
         read = self._dialect.read_stream(watch.content, orjson.loads)
         if not (read.ended or read.accepted):
             raise UpstreamMalformed("the upstream's stream ended without a finish reason")
         usage = response.usage or read.usage
-        await self._complete(Reply(completion=read.completion, usage=usage))
+        await self._complete(UpstreamReply(completion=read.completion, usage=usage))
 
-    async def _break_off(self, exc: GatewayError, *, tell: bool) -> None:
-        """One error event, then the connection is closed without the end of the body.
+    async def _break_off(self, exc: GatewayError, *, visible: bool) -> None:
+        """Send one error event, and close the connection without the end of the body.
 
-        Many clients take a stream that just ends for a complete one.
+        Many clients take a stream that simply ends for a complete one.
         """
-        self._exchange.error = exc.label
-        if tell:
+        self._exchange.response.error = exc.label
+        if visible:
             await self._body(b"\n\n" + self._dialect.error_event(exc))
 
     async def _with_keepalive(self, response: LaneResponse) -> AsyncIterator[bytes]:
@@ -175,7 +175,9 @@ class Relay:
                         await self._body(encode_comment("keep-alive"))
             except BaseException:
                 pending.cancel()
-                await asyncio.wait({pending})  # the response is closed next, not while it is read
+                await asyncio.wait(
+                    {pending}
+                )  # the response is closed next, which must not happen during a read
                 raise
             chunk = pending.result()
             if not chunk:
@@ -185,7 +187,7 @@ class Relay:
 
     async def _start(self, response: LaneResponse, drop: tuple[bytes, ...]) -> None:
         headers: RawHeaders = [h for h in response.headers if h[0] not in drop]
-        self._exchange.answer_starts()
+        self._exchange.start_response()
         await self._send(
             {"type": "http.response.start", "status": response.status, "headers": headers}
         )
@@ -200,9 +202,9 @@ async def _next(iterator: AsyncIterator[bytes]) -> bytes:
     return await anext(iterator, b"")
 
 
-def _reply(dialect: Dialect, response: LaneResponse, watch: ResponseWatch) -> Reply:
+def _reply(dialect: Dialect, response: LaneResponse, watch: ResponseWatch) -> UpstreamReply:
     if watch.opaque:
-        return Reply(completion=None, usage=response.usage, unread=True)
+        return UpstreamReply(completion=None, usage=response.usage, unread=True)
     try:
         body = parse_object(watch.content, orjson.loads)
     except Exception as exc:
@@ -210,15 +212,15 @@ def _reply(dialect: Dialect, response: LaneResponse, watch: ResponseWatch) -> Re
             f"the upstream answered {response.status} with a body that is not a JSON object"
         ) from exc
     usage = body.get("usage")
-    return Reply(
+    return UpstreamReply(
         completion=dialect.read_answer(body),
         usage=response.usage or (usage if isinstance(usage, dict) else None),
-        under_way=dialect.under_way(body),
+        pending_id=dialect.pending_id(body),
     )
 
 
 def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
-    """`headers` asking for an answer that can be read on its way; `plain`: changed as well."""
+    """`headers` with an `accept-encoding` that the gateway can read, or, with `plain`, edit."""
     out = []
     for name, value in headers:
         if name == b"accept-encoding":
@@ -232,7 +234,7 @@ def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
 async def answer(
     relay: Relay, response: LaneResponse, asked_for_stream: bool, hides_usage: bool
 ) -> None:
-    """Send an answer on, as the stream or the whole body that it is."""
+    """Relay an answer as a stream or as a whole body, whichever it is."""
     if is_event_stream(response, asked_for_stream):
         await relay.stream(response, UsageFilter(orjson.loads) if hides_usage else None)
     else:
@@ -240,9 +242,9 @@ async def answer(
 
 
 def is_event_stream(response: LaneResponse, asked: bool) -> bool:
-    """Whether a successful answer is server-sent events.
+    """Whether a successful answer consists of server-sent events.
 
-    One that was asked for and is not labelled JSON counts as such, as clients take it.
+    An answer to a streaming request that is not labelled JSON counts as such, as for clients.
     """
     kind = header(response.headers, b"content-type").lower()
     if response.status >= 300:

@@ -1,8 +1,12 @@
-"""The pattern library: a store and an embedder joined, and the patterns that ship."""
+"""The pattern library: a pattern store searched by text, and the patterns that ship.
 
-from gateway.library.catalogue import ImportReport, PatternLibrary
+`catalogue` joins a store and an embedder, `gates` holds the calibrated similarity gates, `tally`
+counts what became of patterns. Imports allowed: `gateway.embedding`, `gateway.stores`,
+`gateway.steering`.
+"""
+
+from gateway.library.catalogue import ImportReport, PatternLibrary, starter_patterns
 from gateway.library.gates import gates_for
-from gateway.library.starter import starter_patterns
 from gateway.library.tally import PatternTally, judged_by
 
 __all__ = [

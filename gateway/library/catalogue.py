@@ -1,4 +1,4 @@
-"""Patterns by their texts: look-ups, changes, import and export, re-embedding."""
+"""Patterns by text: searches, changes, import and export, re-embedding."""
 
 from __future__ import annotations
 
@@ -7,49 +7,51 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.gates import gates_for
-from gateway.library.starter import starter_patterns
-from gateway.steering.etrace.codec import read_lines, to_line
-from gateway.steering.etrace.pattern import Match, Pattern, Query, Tier, embedding_text
-from gateway.steering.etrace.settings import EtraceSettings, Gates
-from gateway.stores.base import StoreCorrupt, StoreError
+from gateway.steering.guidance.codec import read_lines, to_line
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
+from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
+from gateway.stores.protocols import StoreCorrupt, StoreError
 
 T = TypeVar("T")
 
+_STARTER_FILE = Path(__file__).parent / "starter.jsonl"
+
 Progress = Callable[[int], None]
-"""Told the number of patterns done so far."""
+"""Called with the number of patterns done so far."""
 
 Failed = Callable[[Tier, Exception], None]
-"""Told which tier's look-up failed, and why."""
+"""Called with the tier whose search failed, and the error."""
 
 _BATCH = 256
 
-KEPT_S = 5.0
-"""How long universal rules, and whether a tenant has patterns of its own, are taken for granted: a
-change made by another process is seen after this."""
-_MODELS_KEPT = 256
-_TENANTS_KEPT = 4096
+CACHED_S = 5.0
+"""Seconds for which the universal rules, and whether a tenant has e1 patterns, are cached: a change
+by another process is seen after this time."""
+_MODELS_CACHED = 256
+_TENANTS_CACHED = 4096
 
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """How many patterns an import added, replaced, and found unchanged; which lines it refused."""
+    """How many patterns an import added, replaced and found unchanged; the lines it refused."""
 
     counts: dict[Added, int] = field(default_factory=lambda: dict.fromkeys(Added, 0))
     refused: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> int:
-        """All patterns that were stored."""
+        """The number of valid patterns in the file."""
         return sum(self.counts.values())
 
 
 class PatternLibrary:
-    """A pattern store that is spoken to in texts. Make it with `PatternLibrary.open`."""
+    """A pattern store whose queries are texts. Make it with `PatternLibrary.open`."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class PatternLibrary:
         self.embedder = embedder
         self._settings = settings
         self._failed = failed
-        self._universal: dict[tuple[str, int], tuple[float, list[Match]]] = {}
+        self._universal: dict[tuple[str, int], tuple[float, list[PatternMatch]]] = {}
         self._own: dict[str, tuple[float, bool]] = {}
 
     @classmethod
@@ -76,10 +78,10 @@ class PatternLibrary:
         starter: bool = True,
         repair: bool = False,
     ) -> PatternLibrary:
-        """The library over an open store; an empty one gets the starter patterns.
+        """The library over an open store; an empty store gets the starter patterns.
 
         Patterns without a vector of this embedder are not found until `reindex` has run. With
-        `repair` a damaged search index is made anew instead of raising StoreCorrupt.
+        `repair` a damaged search index is rebuilt instead of raising StoreCorrupt.
         Raises: StoreError, EmbeddingError.
         """
         library = cls(store, embedder, settings, failed)
@@ -94,20 +96,20 @@ class PatternLibrary:
         return library
 
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
-        """The same library under other settings; what is remembered is shared."""
+        """The same library with other settings; the caches are shared."""
         other = PatternLibrary(self.store, self.embedder, settings, self._failed)
         other._universal, other._own = self._universal, self._own
         return other
 
     @property
     def gates(self) -> Gates:
-        """Similarity that an injection needs, for this embedder and these settings."""
+        """The similarity gates of this embedder under these settings."""
         return gates_for(self.embedder.embedder_id, self._settings)
 
-    async def __call__(
+    async def look_up_all(
         self, queries: Sequence[Query], tenant: str
-    ) -> Mapping[Tier, Sequence[Match]]:
-        """The answers by tier; a tier whose look-up failed is missing, and `failed` is told."""
+    ) -> Mapping[Tier, Sequence[PatternMatch]]:
+        """The matches by tier; a tier whose search failed is left out and reported to `failed`."""
         answers = await asyncio.gather(*(self._attempt(query, tenant) for query in queries))
         return {
             query.tier: answer
@@ -115,11 +117,11 @@ class PatternLibrary:
             if answer is not None
         }
 
-    async def look_up(self, query: Query, tenant: str) -> list[Match]:
-        """One answer. Raises: StoreError, EmbeddingError."""
+    async def look_up(self, query: Query, tenant: str) -> list[PatternMatch]:
+        """The matches of one query. Raises: StoreError, EmbeddingError."""
         if query.tier is Tier.E3:
             return await self._rules(query.model, query.fetch)
-        if query.tier is Tier.E1 and not await self._has_own(tenant):
+        if query.tier is Tier.E1 and not await self._has_e1(tenant):
             return []
         (vector,) = await self.embedder.embed([query.text])
         return await self.store.search(
@@ -134,31 +136,31 @@ class PatternLibrary:
             )
         )
 
-    async def _has_own(self, tenant: str) -> bool:
-        """Whether there is anything to look up: most tenants have no patterns of their own, and a
-        run at risk asks for them at every step."""
+    async def _has_e1(self, tenant: str) -> bool:
+        """Whether the tenant has e1 patterns. Most tenants have none, and a run at risk searches
+        them at every step."""
         now = time.monotonic()
         known = self._own.get(tenant)
-        if known is None or now - known[0] > KEPT_S:
-            if len(self._own) >= _TENANTS_KEPT:
+        if known is None or now - known[0] > CACHED_S:
+            if len(self._own) >= _TENANTS_CACHED:
                 self._own.clear()
             own = PatternFilter(tenant=tenant, tier=Tier.E1)
             page = await self.store.list_patterns(own, limit=1)
             known = self._own[tenant] = (now, bool(page.patterns))
         return known[1]
 
-    async def _rules(self, model: str, limit: int) -> list[Match]:
-        """The universal rules; every run begins with them, so they are kept for a moment."""
+    async def _rules(self, model: str, limit: int) -> list[PatternMatch]:
+        """The universal rules, cached because every run begins with them."""
         now = time.monotonic()
         known = self._universal.get((model, limit))
-        if known is None or now - known[0] > KEPT_S:
-            if len(self._universal) >= _MODELS_KEPT:
+        if known is None or now - known[0] > CACHED_S:
+            if len(self._universal) >= _MODELS_CACHED:
                 self._universal.clear()
             known = (now, await self.store.universal(model=model, limit=limit))
             self._universal[model, limit] = known
         return known[1]
 
-    async def _attempt(self, query: Query, tenant: str) -> list[Match] | None:
+    async def _attempt(self, query: Query, tenant: str) -> list[PatternMatch] | None:
         try:
             return await self.look_up(query, tenant)
         except (StoreError, EmbeddingError) as error:
@@ -168,17 +170,17 @@ class PatternLibrary:
 
     async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
         """Embed and store patterns, all or none; as PatternStore.add."""
-        self._forget()
+        self._clear_caches()
         vectors = await self._vectors(patterns)
         return await self.store.add(list(zip(patterns, vectors, strict=True)))
 
     async def edit(self, pattern: Pattern) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
-        self._forget()
+        self._clear_caches()
         (vector,) = await self._vectors([pattern])
         await self.store.edit(pattern, vector)
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         self._universal.clear()
         self._own.clear()
 
@@ -193,8 +195,8 @@ class PatternLibrary:
     ) -> ImportReport:
         """Store the patterns of a JSONL file; e1 patterns become the tenant's.
 
-        With `names_tenant`, they become the tenant's that their line names, if any. A line that is
-        no pattern refuses the file, or, to `keep_going`, is reported while all others are stored.
+        With `names_tenant`, a line that names a tenant gives its pattern to that one. An invalid
+        line refuses the whole file or, with `keep_going`, is reported while all others are stored.
         Importing a file again is safe.
         Raises: ValueError (`line N: ...`), before anything is stored.
         """
@@ -210,7 +212,7 @@ class PatternLibrary:
         return report
 
     async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
-        """The patterns as JSON lines, newest first, read a page at a time."""
+        """The patterns as JSON lines, newest first, read page by page."""
         cursor: str | None = None
         while True:
             page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
@@ -221,12 +223,12 @@ class PatternLibrary:
                 return
 
     async def reindex(self, progress: Progress | None = None) -> int:
-        """Embed every pattern that has no vector of this embedder; returns how many there were.
+        """Embed every pattern that has no vector of this embedder; returns their number.
 
-        May be stopped at any time and run again; look-ups go on meanwhile.
+        It may be stopped at any time and run again; searches work meanwhile.
         """
         done, before = 0, None
-        # The same batch again means that its vectors do not keep: no use in going on for ever.
+        # The same batch again means that its vectors are not stored: stop instead of looping.
         while (batch := await self.store.without_vector(_BATCH)) and batch != before:
             vectors = await self.embedder.embed([embedding_text(pattern) for pattern in batch])
             await self.store.set_vectors(list(zip(batch, vectors, strict=True)))
@@ -236,7 +238,7 @@ class PatternLibrary:
         return done
 
     async def _vectors(self, patterns: Sequence[Pattern]) -> list[Vector[float] | None]:
-        """One vector per pattern; universal rules, which are never searched, get none."""
+        """One vector per pattern; None for universal rules, which are never searched."""
         searched = [pattern for pattern in patterns if pattern.tier is not Tier.E3]
         texts = [embedding_text(pattern) for pattern in searched]
         vectors = iter(await self.embedder.embed(texts) if texts else [])
@@ -246,3 +248,9 @@ class PatternLibrary:
 def _batches(items: Iterator[T]) -> Iterator[list[T]]:
     while batch := list(itertools.islice(items, _BATCH)):
         yield batch
+
+
+def starter_patterns() -> list[Pattern]:
+    """The patterns that ship: universal rules, and failure patterns for several kinds of agents."""
+    with _STARTER_FILE.open(encoding="utf-8") as lines:
+        return list(read_lines(lines))

@@ -1,7 +1,7 @@
-"""What became of patterns, counted in memory and written now and again.
+"""How often patterns were injected, helped and hurt, counted in memory and written in intervals.
 
-Every new run injects the universal rules: a write for each of them, each time, would cost more than
-the run's own record.
+Every new run injects the universal rules: one write per rule and run would cost more than the
+record of the run.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from gateway.stores.base import StoreError
 from gateway.stores.patterns import Event, PatternStore
+from gateway.stores.protocols import StoreError
 from gateway.stores.queries import RunTrace
 
 FLUSH_S = 2.0
-"""Seconds between two writes of what was counted: what a crash can lose of it."""
+"""Seconds between two writes of the counts; a crash loses at most this much."""
 _MEANS: Mapping[str | None, Event] = {"success": Event.HELPED, "failure": Event.HURT}
 
 
 def judged_by(trace: RunTrace) -> list[str]:
-    """The patterns that the outcome of a run says something about.
+    """The patterns whose counts the outcome of a run changes.
 
-    Universal rules are given to every run: an outcome says nothing about them.
+    Universal rules are given to every run, so an outcome is no evidence about them.
     """
     rows = [row for row in trace.injections if row.applied and row.tier in ("e1", "e2")]
     return sorted({row.pattern_id for row in rows if row.pattern_id})
 
 
 class PatternTally:
-    """Counts by tenant, pattern and event; at most `FLUSH_S` seconds of them are not written."""
+    """Counts by tenant, pattern and event; those of the last `FLUSH_S` seconds are not written."""
 
     def __init__(self, store: PatternStore, failed: Callable[[StoreError], None]) -> None:
         self._store = store
@@ -37,14 +37,14 @@ class PatternTally:
         self._counts: Counter[tuple[str, Event, str]] = Counter()
 
     def note(self, tenant: str, pattern_ids: Iterable[str], event: Event, by: int = 1) -> None:
-        """Count one event for each of the patterns, or take one back: `by` = -1."""
+        """Add `by` to the count of an event for each pattern; -1 takes one back."""
         for pattern_id in pattern_ids:
             self._counts[tenant, event, pattern_id] += by
 
     def verdict(
         self, tenant: str, pattern_ids: Iterable[str], outcome: str | None, before: str | None
     ) -> None:
-        """Count a run's outcome for what it was given, in place of the one it had before."""
+        """Count a run's outcome for the patterns it was given, in place of an earlier outcome."""
         given = tuple(pattern_ids)
         if outcome == before:
             return
@@ -54,13 +54,13 @@ class PatternTally:
             self.note(tenant, given, _MEANS[outcome])
 
     async def follow(self) -> None:
-        """Write what was counted, for ever."""
+        """Write the counts every `FLUSH_S` seconds, without end."""
         while True:
             await asyncio.sleep(FLUSH_S)
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what was counted since the last time."""
+        """Write the counts since the last write."""
         counts, self._counts = self._counts, Counter()
         grouped: dict[tuple[str, Event, int], list[str]] = {}
         for (tenant, event, pattern_id), number in counts.items():

@@ -13,9 +13,9 @@ import structlog
 
 from gateway.config import LoggingSettings
 
-# What looks like a credential, wherever it stands: OpenAI and Anthropic keys, bearer tokens.
+# Whatever looks like a credential, anywhere in a line: OpenAI and Anthropic keys, bearer tokens.
 _SECRET = re.compile(r"(?i)\b(sk|rk|pk|gw)-[A-Za-z0-9_\-]{8,}|(?<=bearer )[^\s\"']+")
-# One of these stands in each of them; looking for a plain text costs a tenth of the expression.
+# Each contains one of these; searching for plain text costs a tenth of the expression.
 _SIGNS = ("sk-", "rk-", "pk-", "gw-", "bearer ")
 _REDACTED = "[redacted]"
 
@@ -52,7 +52,7 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
 def redact(_logger: Any, _name: str, line: Any) -> str:
     """Replace whatever looks like a credential in a rendered line.
 
-    One search over the whole line: a search in each of its values cost more than rendering it.
+    One search over the whole line: a search in each value cost more than rendering the line.
     """
     text = str(line)
     lowered = text.lower()
@@ -67,26 +67,28 @@ def get_logger(name: str) -> Any:
 def _dumps(value: Any, default: Any = str, **_: Any) -> str:
     try:
         return orjson.dumps(value, default=default).decode("utf-8", "replace")
-    except TypeError:  # half a surrogate pair out of a client's JSON, a number of more than 64 bits
+    except (
+        TypeError
+    ):  # half a surrogate pair from a client's JSON, or a number of more than 64 bits
         return json.dumps(value, default=default)
 
 
 class _Forward(logging.Handler):
-    """Standard-library records, as structlog lines."""
+    """Writes records of the standard library's loggers as structlog lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger(component=record.name)
         log.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
 
 
-# uvicorn says these of what is done here on purpose: a response broken off after its error event,
-# so that nobody takes it for complete, and a WebSocket upgrade that is answered as plain HTTP.
-_ON_PURPOSE = ("without completing response", "Unsupported upgrade", "No supported WebSocket")
+# uvicorn warns of two things that are intended here: a response that ends early after its error
+# event, so that no client takes it for complete, and a WebSocket upgrade answered as plain HTTP.
+_INTENDED = ("without completing response", "Unsupported upgrade", "No supported WebSocket")
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_unintended(record: logging.LogRecord) -> bool:
     message = record.getMessage()
-    return not any(known in message for known in _ON_PURPOSE)
+    return not any(known in message for known in _INTENDED)
 
 
 def _quiet_libraries(level: int) -> None:
@@ -97,5 +99,5 @@ def _quiet_libraries(level: int) -> None:
     root.setLevel(max(level, logging.WARNING))
     uvicorn = logging.getLogger("uvicorn.error")
     uvicorn.setLevel(logging.WARNING)
-    if _is_news not in uvicorn.filters:
-        uvicorn.addFilter(_is_news)
+    if _is_unintended not in uvicorn.filters:
+        uvicorn.addFilter(_is_unintended)

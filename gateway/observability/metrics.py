@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-# Seconds: from the gateway's own share of a request to a long completion.
+# Seconds: from the gateway's own time in a request to a long completion.
 _LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
 _TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -36,7 +36,7 @@ class Metrics:
         )
         self.duration = self._histogram(
             "request_duration_seconds",
-            "From the request's first byte to the answer's last.",
+            "Time from the request's first byte to the answer's last.",
             _LATENCY,
             "route",
         )
@@ -57,10 +57,12 @@ class Metrics:
             "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
         )
         self.tokens = self._counter("tokens_total", "Tokens reported by upstreams.", "direction")
-        self.listeners = self._gauge("event_listeners", "Streams of live events open now.")
+        self.subscribers = self._gauge("event_listeners", "Open streams of live events.")
 
     def _declare_steering(self) -> None:
-        self.steps = self._counter("steps_total", "Scored steps, by state after them.", "state")
+        self.steps = self._counter(
+            "steps_total", "Scored steps, by the state after the step.", "state"
+        )
         self.monitor_fires = self._counter(
             "monitor_fires_total", "Monitor readings that fired.", "monitor"
         )
@@ -74,12 +76,12 @@ class Metrics:
         )
         self.injections = self._counter(
             "injections_total",
-            "Pieces of guidance put into requests, by source; the universal rules are one.",
+            "Pieces of guidance put into requests, by source; the universal rules count as one.",
             "source",
         )
         self.reroutes = self._counter(
             "reroutes_total",
-            "Calls sent to another model than requested, by state of the run.",
+            "Calls sent to a model other than the requested one, by state of the run.",
             "state",
         )
 
@@ -97,7 +99,7 @@ class Metrics:
         )
         self.judgements = self._counter(
             "judged_steps_total",
-            "Steps put to the judge: judged, cached, clamped into [0, 1], or calibrated instead "
+            "Steps sent to the judge: judged, cached, clamped to [0, 1], or calibrated instead "
             "(invalid, timeout, error).",
             "result",
         )
@@ -107,30 +109,34 @@ class Metrics:
 
     def _declare_cost(self) -> None:
         self.cost = self._counter(
-            "cost_dollars_total", "What calls of known price cost, in US dollars."
+            "cost_dollars_total", "Cost of the calls whose price is known, in US dollars."
         )
         self.cost_unsteered = self._counter(
             "cost_unsteered_dollars_total",
-            "What the same tokens would have cost of the models requested, in US dollars; a call "
-            "whose requested model has no known price counts as what it cost.",
+            "Cost of the same tokens at the requested models' prices, in US dollars; a call whose "
+            "requested model has no known price counts with its actual cost.",
         )
         self.unpriced = self._counter(
-            "unpriced_calls_total", "Calls whose price, or whose tokens, are not known."
+            "unpriced_calls_total", "Calls whose price or tokens are unknown."
         )
 
-    def _counter(self, name: str, says: str, *labels: str) -> Counter:
-        return Counter(f"gateway_{name}", says, labels, registry=self.registry)
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"gateway_{name}", help_text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, says: str) -> Gauge:
-        return Gauge(f"gateway_{name}", says, registry=self.registry)
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(f"gateway_{name}", help_text, registry=self.registry)
 
-    def _histogram(self, name: str, says: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(f"gateway_{name}", says, labels, buckets=buckets, registry=self.registry)
+    def _histogram(
+        self, name: str, help_text: str, buckets: Sequence[float], *labels: str
+    ) -> Histogram:
+        return Histogram(
+            f"gateway_{name}", help_text, labels, buckets=buckets, registry=self.registry
+        )
 
     def observe(
         self, route: str, status: int, lane: str, duration_s: float, overhead_s: float
     ) -> None:
-        """Count one finished request; the label lookups are kept, they cost more than the count."""
+        """Count one finished request; label look-ups are cached, they cost more than counting."""
         key = (route, status, lane)
         counter = self._request_labels.get(key)
         if counter is None:
@@ -144,10 +150,10 @@ class Metrics:
         histograms[1].observe(overhead_s)
 
     def charge(self, cost: float, unsteered: float | None) -> None:
-        """Count what a call cost, in US dollars, and would have cost of the model requested.
+        """Count a call's cost, and what it would have cost with the requested model, in US dollars.
 
-        Where the latter is not known it counts as equal, so that the difference of the two
-        counters is what is known to be saved.
+        An unknown `unsteered` counts as equal to `cost`, so that the difference of the two counters
+        is the saving that is known.
         """
         self.cost.inc(cost)
         self.cost_unsteered.inc(cost if unsteered is None else unsteered)

@@ -1,12 +1,12 @@
-"""OpenTelemetry: one span and a few measurements a model call, by the `gen_ai.*` conventions.
+"""OpenTelemetry: one span and a few measurements per model call, by the `gen_ai.*` conventions.
 
-On when the standard variables name an exporter (`OTEL_EXPORTER_OTLP_ENDPOINT` and its like) and the
-extra `otel` is installed. Texts are never exported.
+On when a standard variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` names an exporter and the extra
+`otel` is installed. Texts are never exported.
 
 Source: OpenTelemetry semantic conventions for generative AI, spans and metrics of clients.
 """
 
-# An optional dependency: where it is absent, so are its types.
+# An optional dependency: its types are missing where it is not installed.
 # mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
-from gateway.wire.usage import token_usage
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
     from opentelemetry.trace import Tracer
 
-_ASKED_FOR = (
+_EXPORTER_VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 )
-_CALLS = frozenset({"chat_completions", "responses", "messages"})
+_CALLS = frozenset(dialect.route for dialect in DIALECTS.values())
 
-# Our names of providers -> the conventions', where they differ.
+# Our names of providers -> those of the conventions, where they differ.
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "azure_ai": "azure.ai.inference",
@@ -42,7 +42,7 @@ _PROVIDERS = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
-# The conventions' own buckets for tokens and seconds.
+# The buckets that the conventions prescribe for tokens and seconds.
 _TOKENS = tuple(4**power for power in range(14))
 _SECONDS = tuple(0.01 * 2**power for power in range(14))
 
@@ -53,7 +53,7 @@ class Telemetry:
     def __init__(self, tracer: Tracer, meter: Meter, close: Callable[[], None]) -> None:
         self._tracer = tracer
         self.close = close
-        """Send what is left; blocks."""
+        """Export what is still queued; blocks."""
 
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
@@ -69,12 +69,12 @@ class Telemetry:
         )
 
     def finished(self, exchange: Exchange, duration_s: float) -> None:
-        """Tell of an exchange that has just ended, when it was a model call."""
-        if exchange.route not in _CALLS or not exchange.model:
+        """Record an exchange that has just ended, if it was a model call."""
+        if exchange.route not in _CALLS or not exchange.request.model:
             return
         common = _common(exchange)
         self._duration.record(duration_s, common)
-        usage = token_usage(exchange.usage)
+        usage = exchange.upstream.tokens
         for kind, count in (("input", usage.input), ("output", usage.output)):
             if count is not None:
                 self._tokens.record(count, {**common, "gen_ai.token.type": kind})
@@ -85,9 +85,11 @@ class Telemetry:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         end = time.time_ns()
-        carrier = {"traceparent": exchange.trace_parent} if exchange.trace_parent else {}
+        carrier = (
+            {"traceparent": exchange.request.trace_parent} if exchange.request.trace_parent else {}
+        )
         span = self._tracer.start_span(
-            f"chat {exchange.model}",
+            f"chat {exchange.request.model}",
             context=TraceContextTextMapPropagator().extract(carrier),
             kind=SpanKind.CLIENT,
             start_time=end - int(duration_s * 1e9),
@@ -99,11 +101,13 @@ class Telemetry:
 
 
 def _common(exchange: Exchange) -> dict[str, Any]:
-    """What spans and measurements share: few values, so that metrics stay small."""
+    """Attributes of both spans and measurements: few values each, so that metrics stay small."""
     found = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _PROVIDERS.get(exchange.provider, exchange.provider or "openai"),
-        "gen_ai.request.model": exchange.model_asked or exchange.model,
+        "gen_ai.provider.name": _PROVIDERS.get(
+            exchange.upstream.provider, exchange.upstream.provider or "openai"
+        ),
+        "gen_ai.request.model": exchange.upstream.model or exchange.request.model,
     }
     if error := _error(exchange):
         found["error.type"] = error
@@ -111,25 +115,27 @@ def _common(exchange: Exchange) -> dict[str, Any]:
 
 
 def _error(exchange: Exchange) -> str:
-    """What went wrong: our label, or the status an upstream answered with; empty for nothing."""
-    return exchange.error or (str(exchange.status) if exchange.status >= 400 else "")
+    """The error: our label, or the status of the upstream's answer; empty for none."""
+    return exchange.response.error or (
+        str(exchange.response.status) if exchange.response.status >= 400 else ""
+    )
 
 
 def _details(exchange: Exchange) -> dict[str, Any]:
-    """What a span tells besides."""
-    usage, notes = token_usage(exchange.usage), exchange.notes
+    """Attributes of spans only."""
+    usage, notes = exchange.upstream.tokens, exchange.notes
     details = {
         "gen_ai.conversation.id": notes.get("conversation"),
         "gen_ai.usage.input_tokens": usage.input,
         "gen_ai.usage.output_tokens": usage.output,
         "gen_ai.usage.cache_read.input_tokens": usage.cached,
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write,
-        "http.response.status_code": exchange.status or None,
-        "gateway.request.id": exchange.request_id,
-        "gateway.request.model": exchange.model,
-        "gateway.deployment": exchange.deployment or None,
-        "gateway.lane": exchange.lane,
-        "gateway.tenant": exchange.tenant or None,
+        "http.response.status_code": exchange.response.status or None,
+        "gateway.request.id": exchange.request.id,
+        "gateway.request.model": exchange.request.model,
+        "gateway.deployment": exchange.upstream.deployment or None,
+        "gateway.lane": exchange.upstream.lane,
+        "gateway.tenant": exchange.request.tenant or None,
         "gateway.identity": notes.get("identity"),
         "gateway.mode": notes.get("mode"),
         "gateway.step": notes.get("step"),
@@ -137,19 +143,19 @@ def _details(exchange: Exchange) -> dict[str, Any]:
         "gateway.difficulty": notes.get("difficulty"),
         "gateway.monitors.fired": notes.get("fired"),
         "gateway.guidance": notes.get("guidance"),
-        "gateway.overhead_ms": round(exchange.own_ms(), 3),
-        "gateway.attempts": len(exchange.attempts),
+        "gateway.overhead_ms": round(exchange.timing.own_ms(), 3),
+        "gateway.attempts": len(exchange.upstream.attempts),
     }
     return {name: value for name, value in details.items() if value is not None}
 
 
 def open_telemetry(env: Mapping[str, str], version: str) -> Telemetry | None:
-    """Telemetry as the environment asks for it; None when it does not.
+    """Telemetry when the environment configures it, else None.
 
     Raises:
-        ConfigError: it does, and the extra is not installed.
+        ConfigError: it is configured, and the extra is not installed.
     """
-    asked = [name for name in _ASKED_FOR if env.get(name)]
+    asked = [name for name in _EXPORTER_VARIABLES if env.get(name)]
     if not asked or env.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     try:

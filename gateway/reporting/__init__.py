@@ -1,4 +1,7 @@
-"""What an experiment shows, in numbers that withstand a sceptic."""
+"""Statistics of experiments: rates, amounts, intervals and caveats, computed from run records.
+
+May import the record types of `stores` and the pure core; no I/O, no clock, fixed random seeds.
+"""
 
 from gateway.reporting.experiment import report
 from gateway.reporting.results import ExperimentReport

@@ -13,14 +13,14 @@ from gateway.reporting.rates import Z
 if TYPE_CHECKING:
     from gateway.reporting.resampling import Floats
 
-# The arithmetic of numpy is imported where it is needed: commands that need none start sooner.
+# numpy is imported where it is needed, so that commands without it start sooner.
 
-_FEWEST_UNITS = 5  # below, the units drawn again and again are too few to tell their spread
+_FEWEST_UNITS = 5  # with fewer units, resampling them does not show their spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """What the runs of one arm spent: how many are known, and their winsorised mean and median."""
+    """What the runs of one arm spent: how many are known, their winsorised mean, their median."""
 
     runs: int
     mean: float
@@ -38,7 +38,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmountRatio:
-    """The ratios of two arms' winsorised means and of their medians; None: cannot be told."""
+    """The ratios of two arms' winsorised means and medians; None where no ratio can be computed."""
 
     mean: Ratio | None
     median: Ratio | None
@@ -52,7 +52,7 @@ class Spent:
 
 
 def amount_of(spent: Spent) -> Amount | None:
-    """The arm's typical values, None when no run's amount is known."""
+    """The mean and median of an arm; None when no run's amount is known."""
     if not spent.runs:
         return None
     from gateway.reporting.resampling import typical
@@ -61,13 +61,13 @@ def amount_of(spent: Spent) -> Amount | None:
     return Amount(runs=len(spent.runs), mean=mean, median=median)
 
 
-def ratio_of(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
+def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
     """Treated over baseline, with bootstrap intervals; None without runs in both.
 
-    Units are drawn, not runs, because the runs of one unit are not independent. The limits of
-    winsorising are found anew in each draw and arm, so that an effect of x % shows as x %. The
-    interval is the estimate's logarithm and its standard error over the draws, with Student's
-    quantile. `seed` makes the report of the same runs the same report.
+    Units are resampled, not runs, because the runs of one unit are not independent. Each draw and
+    arm has its own limits for winsorising, so that an effect of x % shows as x %. The interval is
+    the estimate's logarithm and its standard error over the draws, with Student's quantile. The
+    same runs and `seed` give the same report.
     """
     if not treated.runs or not baseline.runs:
         return None

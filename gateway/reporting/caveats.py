@@ -1,4 +1,4 @@
-"""What stands against believing an experiment's figures."""
+"""Reasons not to trust an experiment's results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from gateway.reporting.results import Arm, Caveat, Comparison
 from gateway.stores.totals import RunRecord
 
 FEW_RUNS = 30
-"""Judged runs of an arm under which nothing is concluded: the usual least for a normal
-approximation."""
+"""Judged runs that an arm needs for a conclusion: the usual minimum for a normal approximation."""
 
 _NOTABLE_POINTS = 0.05  # the difference of success that a sample should be able to show
 _UNEVEN_SHARE = 0.05
@@ -28,7 +27,7 @@ def caveats_of(
     *,
     checked: bool,
 ) -> tuple[Caveat, ...]:
-    """The reservations, gravest first. `checked`: the shares of the arms are known."""
+    """The caveats, the most serious first. `checked`: the shares of the arms are known."""
     found = [
         *_about_assignment(arms, ratio, runs, checked),
         *_about_outcomes(arms),
@@ -52,18 +51,18 @@ def _about_assignment(
         yield (
             "sample_ratio",
             f"The arms did not get their shares of the units ({seen}; wanted {wanted}): the "
-            "assignment is broken, or runs of one arm are lost. Do not use the figures.",
+            "assignment is broken, or runs of one arm are lost. Do not use these results.",
         )
     if not checked and runs:
         yield (
             "shares_unknown",
-            "The shares of the arms are not known, so that the split could not be checked.",
+            "The configured shares of the arms are not known, so the split could not be checked.",
         )
     crossed = _crossed_units(runs)
     if crossed:
         yield (
             "crossed_units",
-            f"{crossed} units have runs in several arms, so that the arms are not independent.",
+            f"{crossed} units have runs in several arms, so the arms are not independent.",
         )
     if not any(arm.arm != "on" for arm in arms) or len(arms) < 2:
         yield "no_comparison", "There are no runs of two arms to compare."
@@ -74,7 +73,7 @@ def _about_outcomes(arms: Sequence[Arm]) -> Found:
         yield (
             "no_outcomes",
             "No outcome was reported (header x-gateway-outcome, POST /api/runs/{id}/outcome): "
-            "nothing can be said about success.",
+            "success cannot be compared.",
         )
         return
     missing = {arm.arm: arm.unfinished / arm.runs for arm in arms}
@@ -82,8 +81,8 @@ def _about_outcomes(arms: Sequence[Arm]) -> Found:
         listed = ", ".join(f"{arm} {share:.0%}" for arm, share in missing.items())
         yield (
             "uneven_outcomes",
-            f"Outcomes are missing more often in one arm than in another ({listed}): if runs "
-            "without an outcome fail more often, the difference of success is not to be trusted.",
+            f"Outcomes are missing more often in one arm than in another ({listed}). If runs "
+            "without an outcome fail more often, the difference of success is wrong.",
         )
 
 
@@ -93,7 +92,7 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
     if small:
         yield (
             "few_runs",
-            f"Fewer than {FEW_RUNS} judged runs in {', '.join(small)}: too few to conclude from.",
+            f"Fewer than {FEW_RUNS} judged runs in {', '.join(small)}: too few for a conclusion.",
         )
     for comparison in comparisons:
         success = comparison.success
@@ -109,12 +108,12 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
             yield (
                 "repeated_units",
                 f"{comparison.arm} against {comparison.baseline}: units have several runs; the "
-                f"intervals are wider for it (design effect {success.design_effect:.2f}).",
+                f"intervals are widened for that (design effect {success.design_effect:.2f}).",
             )
 
 
 def _runs_needed(arms: Sequence[Arm]) -> int:
-    """Per arm, for an even chance of 4 in 5 to see the notable difference at 95 %.
+    """Runs per arm that show the notable difference at 95 % in 4 of 5 experiments.
 
     Source: Lehr's rule, n = 16 * variance / difference^2.
     """
@@ -125,19 +124,20 @@ def _runs_needed(arms: Sequence[Arm]) -> int:
 
 
 def _about_dose(runs: Sequence[RunRecord]) -> Found:
-    """Whether `on` and `random` did equally much: only then is their difference one of timing."""
+    """Whether `on` and `random` acted equally often: only then do they differ in timing alone."""
     on, random = ([run for run in runs if run.arm == arm] for arm in ("on", "random"))
     if min(len(on), len(random)) < FEW_RUNS:
         return
-    told, told_random = _guidance(on), _guidance(random)
+    given, given_random = _guidance(on), _guidance(random)
+    most = max(given, given_random)
     apart = _models_apart(on, random)
-    if abs(told - told_random) > _UNEVEN_DOSE * max(told, told_random) or apart > _UNEVEN_MODELS:
+    if abs(given - given_random) > _UNEVEN_DOSE * most or apart > _UNEVEN_MODELS:
         yield (
             "uneven_dose",
-            "on and random did not do equally much (texts per run: on "
-            f"{told:.1f}, random {told_random:.1f}; calls that went to other models: {apart:.0%}):"
-            " they differ in more than timing. experiment.random_routing_share and "
-            "random_guidance_share set how often random acts.",
+            f"on and random did not act equally often (texts per run: on {given:.1f}, random "
+            f"{given_random:.1f}; calls that went to other models: {apart:.0%}), so they differ in "
+            "more than timing. experiment.random_routing_share and random_guidance_share set how "
+            "often random acts.",
         )
 
 
@@ -163,7 +163,7 @@ def _about_cost(arms: Sequence[Arm]) -> Found:
         listed = ", ".join(f"{arm} {count}" for arm, count in unpriced.items())
         yield (
             "unpriced",
-            f"Runs with calls of unknown price are left out of cost ({listed}).",
+            f"The cost leaves out runs with calls of unknown price ({listed}).",
         )
 
 
@@ -172,14 +172,14 @@ def _about_runs(runs: Sequence[RunRecord]) -> Found:
     if len(policies) > 1:
         yield (
             "policy_changed",
-            f"The policy changed during the experiment ({len(policies)} versions): the figures "
-            "are a mixture.",
+            f"The policy changed during the experiment ({len(policies)} versions): the results "
+            "mix these versions.",
         )
     if runs:
         yield (
             "looks",
-            "The intervals hold for one look at a size chosen beforehand; whoever stops at the "
-            "first good one is wrong more often than 1 time in 20.",
+            "The intervals hold for one look at a sample size chosen in advance; stopping at the "
+            "first good result is wrong more often than 1 time in 20.",
         )
 
 

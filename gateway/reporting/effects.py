@@ -1,4 +1,4 @@
-"""A comparison's figures as lines of one picture, each kind on a scale of its own."""
+"""A comparison as the lines of a forest plot, with one scale for each kind of effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.reporting.amounts import Ratio
 from gateway.reporting.rates import Difference
 from gateway.reporting.results import Comparison
 
-# Scales reach at least so far to either side, so that small effects look small.
+# Scales reach at least this far to either side, so that small effects look small.
 _LEAST_POINTS = 0.1
 _LEAST_CHANGE = 0.25
 _MARGIN = 1.08
@@ -21,8 +21,7 @@ _MARGIN = 1.08
 class Effect:
     """One line: an estimate and its 95 % interval on the scale `bounds`.
 
-    `kind`: points (difference of shares) or ratio. `none` is where there is no effect; `sure`:
-    the interval leaves it out; `good` is None where nothing is sure.
+    `kind`: points (a difference of shares) or ratio. `none`: the value that means no effect.
     """
 
     name: str
@@ -35,19 +34,19 @@ class Effect:
 
     @property
     def sure(self) -> bool:
-        """Whether the interval sets the effect apart from none."""
+        """Whether the interval excludes `none`."""
         return not self.low <= self.none <= self.high
 
     @property
     def good(self) -> bool | None:
-        """Whether the arm does better: more success, or less of anything else."""
+        """Whether the arm is better: more success, or less of anything else; None if not sure."""
         if not self.sure:
             return None
         return (self.estimate > self.none) is (self.kind == "points")
 
 
 def effects_of(comparison: Comparison) -> list[Effect]:
-    """The lines of a comparison, those that cannot be told left out."""
+    """The lines of a comparison; unknown values are left out."""
     differences = [
         ("Success", comparison.success),
         ("Success, like with like", comparison.success_stratified),

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from gateway.reporting.amounts import AmountRatio, Spent, amount_of, ratio_of
+from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.reporting.caveats import caveats_of
 from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
 from gateway.reporting.results import Arm, Comparison, Day, ExperimentReport, Stratum, StratumArm
@@ -19,10 +19,10 @@ STRATA: Mapping[str, Callable[[RunRecord], str]] = {
     "model": lambda run: run.model_requested,
     "tenant": lambda run: run.tenant,
 }
-"""What runs can be told apart by, so that like is compared with like."""
+"""How runs can be divided, so that like is compared with like."""
 
 BASELINES = ("off", "shadow", "random")
-"""Arms that others are compared with, the one that does least first."""
+"""Arms that serve as the baseline, in order of preference."""
 
 
 def report(
@@ -34,8 +34,8 @@ def report(
 ) -> ExperimentReport:
     """The report of `runs`, all of one experiment.
 
-    `shares`: what each arm was to get; None when it is not known any more, then the split is not
-    checked. Raises: ValueError for a `stratum` that is not among STRATA.
+    `shares`: the configured share of each arm; None when it is no longer known, and the split is
+    then not checked. Raises: ValueError for a `stratum` that is not among STRATA.
     """
     if stratum not in STRATA:
         raise ValueError(f"stratum: must be one of {', '.join(STRATA)}, not {stratum!r}")
@@ -94,7 +94,7 @@ Groups = Mapping[str, Sequence[RunRecord]]
 
 
 def _compared(groups: Groups, baseline: str | None) -> list[tuple[str, str]]:
-    """Which arm is compared with which."""
+    """(arm, control) for each comparison."""
     pairs = [(arm, baseline) for arm in groups if baseline not in (None, arm)]
     if {"on", "random"} <= groups.keys() and baseline != "random":
         pairs.append(("on", "random"))
@@ -111,7 +111,7 @@ def _compare(
 ) -> Comparison:
     def ratio(name: str, amount: Callable[[RunRecord], float | None]) -> AmountRatio | None:
         seed = f"{experiment}\x00{arm}\x00{name}"
-        return ratio_of(_spent(treated, amount), _spent(control, amount), seed=seed)
+        return amount_ratio(_spent(treated, amount), _spent(control, amount), seed=seed)
 
     pairs = [
         (_sample(groups.get(arm, ())), _sample(groups.get(baseline, ())))
@@ -129,7 +129,7 @@ def _compare(
 
 
 def _strata(runs: Sequence[RunRecord], stratum: str) -> dict[str, dict[str, list[RunRecord]]]:
-    """Runs by stratum, the largest first, and arm."""
+    """Runs by stratum and arm; the largest stratum comes first."""
     found: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.arm is not None:
@@ -181,7 +181,7 @@ def _day(date: str, arm: str, runs: Sequence[RunRecord]) -> Day:
 
 
 def _units_per_arm(runs: Sequence[RunRecord]) -> dict[str, int]:
-    """How many units each arm got; a unit seen in several counts where it was seen first."""
+    """How many units each arm has; a unit in several arms counts in the first one."""
     first: dict[str, str] = {}
     for run in runs:
         if run.arm is not None:

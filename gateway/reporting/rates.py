@@ -1,4 +1,4 @@
-"""Success rates: their intervals, the difference of two, and whether a sample was split fairly."""
+"""Success rates: intervals, differences, and whether units were divided as configured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Z = NormalDist().inv_cdf(0.975)
 
 SUSPICIOUS_P = 0.001
 """Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
-al., KDD 2019), low because it is looked at again and again."""
+al., KDD 2019), low because the check is repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How much a rate is above another, in [-1, 1], with its 95 % interval.
+    """By how much one rate is above another, in [-1, 1], with its 95 % interval.
 
-    `design_effect`: by how much runs of one unit repeat each other; 1 = all independent.
+    `design_effect`: how much runs of one unit resemble each other; 1 = all independent.
     """
 
     estimate: float
@@ -42,9 +42,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRatio:
-    """Whether the arms got their shares of the units; `suspicious`: p below 0.001.
+    """Whether the arms have their shares of the units; `suspicious`: p below 0.001.
 
-    `chi_square` is None when an arm has units and no share.
+    `chi_square` is None when an arm has units but no share.
     """
 
     expected: Mapping[str, float]
@@ -121,8 +121,8 @@ def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
 def design_effect(sample: Sample) -> float:
     """The rate's variance over that of independent runs, at least 1.
 
-    The variance between units, as for a ratio of two sums; with one unit, or where all runs came
-    to the same, it cannot be seen, and the runs of a unit count as one.
+    From the variance between units, as for a ratio of two sums. With one unit, or when all runs
+    have the same outcome, it cannot be estimated, and the runs of a unit count as one.
     """
     units: dict[str, list[bool]] = defaultdict(list)
     for unit, success in sample.outcomes:
@@ -139,7 +139,7 @@ def design_effect(sample: Sample) -> float:
 
 
 def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
-    """The difference of two rates within (treated, baseline) strata, taken together.
+    """The difference of two rates within (treated, baseline) strata, combined.
 
     None when no stratum has both. Source: the Mantel-Haenszel estimate with the variance of Sato
     (Biometrics 45, 1989).
@@ -166,7 +166,7 @@ def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
 def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> SampleRatio | None:
     """Pearson's chi-square test of the units per arm against the shares they were drawn with.
 
-    An arm without a share should have no unit at all. None without units or with one arm only.
+    An arm without a share should have no units. None without units or with only one arm.
     """
     arms = [arm for arm in (*shares, *observed) if shares.get(arm, 0) > 0 or observed.get(arm)]
     arms = list(dict.fromkeys(arms))
@@ -198,9 +198,9 @@ def _verdict(
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """The chance of a larger value of chi-square with `degrees` degrees of freedom, at least 1.
+    """The probability of a larger chi-square with `degrees` degrees of freedom, at least 1.
 
-    Exact, from the tail for one or two degrees and two more at a time.
+    Exact: starts from the tail for one or two degrees and adds two degrees at a time.
     Raises: ValueError for fewer.
     """
     if degrees < 1:

@@ -1,4 +1,4 @@
-"""Typical values of amounts, and of many samples drawn again from them."""
+"""Winsorised means and medians of amounts, and of resamples of them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 WINSOR_SHARE = 0.05
-"""Share of the runs at either end that count as the last one inside: a few runaway runs decide a
-plain mean of costs."""
+"""Share of the runs at either end that count as the nearest run inside, because a few runaway runs
+dominate a plain mean of costs."""
 
 RESAMPLES = 500
-"""Enough to know a standard error to about 3 %."""
+"""Enough to estimate a standard error within about 3 %."""
 
-_MOST_CELLS = 500_000  # numbers held at once while resampling: 4 MB an array
+_MOST_CELLS = 500_000  # numbers held at once while resampling: 4 MB per array
 
 
 def generator_of(seed: bytes) -> np.random.Generator:
-    """A source of chance that is the same for the same seed."""
+    """A random generator that gives the same numbers for the same seed."""
     return np.random.default_rng(list(seed))
 
 
 def typical(runs: Sequence[tuple[str, float]]) -> tuple[float, float]:
-    """Winsorised mean and median of (unit, amount) pairs, of which there is at least one."""
+    """Winsorised mean and median of at least one (unit, amount) pair."""
     values, _ = _arrays(runs)
     means, medians = _typical(values, np.ones((1, len(values))))
     return float(means[0]), float(medians[0])
@@ -52,7 +52,7 @@ def resampled(
 
 
 def _drawn(count: int, draws: int, generator: np.random.Generator) -> Floats:
-    """How often each of `count` units comes up when as many are drawn; a row a draw."""
+    """How often each of `count` units is drawn when as many are drawn; one row per draw."""
     picked = generator.integers(0, count, (draws, count)) + count * np.arange(draws)[:, None]
     times = np.bincount(picked.ravel(), minlength=draws * count)
     return times.reshape(draws, count).astype(np.float64)
@@ -75,7 +75,7 @@ def _typical(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
     kept = np.clip(values, low[:, None], high[:, None])
     means = (kept * weights).sum(axis=1) / total[:, 0]
     half = total / 2
-    # With an even number of runs the median lies between two.
+    # With an even number of runs the median lies between two of them.
     lower = values[_first_at(passed, half)]
     upper = values[_first_at(passed, half, beyond=True)]
     return means, (lower + upper) / 2

@@ -1,4 +1,4 @@
-"""What an experiment shows, as values."""
+"""The results of an experiment, as values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.reporting.rates import Difference, Rate, SampleRatio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caveat:
-    """One reservation: a code for machines, a sentence for people."""
+    """A reason for doubt: a code for programs, a sentence for people."""
 
     code: str
     message: str
@@ -19,10 +19,12 @@ class Caveat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One arm's runs. `unfinished`: nobody has said what they came to; `success` is over the
-    others. `unpriced`: runs with a call whose price is unknown; `cost` leaves them out.
-    `cached_share`: cached of all input tokens; `clean_run_rate`: runs that never reached a
-    composite of 0.35."""
+    """One arm's runs.
+
+    `unfinished`: runs without an outcome; `success` is over the others. `unpriced`: runs with a
+    call of unknown price, which `cost_usd` leaves out. `cached_share`: cached of all input tokens.
+    `clean_run_rate`: share of the runs that never reached a composite of 0.35.
+    """
 
     arm: str
     runs: int
@@ -42,7 +44,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One arm against the baseline. Ratios below 1 are less; None: cannot be told."""
+    """One arm against its baseline. Ratios below 1 are less; None: cannot be computed."""
 
     arm: str
     baseline: str
@@ -65,7 +67,7 @@ class StratumArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
-    """Runs that are alike; `differences` of success against the baseline by arm."""
+    """Similar runs; `differences` of success against the baseline by arm."""
 
     name: str
     arms: tuple[StratumArm, ...]
@@ -74,7 +76,7 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Day:
-    """One arm's runs begun on one day, UTC."""
+    """One arm's runs that started on one day, UTC."""
 
     date: str
     arm: str
@@ -87,11 +89,11 @@ class Day:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentReport:
-    """What an experiment shows, and what stands against believing it.
+    """The results of an experiment, and the reasons to doubt them.
 
-    `baseline`: off when there is such an arm, else shadow, else random, None when none of them.
-    `comparisons`: every other arm with the baseline, and on with random, which is about timing.
-    `policies`: digests of the policies its runs were steered by.
+    `baseline`: off if there is such an arm, else shadow, else random, else None. `comparisons`:
+    every other arm with the baseline, and on with random, which shows the effect of timing.
+    `policies`: digests of the policies that steered its runs.
     """
 
     experiment: str

@@ -1,4 +1,4 @@
-"""Shares of the arms, as people write them."""
+"""Shares of the arms in the form `arm:share,arm:share`."""
 
 from __future__ import annotations
 

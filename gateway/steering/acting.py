@@ -1,7 +1,8 @@
-"""When to act: an intervention must be worth its risk.
+"""When to act: an intervention is made only when its expected precision is high enough.
 
-Each action rests on a signal, and calibration measured how often a run that shows the signal fails
-(were half of all runs to fail). An action whose expected precision is below its bar is left out.
+Each action depends on a signal, and calibration measured how often a run that shows the signal
+fails, reweighted so that half of all runs fail. An action whose expected precision is below its bar
+is left out.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from gateway.steering.calibration import Calibration
-from gateway.steering.etrace.gate import Plan
-from gateway.steering.etrace.pattern import Tier
-from gateway.steering.experiments import draw
 from gateway.steering.fsm import FSMState
-from gateway.steering.monitors.base import Readings
+from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.plan import Plan
+from gateway.steering.monitors import Readings
+from gateway.steering.scoring.calibration import Calibration
 
 ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
 NO_EVIDENCE = 0.5
@@ -31,12 +31,15 @@ DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
         "skip_directive": 0.7,
     }
 )
-"""Source: held-out precision on the development runs, `docs/evidence.md`; 0.5 excludes nothing."""
+"""Source: held-out precision on the development runs, docs/evidence.md; 0.5 excludes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActSettings:
-    """`act_above`: expected precision in [0, 1] that an action needs; names left out keep defaults.
+    """The precision bars.
+
+    `act_above`: the expected precision in [0, 1] that an action needs; missing names have their
+    default.
 
     Raises:
         ValueError: unknown action, or a bar outside [0, 1].
@@ -93,17 +96,17 @@ def permitted(
     return expected_precision(action, state, readings, calibration) >= settings.bar(action)
 
 
-def worth_it(
+def meets_precision_bar(
     action: str,
     state: FSMState,
     readings: Readings | None,
     calibration: Calibration,
     settings: ActSettings,
 ) -> bool:
-    """Whether to take an action that its own rule calls for.
+    """Whether to take an action that its own rule asks for.
 
-    A bar excludes signals that were measured and found too weak. What rests on no measured signal
-    (the first look-ups of a run, the look-back after an alarm) is left to its rule.
+    A bar excludes signals that were measured and found too weak. An action without a measured
+    signal (the first look-ups of a run, the look-back after an alarm) is decided by its rule alone.
     """
     signalled = state in _HARD_STATES or bool(readings and readings.fired)
     if not signalled and action != "route_fast":
@@ -112,10 +115,10 @@ def worth_it(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What the actions on a call are decided by: where the run stands, or is taken to stand.
+class ActionSignal:
+    """The state and readings that decide about the actions on a call: the run's, or drawn ones.
 
-    `at_risk`: whether to act, where that is not for the readings to say; None = it is.
+    `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
     """
 
     state: FSMState
@@ -123,18 +126,18 @@ class Standing:
     at_risk: bool | None = None
 
 
-def planned_actions(planned: Plan, worth: Callable[[str], bool]) -> Plan:
-    """The plan without the actions that are not worth it; its reasons name them."""
+def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
+    """The plan without the actions below their precision bar; its reasons name them."""
     refused = []
-    if planned.monitor and not worth("monitor_text"):
+    if planned.monitor and not meets_bar("monitor_text"):
         planned = replace(planned, monitor=None)
         refused.append("monitor_text")
-    if planned.directive and not worth("skip_directive"):
+    if planned.directive and not meets_bar("skip_directive"):
         planned = replace(planned, directive=False)
         refused.append("skip_directive")
     for tier in (Tier.E1, Tier.E2):
         asked = any(query.tier is tier for query in planned.queries)
-        if asked and not worth(tier.value):
+        if asked and not meets_bar(tier.value):
             queries = tuple(query for query in planned.queries if query.tier is not tier)
             planned = replace(planned, queries=queries)
             refused.append(tier.value)
@@ -142,11 +145,13 @@ def planned_actions(planned: Plan, worth: Callable[[str], bool]) -> Plan:
     return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
 
 
-def routed_state(state: FSMState, worth: Callable[[str], bool]) -> tuple[FSMState, str]:
-    """The state to route by, and why it is not `state`: NORMAL where leaving the usual model is not
-    worth it."""
+def routed_state(state: FSMState, meets_bar: Callable[[str], bool]) -> tuple[FSMState, str]:
+    """The state that selects the model, and a reason when it is not `state`.
+
+    It is NORMAL when changing the model is below its precision bar.
+    """
     action = _ROUTES_AWAY.get(state)
-    if action is None or worth(action):
+    if action is None or meets_bar(action):
         return state, ""
     return FSMState.NORMAL, f"routing: {action} below its bar"
 
@@ -156,12 +161,3 @@ _ROUTES_AWAY: Mapping[FSMState, str] = {
     FSMState.SLOW: "route_slow",
     FSMState.SKIP: "route_slow",
 }
-
-
-def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
-    """Whether the control arm acts on this step: by chance alone, on `share` of the steps.
-
-    Against it an experiment shows whether *when* to act matters, not only that something is done.
-    The same unit and step always give the same answer.
-    """
-    return draw(experiment, f"{unit}#{step}") < share

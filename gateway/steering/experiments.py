@@ -1,38 +1,50 @@
-"""Experiments: which arm a unit is in, the same on every replica and for ever."""
+"""Experiments: which arm a unit is in, always the same on every replica.
+
+In the control arm `random`, chance decides on which steps to act; how to act is decided as usual.
+An experiment that compares it with `on` shows whether the *timing* of interventions matters.
+Therefore the arm has the same means and limits: routes, look-ups, texts, precision bars, caps,
+cooldowns, dwell and capability checks are those of `on`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from gateway.steering.acting import ActionSignal
+from gateway.steering.fsm import FSMState
+from gateway.steering.monitors import FAILURE_TYPES, Readings
 
 MODES = ("on", "shadow", "off")
-"""What may be done with a request: steered, decided about only, left alone."""
+"""How a request is treated: steered; decided about, but sent unchanged; only observed."""
 
 ARMS = ("on", "random", "shadow", "off")
-"""What a unit may be assigned to: a mode, or `random` = `on` with chance deciding when to act."""
+"""The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
 
 RANDOM_ROUTING_SHARE = 0.12
-"""Share of scored steps on which `on` holds a hard state's model. Source: docs/evidence.md."""
+"""Share of scored steps on which `on` uses a hard state's model. Source: docs/evidence.md."""
 
 RANDOM_GUIDANCE_SHARE = 0.011
-"""Share at which chance gives as many texts as `on` does. Source: docs/evidence.md."""
+"""Share of scored steps at which `random` injects as many texts as `on`. Source:
+docs/evidence.md."""
 
+_HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
 _DRAW_BYTES = 8
 _DRAW_RANGE = 256.0**_DRAW_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSettings:
-    """One running experiment; an empty `id` means none.
+    """The running experiment; an empty `id` means none.
 
-    `arms` maps on, random, shadow and off to their share of the units; shares are relative to their
-    sum. `random_routing_share`, `random_guidance_share`: on what share of the scored steps, in
-    [0, 1], the arm `random` asks a hard state's model, and gives guidance.
+    `arms` maps on, random, shadow and off to their share of the units, relative to the sum.
+    `random_routing_share`, `random_guidance_share`: the shares of scored steps, in [0, 1], on which
+    the arm `random` uses a hard state's model, and injects guidance.
 
     Raises:
-        ValueError: unknown arm, shares that are none or out of range.
+        ValueError: unknown arm, no share above 0, or a share out of range.
     """
 
     id: str = ""
@@ -55,16 +67,16 @@ class ExperimentSettings:
 
 
 def mode_of(arm: str) -> str:
-    """The mode of an arm's requests: `random` changes them as `on` does."""
+    """The mode of an arm's requests; that of `random` is `on`."""
     return "on" if arm == "random" else arm
 
 
 def draw(experiment: str, unit: str) -> float:
-    """A number in [0, 1), fixed for the pair, as good as uniform over units.
+    """A number in [0, 1), always the same for the pair, uniformly distributed over units.
 
     First 8 bytes of a SHA-256 digest, big-endian, over 2^64. Source: reference section 14, except
-    that each part is preceded by its length: joined by a colon, ("a:b", "c") and ("a", "b:c")
-    were one.
+    that each part is preceded by its length: joined by a colon alone, ("a:b", "c") and
+    ("a", "b:c") would be the same text.
     """
     parts = [part.encode("utf-8", "surrogatepass") for part in (experiment, unit)]
     joined = b"".join(str(len(part)).encode() + b":" + part for part in parts)
@@ -79,7 +91,7 @@ def assign(settings: ExperimentSettings, unit: str) -> str:
 
 
 def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
-    """The name on whose part `point`, in [0, 1), falls when the parts are laid out in order.
+    """The name whose interval contains `point`, when [0, 1) is divided in proportion and in order.
 
     Raises:
         IndexError: no share is above 0.
@@ -92,3 +104,83 @@ def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
         if point < passed:
             return name
     return given[-1][0]
+
+
+def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
+    """Whether the control arm acts on this step: a random draw, true on `share` of the steps.
+
+    The same unit and step always give the same result.
+    """
+    return draw(experiment, f"{unit}#{step}") < share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionSignals:
+    """The signals that decide about routing and about guidance; `reasons`: what was drawn."""
+
+    routing: ActionSignal
+    guidance: ActionSignal
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomArm:
+    """The control arm for one unit: random draws in place of the run's signals.
+
+    The shares are those of the scored steps, in [0, 1], on which each action is taken. Nothing is
+    remembered between steps: the same unit and step get the same draw after a restart and on every
+    replica. Routing and guidance use the same draw, so that the rarer one acts only on steps on
+    which the other acts too.
+    """
+
+    experiment: str
+    unit: str = ""
+    routing_share: float
+    guidance_share: float
+
+    def signals(
+        self, step: int, found: ActionSignal, weights: Mapping[str, float]
+    ) -> ActionSignals:
+        """The signals after the run's scored step `step`; `found` is the run's actual signal.
+
+        On a drawn step: state SLOW (SKIP when the run is in SKIP) and at risk, with the failure
+        that a monitor reports or, when none does, the one drawn for the unit. On any other step:
+        not at risk, and not in a hard state. A first call (step 0) has no score and keeps `found`.
+        `weights`: of the monitors; a monitor is drawn in proportion to its weight.
+        """
+        if step < 1:
+            return ActionSignals(routing=found, guidance=found)
+        routes = random_switch(self.experiment, self.unit, step, self.routing_share)
+        guides = random_switch(self.experiment, self.unit, step, self.guidance_share)
+        troubled = self._troubled(found, weights)
+        return ActionSignals(
+            routing=troubled if routes else _untroubled(found),
+            guidance=troubled if guides else _untroubled(found),
+            reasons=(_reason("routing", routes), _reason("guidance", guides)),
+        )
+
+    def _troubled(self, found: ActionSignal, weights: Mapping[str, float]) -> ActionSignal:
+        state = FSMState.SKIP if found.state is FSMState.SKIP else FSMState.SLOW
+        readings = found.readings and self._fired(found.readings, weights)
+        return ActionSignal(state=state, readings=readings, at_risk=True)
+
+    def _fired(self, readings: Readings, weights: Mapping[str, float]) -> Readings:
+        """The readings with at least one monitor fired, so that guidance has a failure to name.
+
+        The same monitor for a unit's whole run: real runs mostly fail in one way, and texts per run
+        are limited by failure type.
+        """
+        able = [(name, weights.get(name, 0.0)) for name in readings.scores]
+        if readings.fired or not any(weight > 0 for _, weight in able):
+            return readings
+        name = pick(able, draw(self.experiment, f"{self.unit}#failure"))
+        return replace(readings, fired=(name,), failure_type=FAILURE_TYPES[name])
+
+
+def _untroubled(found: ActionSignal) -> ActionSignal:
+    state = FSMState.NORMAL if found.state in _HARD_STATES else found.state
+    return replace(found, state=state, at_risk=False)
+
+
+def _reason(action: str, drawn: bool) -> str:
+    return f"random: {action} {'drawn' if drawn else 'not drawn'}"

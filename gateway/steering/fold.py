@@ -1,6 +1,6 @@
-"""Folding a transcript: steps -> difficulty, state and readings, run by run.
+"""Folding a transcript: steps -> difficulty, state and monitor readings, run by run.
 
-The transcript is the truth: whatever a fold holds can be made again from the messages alone.
+The transcript is the only source: everything in a fold can be recomputed from the messages.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.steering.asking import asks_user
-from gateway.steering.content import read_content
-from gateway.steering.difficulty import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
 from gateway.steering.policy import Policy
-from gateway.steering.reader import Change, Draft, StepReader
-from gateway.steering.step import Step
+from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
+from gateway.steering.transcript.content import read_content
+from gateway.steering.transcript.questions import asks_user
+from gateway.steering.transcript.reader import Change, Draft, StepReader
+from gateway.steering.transcript.step import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What scoring one step gave.
+    """The result of scoring one step.
 
-    `index` counts the scored steps of run `run` from 1 (the unscored first call is 0); `state` is
-    the state after this score; `difficulty` is in [0, 1] whatever the scorer gave.
+    `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
+    `state` is the state after this score; `difficulty` is the score, clamped to [0, 1].
     """
 
     index: int
@@ -38,11 +38,11 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """What a run keeps when its transcript is compacted: everything but the repeat windows.
+class RunSnapshot:
+    """The part of a run's state that is stored and survives a compacted transcript.
 
-    `history` is the tail of the difficulty scores that transitions can depend on; `steps` counts
-    the scored steps of the run so far.
+    Monitor and scorer windows are not in it. `history` is the tail of the difficulty scores that
+    transitions can depend on; `steps` counts the scored steps of the run so far.
     """
 
     run: int = 0
@@ -54,10 +54,11 @@ class Carried:
 class RunFold:
     """One run: scorer, state machine and monitors over its steps.
 
-    `start` is the index of the run's first message. `keep` bounds how many of the newest outcomes
-    stay in `outcomes` (they hold the texts of their steps); None keeps all. `earlier`: the steps
-    behind `base`, oldest first, which monitors and scorer look back at and nobody scores again.
-    `judged`: scores that a model gave, for scorer `judge`; looked at with each push.
+    `start` is the index of the run's first message. `keep` limits how many of the newest outcomes
+    stay in `outcomes`, because they contain the texts of their steps; None keeps all. `earlier`:
+    the steps that `base` summarises, oldest first; they fill the windows of monitors and scorer and
+    are not scored again. `judged`: scores that a model gave, for the scorer `judge`; read with each
+    push.
     """
 
     __slots__ = (
@@ -80,12 +81,12 @@ class RunFold:
         policy: Policy,
         *,
         start: int = 0,
-        base: Carried | None = None,
+        base: RunSnapshot | None = None,
         keep: int | None = None,
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
     ) -> None:
-        base = base or Carried()
+        base = base or RunSnapshot()
         self._policy = policy
         self._judged = judged
         self._earlier = deque(earlier, maxlen=keep)
@@ -106,7 +107,7 @@ class RunFold:
         return [*self._earlier, *(outcome.step for outcome in self.outcomes)]
 
     def restart_windows(self) -> None:
-        """Forget what monitors and scorer remember of earlier steps; state and history stay."""
+        """Empty the windows of monitors and scorer; state and score history stay."""
         self._scorer = make_scorer(self._policy.difficulty)
         if isinstance(self._scorer, Judgeable):
             self._scorer.judged = self._judged
@@ -133,11 +134,11 @@ class RunFold:
 
     @property
     def score_key(self) -> str:
-        """Where a judged score of the newest step belongs; empty when the scorer takes none."""
+        """The key of the newest step among the judged scores; empty when the scorer takes none."""
         return self._scorer.key if isinstance(self._scorer, Judgeable) else ""
 
     def rescore(self, score: float) -> StepOutcome:
-        """The newest step with another score, and the state that follows from it.
+        """Replace the newest step's score and recompute its state; the new outcome.
 
         Raises:
             IndexError: no step has been pushed.
@@ -151,12 +152,12 @@ class RunFold:
         return outcome
 
     def end(self) -> None:
-        """The final answer was given: state END. Nothing is pushed after it."""
+        """Set the state to END after the final answer; nothing is pushed afterwards."""
         self.state = FSMState.END
 
-    def carry(self) -> Carried:
-        """What goes on to the same run under a compacted transcript."""
-        return Carried(
+    def snapshot(self) -> RunSnapshot:
+        """The state from which the same run continues under a compacted transcript."""
+        return RunSnapshot(
             run=self.index,
             state=self.state,
             history=tuple(self.history[-self._policy.fsm.longest_window :]),
@@ -165,30 +166,29 @@ class RunFold:
 
 
 def _clamp(score: float) -> float:
-    """The score in [0, 1]; NaN says nothing about the step."""
+    """The score clamped to [0, 1]; NaN becomes the neutral score UNKNOWN."""
     return UNKNOWN if math.isnan(score) else min(max(score, 0.0), 1.0)
 
 
 class ConversationFold:
     """The runs of one conversation, derived from its transcript alone.
 
-    `offset` messages at the front are read (they tell how the agent writes its calls) but their
-    steps are not scored: with `base` they stand for what a compaction left of the run. A base whose
-    run has ended makes the next run begin. `keep`, `earlier` and `judged` as in
-    `RunFold`.
+    The first `offset` messages are read, to learn how the agent writes its calls, but their steps
+    are not scored: `base` contains them, as the state of the run before a compaction. After a base
+    whose run has ended the next run begins. `keep`, `earlier` and `judged`: as in `RunFold`.
     """
 
     __slots__ = (
         "_base",
         "_consumed",
         "_earlier",
-        "_given_out",
         "_judged",
         "_keep",
         "_offset",
         "_pending",
         "_policy",
         "_reader",
+        "_returned",
         "_scored",
         "runs",
     )
@@ -197,21 +197,21 @@ class ConversationFold:
         self,
         policy: Policy,
         *,
-        base: Carried | None = None,
+        base: RunSnapshot | None = None,
         offset: int = 0,
         keep: int | None = None,
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
     ) -> None:
         if base is not None and base.state is FSMState.END:
-            base, earlier = Carried(run=base.run + 1), ()
+            base, earlier = RunSnapshot(run=base.run + 1), ()
         self._policy = policy
         self._earlier = earlier
         self._judged = judged
-        self._base = base or Carried()
+        self._base = base or RunSnapshot()
         self._offset = offset
         self._keep = keep
-        self._given_out = 0
+        self._returned = 0
         self._restart()
 
     @property
@@ -225,76 +225,68 @@ class ConversationFold:
         return self._consumed
 
     def extend(self, messages: Sequence[Any]) -> list[StepOutcome]:
-        """Fold what is new in the whole transcript; the outcomes of the newly scored steps.
+        """Fold the new messages of a transcript; the outcomes of the newly scored steps.
 
-        The caller vouches that the messages read before are unchanged; they are not looked at. A
-        message that completes the step scored last (a late result) brings that step back under the
-        same run and index, with what follows from it; only then is everything read again. A newest
-        step that calls nothing waits until it is known whether it was a final answer.
+        `messages` is the whole transcript. The messages read before must be unchanged; they are not
+        read again, with one exception: a message that completes the step scored last (a late
+        result) causes a new fold from the first message, and that step is returned again under the
+        same run and index, with its new score. A newest step without a call is scored only when it
+        is known not to be a final answer.
 
         Raises:
-            Exception: what a scorer or a monitor raised; the next call then begins anew.
+            Exception: what a scorer or a monitor raised; the next call starts from the first
+                message.
         """
         try:
             outcomes = self._fold(messages)
             if outcomes is None:
                 outcomes = self._fold_again(messages)
         except BaseException:
-            self._given_out = 0
+            self._returned = 0
             self._restart()
             raise
-        self._given_out += len(outcomes)
+        self._returned += len(outcomes)
         return outcomes
 
     def peek_final(self, reply: object) -> bool:
-        """Whether this assistant message, were it the next one, would end the run.
+        """Whether this assistant message, as the next one, would end the run.
 
-        Judged by the message alone: it calls nothing in any protocol the conversation is known to
-        speak. The caller checks that the reply is complete.
+        Decided by the message alone: it makes no call in any protocol seen in the conversation. The
+        caller checks that the reply is complete.
         """
-        if self._endless or self._reader.would_call(reply):
+        if self._never_ends or self._reader.would_call(reply):
             return False
         content = reply.get("content") if isinstance(reply, Mapping) else None
         return not self._asks(read_content(content).text)
 
-    def compacted(self, offset: int) -> ConversationFold:
-        """A fold of the same run over a rewritten transcript; steps from `offset` on are new."""
-        return ConversationFold(
-            self._policy,
-            base=self.current.carry(),
-            offset=offset,
-            keep=self._keep,
-            judged=self._judged,
-        )
+    def continue_in(self, consumed: int) -> None:
+        """Continue in another transcript, whose first `consumed` messages replace all read so far.
 
-    def moved(self, consumed: int) -> None:
-        """Go on in another transcript, whose first `consumed` messages stand for all read so far.
-
-        Windows stay. Should everything be read again, the run begins as it stands now.
+        Windows stay. If everything has to be read again, the run starts from its present state.
         """
         current = self.current
-        self._base, self._earlier = current.carry(), tuple(current.recent)
+        self._base, self._earlier = current.snapshot(), tuple(current.recent)
         self._offset = self._consumed = consumed
-        self._given_out = 0
+        self._returned = 0
         current.start = min(current.start, consumed)
 
     def _fold_again(self, messages: Sequence[Any]) -> list[StepOutcome]:
-        """Everything from the first message; gives out the last known step again."""
-        self._given_out = max(self._given_out - 1, 0)
+        """Fold from the first message; the outcomes from the last returned step on."""
+        self._returned = max(self._returned - 1, 0)
         self._restart()
         outcomes = self._fold(messages)
-        assert outcomes is not None, "a fresh fold has given nothing out that could change"
-        return outcomes[self._given_out :]
+        assert outcomes is not None, "a new fold has returned no outcome that could change"
+        return outcomes[self._returned :]
 
     def _restart(self) -> None:
         self._reader = StepReader()
         self._consumed = 0
-        # The newest step: to be scored yet, or scored and given out but still open to answers.
+        # The newest step: not scored yet, or scored and returned, but possibly without all results.
         self._pending: Draft | None = None
         self._scored: Draft | None = None
         self.runs = [self._run(self._base, self._offset, self._earlier)]
 
-    def _run(self, base: Carried, start: int, earlier: Sequence[Step] = ()) -> RunFold:
+    def _run(self, base: RunSnapshot, start: int, earlier: Sequence[Step] = ()) -> RunFold:
         return RunFold(
             self._policy,
             start=start,
@@ -305,7 +297,7 @@ class ConversationFold:
         )
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
-        """The outcomes of all new steps; None when a step that was given out has changed."""
+        """The outcomes of all new steps; None when a step that was returned has changed."""
         outcomes: list[StepOutcome] = []
         while self._consumed < len(messages):
             if not self._read(self._consumed, messages[self._consumed], outcomes):
@@ -327,7 +319,7 @@ class ConversationFold:
         elif change is Change.FINAL and position >= self._offset and self._ends_run():
             self._pending = None
             self.current.end()
-            self.runs.append(self._run(Carried(run=self.current.index + 1), position))
+            self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), position))
         return True
 
     def _score(self, outcomes: list[StepOutcome]) -> None:
@@ -336,19 +328,19 @@ class ConversationFold:
             self._pending = None
 
     def _waits(self, draft: Draft) -> bool:
-        """Whether the newest step may yet turn out to be a final answer, which is not scored."""
-        if self._endless or draft.acts or draft.user_followed:
+        """Whether the newest step may still be a final answer, which is not scored."""
+        if self._never_ends or draft.acts or draft.user_followed:
             return False
         return not self._asks(draft.thought)
 
     def _ends_run(self) -> bool:
-        """Whether the answer that a user message has just followed was the run's last word."""
+        """Whether the reply before the user message just read was the final answer of its run."""
         draft = self._reader.draft
-        return not (self._endless or (draft is not None and self._asks(draft.thought)))
+        return not (self._never_ends or (draft is not None and self._asks(draft.thought)))
 
     def _asks(self, text: str) -> bool:
         return self._policy.run_boundary == "settled_answer" and asks_user(text)
 
     @property
-    def _endless(self) -> bool:
+    def _never_ends(self) -> bool:
         return self._policy.run_boundary == "never"

@@ -1,6 +1,6 @@
 """The difficulty state machine: how hard the agent has been working lately.
 
-Rules are rows `(from, guard, to)`, tried in order; when no guard holds the state stays.
+Rules are rows `(from, guard, to)`, tried in order; the state stays when no guard is true.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SKIP_EXITS: tuple[str, ...] = ("hold", "demote", "absorb")
 class FSMState(enum.Enum):
     """State of a run after its newest scored step; the value is the name.
 
-    END is set by the boundary of a run, never by scores.
+    END is set when a run ends, never by scores.
     """
 
     INIT = "INIT"
@@ -33,8 +33,8 @@ class FSMState(enum.Enum):
 class FSMSettings:
     """Thresholds in [0, 1], windows in scored steps.
 
-    `skip_exit` says where SKIP goes on a score that neither leaves nor confirms it: `hold` stays,
-    `demote` falls back to SLOW, `absorb` stays whatever the score until the run ends.
+    `skip_exit`: what follows SKIP on a score that neither leaves nor confirms it. `hold` stays in
+    SKIP, `demote` returns to SLOW, `absorb` stays in SKIP until the run ends, whatever the score.
 
     Raises:
         ValueError: a window below 1, a threshold or margin outside [0, 1], thresholds not in order.
@@ -139,8 +139,9 @@ def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings)
     """The state after the newest score; one transition per scored step.
 
     `history` holds all difficulty scores of the run in order, the new one last; only its last
-    `settings.longest_window` items are looked at. Without a score, or with NaN as the newest one,
-    the state stays as it is; an earlier NaN breaks every window that holds it. Never raises.
+    `settings.longest_window` items are read. Without a score, or with NaN as the newest one, the
+    state stays as it is; an earlier NaN fails the test of every window that contains it. Never
+    raises.
     """
     if not history or math.isnan(history[-1]):
         return state

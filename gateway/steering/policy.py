@@ -1,4 +1,4 @@
-"""Policy: every threshold, window, weight and cap of the decision core, as one value."""
+"""Policy: every threshold, window and weight of scoring, states and monitors, as one value."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gateway.steering.difficulty import DifficultySettings
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import MonitorSettings
+from gateway.steering.scoring.scorer import DifficultySettings
 
 RunBoundary = Literal["settled_answer", "final_answer", "never"]
 RUN_BOUNDARIES: tuple[str, ...] = ("settled_answer", "final_answer", "never")
@@ -20,7 +20,7 @@ RUN_BOUNDARIES: tuple[str, ...] = ("settled_answer", "final_answer", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What the core decides by; decisions are replayed exactly under an equal policy.
+    """The settings that the decisions depend on; an equal policy gives equal decisions in a replay.
 
     `run_boundary`: `final_answer` ends a run where an assistant message without a call is followed
     by a user message; `settled_answer` does so unless that message asks the user something, because
@@ -48,7 +48,7 @@ class Policy:
 
 
 def _plain(value: object) -> object:
-    """`value` as JSON types, with no order in mappings and no difference between 1 and 1.0."""
+    """`value` in JSON types; sets are sorted, and 1 and 1.0 become the same number."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):

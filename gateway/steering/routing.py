@@ -9,10 +9,9 @@ from gateway.steering.fsm import FSMState
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 
-# What a state without a model of its own, or with one that cannot serve the request, falls back to;
-# the requested model stands behind all of them. SKIP shares SLOW's: the
-# reference's documentation says so, though its code looks the exact key up.
-_NEXT_BEST: Mapping[str, tuple[str, ...]] = {
+# The states whose models are tried, in order; after them comes the requested model. SKIP falls back
+# to SLOW's model: the reference's documentation says so, although its code looks up the exact key.
+_CANDIDATE_STATES: Mapping[str, tuple[str, ...]] = {
     "FAST": ("FAST",),
     "NORMAL": ("NORMAL",),
     "SLOW": ("SLOW",),
@@ -34,25 +33,29 @@ Serves = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
-    """How routes are held.
+    """How long a run stays on a model.
 
-    `min_dwell_steps`: steps a model is kept before a cheaper state's model may replace it, because
-    each switch throws away the provider's prompt cache; an escalation is never delayed.
+    `min_dwell_steps`: steps on a model before the model of an easier state may replace it, because
+    each switch loses the provider's prompt cache; a switch to a harder state's model is never
+    delayed. `rest_calls`: after a routed model refused a call, it is not used for this number of
+    calls of the conversation.
     """
 
     min_dwell_steps: int = 0
+    rest_calls: int = 20
 
     def __post_init__(self) -> None:
-        if self.min_dwell_steps < 0:
-            raise ValueError(f"min_dwell_steps: must be 0 or more, got {self.min_dwell_steps}")
+        for name in ("min_dwell_steps", "rest_calls"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: must be 0 or more, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
-    """State -> model, for every requested name and for single ones.
+    """State -> model: `by_state` for all requested names, `by_model` for single ones.
 
-    Keys are FAST, NORMAL, SLOW, SKIP, any subset; a state without an entry keeps the requested
-    model. `by_model` wins over `by_state` for the names it has.
+    Keys are any of FAST, NORMAL, SLOW, SKIP; a state without an entry keeps the requested model.
+    For the names in `by_model`, its map replaces `by_state`.
 
     Raises:
         ValueError: a key is not a routed state, or a model name is empty.
@@ -73,8 +76,8 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """The model a run is on: since which of its steps, and the state that chose it."""
+class ModelPin:
+    """The model a run is on, the state that selected it, and the run's step at which that was."""
 
     model: str
     state: FSMState
@@ -82,11 +85,11 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """The model to ask for, what the run holds now, and why it is not what the state maps to."""
+class RoutedModel:
+    """The model to request, the run's pin afterwards, and why it is not the model of the state."""
 
     model: str
-    held: Held
+    pin: ModelPin | None
     reasons: tuple[str, ...] = ()
 
 
@@ -97,27 +100,25 @@ def choose(
     *,
     routes: Routes,
     settings: RoutingSettings,
-    held: Held | None = None,
+    pinned: ModelPin | None = None,
     serves: Serves | None = None,
-) -> Route:
+) -> RoutedModel:
     """The model for a call made in `state` at the run's step `step`."""
-    if held is not None and _holds(state, step, held, settings):
-        able = serves is None or held.model == requested or serves(held.model) is None
+    if pinned is not None and _keeps(state, step, pinned, settings):
+        able = serves is None or pinned.model == requested or serves(pinned.model) is None
         if able:
-            left = settings.min_dwell_steps - (step - held.since_step)
-            reason = f"routing: {held.model} held for {left} more steps"
-            return Route(model=held.model, held=held, reasons=(reason,))
+            left = settings.min_dwell_steps - (step - pinned.since_step)
+            reason = f"routing: {pinned.model} held for {left} more steps"
+            return RoutedModel(model=pinned.model, pin=pinned, reasons=(reason,))
     model, reasons = _candidate(state, requested, routes, serves)
-    kept = held is not None and held.model == model
-    since = held.since_step if held is not None and kept else step
-    return Route(
-        model=model, held=Held(model=model, state=state, since_step=since), reasons=reasons
-    )
+    since = pinned.since_step if pinned is not None and pinned.model == model else step
+    pin = ModelPin(model=model, state=state, since_step=since)
+    return RoutedModel(model=model, pin=pin, reasons=reasons)
 
 
-def _holds(state: FSMState, step: int, held: Held, settings: RoutingSettings) -> bool:
-    cheaper = _RANK[state] < _RANK[held.state]
-    return cheaper and step - held.since_step < settings.min_dwell_steps
+def _keeps(state: FSMState, step: int, pinned: ModelPin, settings: RoutingSettings) -> bool:
+    cheaper = _RANK[state] < _RANK[pinned.state]
+    return cheaper and step - pinned.since_step < settings.min_dwell_steps
 
 
 def _candidate(
@@ -125,7 +126,7 @@ def _candidate(
 ) -> tuple[str, tuple[str, ...]]:
     models = routes.models(requested)
     reasons: list[str] = []
-    for name in _NEXT_BEST.get(state.value, ()):
+    for name in _CANDIDATE_STATES.get(state.value, ()):
         model = models.get(name)
         if model is None:
             continue

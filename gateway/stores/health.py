@@ -1,16 +1,13 @@
-"""A health summary's derived figures, alike for every backend."""
+"""The derived numbers of a health summary, the same for every store."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.stores.queries import AgentHealth, HealthSummary, RecentRun
-from gateway.stores.totals import WARN_COMPOSITE, RunRecord, RunTotals, plus
 
-# Source: reference section 12: a sparkline of the last 30 runs, figures to 4 decimals.
+# Source: reference section 12: a sparkline of the last 30 runs, numbers to 4 decimals.
 RECENT_RUNS = 30
 _DECIMALS = 4
 
@@ -28,10 +25,10 @@ SUMMED = (
     "overhead_ms",
     "latency_s",
 )
-"""The RunTotals that add up."""
+"""The fields of RunTotals that add up."""
 
 COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
-"""Those that add up where they are known, and stay unknown where none is."""
+"""The fields whose unknown values are skipped in a sum; unknown when all are."""
 
 
 def summary(
@@ -43,7 +40,7 @@ def summary(
     by_agent: tuple[AgentHealth, ...],
     recent: tuple[RecentRun, ...],
 ) -> HealthSummary:
-    """The summary of plain sums over the runs: ratios worked out, figures rounded.
+    """The summary from sums over the runs: computes the ratios and rounds.
 
     `counters` are those of RunTotals, by its field names.
     """
@@ -62,63 +59,8 @@ def summary(
     )
 
 
-def of_runs(runs: Sequence[RunRecord]) -> HealthSummary:
-    """The summary of runs held in memory."""
-    totals = [run.totals for run in runs]
-    counters = ("fired", "severity", "states", "failure_types", "models")
-    return summary(
-        sums={
-            "total_runs": len(runs),
-            "total_steps": sum(t.steps for t in totals),
-            "success_runs": sum(run.outcome == "success" for run in runs),
-            "failure_runs": sum(run.outcome == "failure" for run in runs),
-            "runs_with_fires": sum(bool(t.fired) for t in totals),
-            "clean_runs": sum(t.composite_peak < WARN_COMPOSITE for t in totals),
-            "peak_composite": max((t.composite_peak for t in totals), default=0.0),
-            **{name: sum(getattr(t, name) for t in totals) for name in SUMMED},
-            **{name: reduce(plus, (getattr(t, name) for t in totals), None) for name in COSTS},
-        },
-        composite_sum=sum(t.composite_sum for t in totals),
-        scored_steps=sum(t.scored_steps for t in totals),
-        counters={name: _added(getattr(t, name) for t in totals) for name in counters},
-        by_agent=_by_agent(runs),
-        recent=tuple(
-            recent_run(
-                run.id,
-                run.started_at,
-                run.totals.steps,
-                run.totals.composite_mean,
-                run.totals.composite_peak,
-            )
-            for run in sorted(runs, key=lambda run: (run.started_at, run.id))[-RECENT_RUNS:]
-        ),
-    )
-
-
-def _by_agent(runs: Sequence[RunRecord]) -> tuple[AgentHealth, ...]:
-    groups: dict[str, list[RunTotals]] = {}
-    for run in runs:
-        groups.setdefault(run.agent, []).append(run.totals)
-    return tuple(
-        agent_health(
-            agent,
-            len(group),
-            sum(totals.composite_mean for totals in group) / len(group),
-            max(totals.composite_peak for totals in group),
-        )
-        for agent, group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    )
-
-
-def _added(counters: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
-    total: Counter[str] = Counter()
-    for counter in counters:
-        total.update(counter)
-    return dict(total)
-
-
 def agent_health(agent: str, runs: int, mean: float, peak: float) -> AgentHealth:
-    """One agent's line, rounded."""
+    """One agent's row, rounded."""
     return AgentHealth(
         agent=agent, runs=runs, mean_composite=_rounded(mean), peak_composite=_rounded(peak)
     )

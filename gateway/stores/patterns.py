@@ -1,10 +1,10 @@
-"""What the gateway needs of a pattern store, and the values it speaks in.
+"""What the gateway needs of a pattern store, and its values.
 
-A store keeps patterns with one vector each, of one *space*: the embedder that is in use. Opening
-another space leaves the patterns and asks for new vectors; vectors of two spaces never meet.
+A store keeps patterns with one vector each, in the *space* of the embedder in use. Opening another
+space keeps the patterns, which then need new vectors; vectors of two spaces are never compared.
 Universal rules (tier e3) are listed, not searched, and have no vector.
 
-Conformance: `tests/stores/test_patterns.py` runs against every backend.
+Every store must pass the checks of `gateway.testing.store_conformance`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from gateway.steering.etrace.families import family_matches
-from gateway.steering.etrace.pattern import Match, Pattern, Tier
-from gateway.stores.base import StoreError
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier
+from gateway.stores.protocols import StoreError
 
 Vector = array
 """An embedding: float32, unit length."""
@@ -26,7 +25,7 @@ MAX_PAGE = 1000
 
 
 class PatternConflict(StoreError):
-    """Another pattern of this tenant has the same content, or there is none of that id."""
+    """Another pattern of the tenant has the same content, or no pattern has that id."""
 
     label: ClassVar[str] = "pattern_conflict"
 
@@ -38,7 +37,7 @@ class SpaceMismatch(StoreError):
 
 
 class Added(enum.StrEnum):
-    """What adding a pattern did."""
+    """The result of adding a pattern."""
 
     ADDED = "added"
     REPLACED = "replaced"
@@ -46,7 +45,7 @@ class Added(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """What happened to a pattern in a run; each is counted."""
+    """What happened to a pattern in a run. The store counts each."""
 
     INJECTED = "injected"
     HELPED = "helped"
@@ -55,7 +54,7 @@ class Event(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPattern:
-    """A pattern with its history. `indexed`: it has a vector of the open space, or needs none."""
+    """A pattern, its dates and counts. `indexed`: has a vector of the open space, or needs none."""
 
     pattern: Pattern
     created_at: float
@@ -66,10 +65,10 @@ class StoredPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternFilter:
-    """Which patterns; a field left None admits all.
+    """Which patterns to list; a field of None does not filter.
 
-    `tenant`: its own e1 patterns and what is shared, None every tenant's; `text`: occurs in the
-    payload, case ignored.
+    `tenant`: its own e1 patterns and the shared ones, None every tenant's. `text`: occurs in the
+    fields, case ignored.
     """
 
     tenant: str | None = None
@@ -81,7 +80,7 @@ class PatternFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternPage:
-    """One slice of a list of patterns, newest first; `next_cursor` is None on the last."""
+    """One page of a list of patterns, newest first; `next_cursor` is None on the last page."""
 
     patterns: tuple[StoredPattern, ...]
     next_cursor: str | None
@@ -92,8 +91,8 @@ class Search:
     """A look-up of tier e1 or e2 by vector.
 
     `tenant` owns the e1 patterns that are searched; e2 is shared. Patterns of another failure type
-    or model family are left out, those of none are not; None and "" do not limit. At most `limit`
-    patterns of similarity `floor` or more, best first.
+    or model family are left out, patterns without one are included; None and "" do not filter. At
+    most `limit` patterns of similarity `floor` or more, best first.
     """
 
     tier: Tier
@@ -106,7 +105,7 @@ class Search:
 
     @property
     def scope(self) -> str:
-        """The tenant whose patterns are searched, empty for what is shared."""
+        """The tenant whose patterns are searched, empty for the shared ones."""
         return self.tenant if self.tier is Tier.E1 else ""
 
 
@@ -114,14 +113,14 @@ class PatternStore(Protocol):
     """Patterns and their vectors. Every method may raise StoreError."""
 
     async def open_space(self, embedder_id: str, dimensions: int) -> int:
-        """Make the embedder's space the open one; returns how many patterns lack a vector in it."""
+        """Open the space of an embedder; returns how many patterns lack a vector in it."""
 
     async def add(
         self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
     ) -> list[tuple[Added, str]]:
-        """Store patterns, all or none; returns for each what was done and its id.
+        """Store patterns, all or none; returns for each the result and its id.
 
-        A pattern whose content the tenant has already changes nothing and gives the stored id; one
+        A pattern whose content the tenant already has changes nothing and gives the stored id; one
         with a known id replaces that pattern's content and keeps its counts.
         Raises: SpaceMismatch for a vector of other dimensions.
         """
@@ -130,47 +129,44 @@ class PatternStore(Protocol):
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
 
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
-        """The tenant's own or shared pattern of that id; tenant None looks at every tenant's."""
+        """The tenant's own or the shared pattern of that id; with tenant None, any tenant's."""
 
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
-        """Remove the pattern `get` would give; False when there is none."""
+        """Remove the pattern that `get` would return; False when there is none."""
 
     async def list_patterns(
         self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
     ) -> PatternPage:
-        """One page, newest first. Raises: ValueError for a foreign cursor or a limit not in
-        1 to 1000."""
+        """One page, newest first.
 
-    async def search(self, search: Search) -> list[Match]:
+        Raises: ValueError for an invalid cursor, or a limit not in 1 to 1000.
+        """
+
+    async def search(self, search: Search) -> list[PatternMatch]:
         """The nearest patterns. Raises: SpaceMismatch."""
 
-    async def universal(self, *, model: str = "", limit: int = 32) -> list[Match]:
-        """The universal rules that suit `model`, in order of their ids."""
+    async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
+        """The universal rules for `model`, in order of their ids."""
 
     async def record(
         self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
     ) -> None:
-        """Count `event` for the tenant's own or shared patterns of these ids; `by` below 0 takes
-        back, and no count falls below 0."""
+        """Add `by` to the counts of `event` for the tenant's own or shared patterns of these ids.
+
+        `by` may be negative; no count falls below 0.
+        """
 
     async def without_vector(self, limit: int) -> list[Pattern]:
-        """Patterns that the open space has no vector for, at most `limit`."""
+        """At most `limit` patterns that have no vector in the open space."""
 
     async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
-        """Give patterns, by tenant and id, their vector of the open space."""
+        """Store vectors of the open space for patterns, found by tenant and id."""
 
     async def rebuild(self) -> None:
-        """Make the search index of the open space anew from the vectors; unusable ones are lost."""
+        """Rebuild the search index of the open space from its vectors; damaged ones are removed."""
 
     async def count(self) -> int:
         """How many patterns there are."""
-
-
-def suits(pattern: Pattern, failure_type: str | None, model: str) -> bool:
-    """Whether a look-up with this failure type and model may find the pattern."""
-    if failure_type and pattern.failure_type not in (None, failure_type):
-        return False
-    return family_matches(pattern.model_family, model)
 
 
 def check_limit(limit: int) -> None:
@@ -180,7 +176,7 @@ def check_limit(limit: int) -> None:
 
 
 def decode_cursor(cursor: str | None) -> int | None:
-    """The row number a cursor stands for. Raises: ValueError for any other text."""
+    """The row number in a cursor. Raises: ValueError for any other text."""
     if cursor is None:
         return None
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):

@@ -1,4 +1,4 @@
-"""What can be asked of the run log, and the answers."""
+"""Queries of the run log, and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.stores.totals import RunRecord
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
 UNFINISHED = "unfinished"
-"""The outcome to filter by for runs nobody has judged yet."""
+"""The outcome to filter by for runs without one."""
 
 SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
     "started_at": lambda run: run.started_at,
@@ -24,17 +24,17 @@ SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
     "cost": lambda run: -1.0 if run.totals.cost_usd is None else run.totals.cost_usd,
     "peak": lambda run: run.totals.composite_peak,
 }
-"""What a list of runs can be ordered by; an unknown cost sorts below zero."""
+"""The sort keys of a list of runs; an unknown cost sorts below zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs; a field left None admits all.
+    """Which runs to select; a field of None does not filter.
 
-    `tenant` None is for the operator: every tenant. `model`: asked of an upstream at least once,
-    or requested last. `state`: the run is in it, or spent a step in it. `failure_type` and
-    `monitor`: occurred, fired at least once. `outcome`: success, failure, other or `unfinished`.
-    `since` <= started_at < `until`. `task`: occurs in the task's preview, case ignored.
+    `tenant` None is for the operator: every tenant. `model`: sent to an upstream at least once,
+    or the last one requested. `state`: the run is in it, or was at a step. `failure_type` and
+    `monitor`: occurred, or fired, at least once. `outcome`: success, failure, other or
+    `unfinished`. `since` <= started_at < `until`. `task`: occurs in the task preview, case ignored.
     """
 
     tenant: str | None = None
@@ -52,32 +52,10 @@ class RunFilter:
     until: float | None = None
     task: str | None = None
 
-    def admits(self, run: RunRecord) -> bool:
-        """Whether `run` is one of those asked for."""
-        equal = ("tenant", "conversation_id", "agent", "experiment", "arm", "mode")
-        wanted = ((getattr(self, name), getattr(run, name)) for name in equal)
-        return (
-            all(value is None or value == actual for value, actual in wanted)
-            and (self.outcome is None or self.outcome == (run.outcome or UNFINISHED))
-            and (self.since is None or run.started_at >= self.since)
-            and (self.until is None or run.started_at < self.until)
-            and (self.task is None or self.task.lower() in run.task_preview.lower())
-            and self._happened(run)
-        )
-
-    def _happened(self, run: RunRecord) -> bool:
-        totals = run.totals
-        return (
-            (self.model is None or self.model in totals.models or self.model == run.model_requested)
-            and (self.state is None or self.state in totals.states or self.state == run.state)
-            and (self.failure_type is None or self.failure_type in totals.failure_types)
-            and (self.monitor is None or self.monitor in totals.fired)
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """Which slice of an ordered list: `limit` rows (1 to 1000) after `cursor`.
+    """Which page of an ordered list: `limit` rows (1 to 1000) after `cursor`.
 
     Raises: ValueError for an unknown `sort` or a `limit` out of range.
     """
@@ -94,24 +72,24 @@ class PageRequest:
             raise ValueError(f"limit: must be from 1 to {MAX_PAGE}, not {self.limit}")
 
     def after(self) -> tuple[float, str] | None:
-        """The (sort value, id) to go on after, from the cursor.
+        """The (sort value, id) of the row before the page, from the cursor.
 
-        Raises: ValueError when the cursor is not one of ours.
+        Raises: ValueError for an invalid cursor.
         """
         return None if self.cursor is None else decode_cursor(self.cursor)
 
     def cursor_after(self, run: RunRecord) -> str:
-        """The cursor that goes on after `run`."""
+        """The cursor of the page that starts after `run`."""
         return encode_cursor(SORT_KEYS[self.sort](run), run.id)
 
 
 def encode_cursor(value: float, key: str) -> str:
-    """An opaque text for a place in an ordered list."""
+    """A position in an ordered list as opaque text."""
     return base64.urlsafe_b64encode(json.dumps([value, key]).encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str) -> tuple[float, str]:
-    """What `encode_cursor` was given. Raises: ValueError for any other text."""
+    """The arguments of `encode_cursor`. Raises: ValueError for any other text."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
         value, key = json.loads(raw)
@@ -123,14 +101,14 @@ def decode_cursor(cursor: str) -> tuple[float, str]:
 
 
 def check_outcome(outcome: str) -> None:
-    """Raises: ValueError for what a run cannot come to."""
+    """Raises: ValueError for a text that is no outcome."""
     if outcome not in OUTCOMES:
         raise ValueError(f"outcome: must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """One slice of a list of runs; `next_cursor` is None on the last."""
+    """One page of a list of runs; `next_cursor` is None on the last page."""
 
     runs: tuple[RunRecord, ...]
     next_cursor: str | None
@@ -138,7 +116,7 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTrace:
-    """One run with its course, in step order."""
+    """One run with its steps and guidance, in step order."""
 
     run: RunRecord
     steps: tuple[StepRow, ...]
@@ -147,7 +125,7 @@ class RunTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSummary:
-    """One conversation without its memo; `runs` is how many are kept of it."""
+    """One conversation without its state; `runs` is how many of its runs are stored."""
 
     id: str
     tenant: str
@@ -163,7 +141,7 @@ class ConversationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationPage:
-    """One slice of a list of conversations, newest first; `next_cursor` is None on the last."""
+    """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
 
     conversations: tuple[ConversationSummary, ...]
     next_cursor: str | None
@@ -171,7 +149,7 @@ class ConversationPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facets:
-    """The values that occur, sorted: what a filter can offer."""
+    """The distinct values in the run log, sorted, for the choices of a filter."""
 
     agents: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -182,7 +160,7 @@ class Facets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
-    """One agent's runs: mean of their mean composites, and their highest peak."""
+    """One agent's runs: the mean of their mean composites, and their highest peak."""
 
     agent: str
     runs: int
@@ -203,7 +181,7 @@ class RecentRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSummary:
-    """How the runs of a filter went.
+    """The health of the runs that a filter selects.
 
     Ratios and composites in [0, 1], rounded to 4 decimals. `clean_runs` never reached a
     composite of 0.35. `cached_share`: cached of all input tokens. `fires`, `severity` and
@@ -248,7 +226,7 @@ class HealthSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneReport:
-    """What one retention pass removed, and the bytes in use before and after."""
+    """The numbers one retention pass removed, and the bytes in use before and after."""
 
     conversations: int
     runs: int

@@ -1,4 +1,4 @@
-"""What the stores keep: plain values, equal for every backend.
+"""The values that stores keep, the same for every store.
 
 Times are seconds since the epoch (UTC), costs are US dollars, token counts are the provider's.
 `None` means unknown, never zero.
@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.errors import UpstreamUnreachable
-from gateway.steering.steps import Action
+from gateway.steering.transcript.steps import Action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRecord:
-    """One conversation's memo: everything that is needed to go on from its last request.
+    """One conversation: everything needed to continue from its last request.
 
-    `version` is the stored version this value was made from, 0 for one never stored; saving it
-    is refused when the stored version has moved on. `state` is opaque to the store.
-    `served_head` is the chained digest of the last served request, of `message_count` messages.
+    `version`: the stored version this value was made from, 0 when not stored yet; saving is
+    refused when another version is stored by then. `state` is opaque to the store. `served_head`:
+    the chained digest of the last served request, which had `message_count` messages.
     """
 
     id: str
@@ -38,13 +38,13 @@ class ConversationRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadRecord:
+class PrefixHashRecord:
     """A digest by which a later request finds its conversation.
 
-    `root` is the digest of the history's first message (`digest` itself for a history of one);
-    heads of one root lie together on disk, which is what keeps a commit cheap.
-    `position` counts messages, `step` the run's steps at that point. `kind`: `served`, `reply`,
-    or another name the caller gives a digest of its own, such as a response id's.
+    `root` is the digest of the history's first message (`digest` itself for a history of one).
+    SQLite stores the hashes of one root together, which keeps a commit cheap. `position` counts
+    the messages of the prefix, `step` the run's steps at its end. `kind`: `served`, `reply`, or
+    the caller's name for another kind of digest, such as that of a response id.
     """
 
     tenant: str
@@ -58,7 +58,7 @@ class HeadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRecord:
-    """One item of an answer, as JSON, which a later request may name by its id alone."""
+    """One output item as JSON, which a later request may refer to by its id alone."""
 
     id: str
     content: bytes
@@ -66,13 +66,13 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow:
-    """The chat completion made at one step: what was asked, what came, what it took.
+    """The model call made at one step: its request, its result, its cost.
 
-    `model_requested` by the client, `model_asked` of the upstream, `model_served` as reported.
-    `input_tokens` include the cached and cache-write ones. `cost_unsteered_usd`: the same
-    tokens at the requested model's prices. `retries`: how often the client sent the same request
-    again, which the store counts too; tokens, cost and attempts then add up, the rest is the
-    newest call's.
+    `model_requested` by the client, `model_asked` of the upstream, `model_served` as reported by
+    it. `input_tokens` include cached and cache-write tokens. `cost_unsteered_usd`: the same tokens
+    at the requested model's prices. `retries`: how often the client repeated the same request,
+    which the store counts too; tokens, cost and attempts of repetitions add up, all other fields
+    are those of the newest call.
     """
 
     request_id: str
@@ -102,19 +102,19 @@ class CallRow:
 
     @property
     def failed(self) -> bool:
-        """Whether no proper answer came: refused by the provider, or broken off on the way."""
+        """Whether the provider refused the call, or the answer is incomplete."""
         return self.error is not None or self.status >= 400
 
     @property
     def unpriced(self) -> bool:
-        """Whether it may have cost what is not known; a call that was refused cost nothing."""
+        """Whether the call may have an unknown cost; a refused call costs nothing."""
         refused = self.status >= 400 and self.error in (None, UpstreamUnreachable.label)
         return self.cost_usd is None and not refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptMessage:
-    """One message that no agent wrote: role as on the wire, and its text."""
+    """One message that the agent did not write: its role as on the wire, and its text."""
 
     role: str
     text: str
@@ -122,10 +122,10 @@ class PromptMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContent:
-    """The texts of one step, and the reply to the call made at it (`reply_actions`: its calls).
+    """The texts of one step, and the reply to the call made at it.
 
-    `messages`: those new to this call that belong to no step; at step 0 the run's opening.
-    `prompted`: as in `Step`.
+    `messages`: messages new in this call that belong to no step; at step 0 the opening of the run.
+    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`.
     """
 
     messages: tuple[PromptMessage, ...] = ()
@@ -139,11 +139,11 @@ class StepContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One point of a run: the assessment of the agent's step, and the call made there.
+    """One step of a run: the assessment of the agent's step, and the call made at it.
 
     Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for
-    a step the gateway only learnt of later. `state` is the state after scoring. `content` is
-    None when it was not asked for.
+    a step that the gateway learned of only from a later request. `state` is the state after
+    scoring. `content` is None when it was not requested.
     """
 
     run_id: str
@@ -162,10 +162,10 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionRow:
-    """One piece of guidance, recorded at the step where it was decided, never again on replay.
+    """One piece of guidance, recorded once, at the step where it was decided.
 
-    `source`: monitor, e1, e2, e3 or skip. `ordinal` orders what one call got. `applied` is False
-    in shadow mode. `message_position`: index of the message that carries it.
+    `source`: monitor, e1, e2, e3 or skip. `ordinal`: its order among the guidance of one call.
+    `applied` is False in shadow mode. `message_position`: the index of its message.
     """
 
     run_id: str
@@ -185,12 +185,12 @@ class InjectionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUpdate:
-    """What one call says about its run.
+    """The state of a run after one call.
 
-    The first update of an id makes the run; later ones change only `updated_at`, `ended_at`,
-    `state`, `outcome`, `mode`, `policy_digest` and `model_requested`. Totals are the store's
-    to keep, from the step rows. `outcome` None leaves the stored one; one that is `derived`
-    never replaces a reported one.
+    The first update of an id creates the run; later ones change only `updated_at`, `ended_at`,
+    `state`, `outcome`, `mode`, `policy_digest` and `model_requested`. The store computes the
+    totals from the step rows. `outcome` None keeps the stored outcome; a `derived` outcome never
+    replaces a reported one.
     """
 
     id: str
@@ -215,13 +215,14 @@ class RunUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """Everything one chat completion commits, all of it or nothing.
+    """Everything one request commits, all or nothing.
 
-    Heads and runs are the conversation's own; every step and injection names a run in `runs`.
+    Prefix hashes (`heads`) and runs belong to the conversation; every step and injection names a
+    run in `runs`. `items`: the output items of the answer.
     """
 
     conversation: ConversationRecord
-    heads: tuple[HeadRecord, ...] = ()
+    heads: tuple[PrefixHashRecord, ...] = ()
     runs: tuple[RunUpdate, ...] = ()
     steps: tuple[StepRow, ...] = ()
     injections: tuple[InjectionRow, ...] = ()
@@ -233,3 +234,20 @@ class CallRecord:
         named = {step.run_id for step in self.steps} | {row.run_id for row in self.injections}
         if not named <= known:
             raise ValueError(f"run_id: {min(named - known)!r} is not among the runs of this call")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRecord:
+    """One gateway key, without the key itself.
+
+    `hint`: the key's first characters, by which its owner recognises it. `digest`: SHA-256 of the
+    key. `revoked_at` None: the key is valid.
+    """
+
+    id: str
+    tenant: str
+    name: str
+    hint: str
+    digest: bytes = field(repr=False)
+    created_at: float
+    revoked_at: float | None = None

@@ -1,4 +1,4 @@
-"""Records without their texts, and records that any backend can encode."""
+"""Records without their texts, and records that any database can encode."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from gateway.steering.steps import Action
+from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord, StepContent, StepRow
 
 T = TypeVar("T")
@@ -16,10 +16,10 @@ MAX_INT = 2**63 - 1
 
 
 def omit(text: str) -> str:
-    """Length and digest in place of the text; empty stays empty.
+    """Length and digest in place of the text; an empty text stays empty.
 
-    The digest tells whether two texts are equal; a text that can be guessed can be confirmed by
-    it, so it hides content, not secrets.
+    Equal texts have equal digests, so a guessed text can be confirmed: it hides content, not
+    secrets.
     """
     if not text:
         return text
@@ -30,8 +30,8 @@ def omit(text: str) -> str:
 def without_content(call: CallRecord) -> CallRecord:
     """`call` with every text of client, model and guidance replaced by its length and digest.
 
-    Names (tools, models, agents) and numbers stay; items of answers are nothing but text and go.
-    The conversation's `state` stays too: it is what the next request goes on from.
+    Names (tools, models, agents) and numbers are kept; output items, which are only text, are
+    removed. The conversation's `state` is kept: the next request needs it.
     """
     return replace(
         call,
@@ -63,10 +63,10 @@ def _omit_action(action: Action) -> Action:
 
 
 def encodable(value: T) -> T:
-    """`value` with what no database encodes made so: unpaired surrogates become U+FFFD, integers
-    beyond 64 bits the nearest that fits.
+    """`value` with everything that databases cannot encode replaced: unpaired surrogates become
+    U+FFFD, integers beyond 64 bits the nearest that fits.
 
-    JSON may bring both in from a client. Slow, so for records that were refused only.
+    A client's JSON may contain both. Slow, so it is used only for records that were refused.
     """
     return _encodable(value)  # type: ignore[no-any-return]
 

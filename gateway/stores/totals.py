@@ -1,4 +1,4 @@
-"""A run's totals, folded from its step rows; every backend uses this one fold."""
+"""A run's totals, computed from its step rows in the same way by every store."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6
 
 DERIVED = "derived"
-"""The `outcome_source` of an outcome the gateway concluded by itself."""
+"""The `outcome_source` of an outcome that the gateway derived itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals:
     """Sums over one run's calls and scored steps.
 
-    `steps` is the highest step index: the agent's steps seen so far. `cost_usd` sums the calls
-    whose price is known and is None when there was none; `unpriced_calls` counts the others but
-    for those that were refused, which cost nothing. `errors` counts calls without a proper answer.
-    `saved_usd` sums (unsteered - steered) over the calls where both are known. The five counters
-    are keyed by name: steps per state, fires per monitor, steps per failure type, calls per
-    model asked, scored steps per severity (low, warn, danger).
+    `steps` is the highest step index: the number of the agent's steps so far. `cost_usd` sums the
+    calls whose price is known and is None when there is none; `unpriced_calls` counts the others
+    except refused calls, which cost nothing. `errors` counts calls that failed. `saved_usd` sums
+    (unsteered - steered) over the calls where both are known. The five counters are keyed by name:
+    steps per state, firings per monitor, steps per failure type, calls per model asked, scored
+    steps per severity (low, warn, danger).
     """
 
     steps: int = 0
@@ -61,8 +61,10 @@ class RunTotals:
     def including(
         self, fresh: Sequence[StepRow], calls: Sequence[CallRow], *, retries: int, injections: int
     ) -> RunTotals:
-        """These totals plus `fresh` steps (never counted before) and `calls`, `retries` of them
-        repetitions of a call already counted."""
+        """These totals plus `fresh` steps, which were not counted before, and `calls`.
+
+        `retries`: how many of `calls` repeat a call that was counted before.
+        """
         composites = [step.composite for step in fresh if step.composite is not None]
         cost, unsteered, saved = self._costs(calls)
         return RunTotals(
@@ -113,7 +115,7 @@ def severity_of(composite: float) -> str:
 
 
 def plus(left: float | None, right: float | None) -> float | None:
-    """Sum in which None is unknown and adds nothing; None when both are."""
+    """The sum, where None is unknown and adds nothing; None when both are unknown."""
     if left is None or right is None:
         return right if left is None else left
     return left + right
@@ -130,10 +132,10 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run as it stands: its latest description and its totals.
+    """One run: its latest description and its totals.
 
-    `outcome`: success, failure, other, or None while nobody has said. `arm`, `experiment` and
-    `unit` are the first call's and never change.
+    `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
+    those of the first call and never change.
     """
 
     id: str
@@ -160,7 +162,7 @@ class RunRecord:
 
 
 def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[str | None, str]:
-    """The (outcome, source) after `update`: news replaces, a derived one never a reported one."""
+    """The (outcome, source) after `update`; a derived outcome never replaces a reported one."""
     outcome, source = stored
     if update.outcome is None:
         return stored
@@ -170,7 +172,7 @@ def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[
 
 
 def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
-    """`again` as the record of both: what was spent adds up, the rest is the newest call's."""
+    """One record of both calls: tokens and costs add up, the rest is that of `again`."""
     return replace(
         again,
         retries=max(stored.retries + 1, again.retries),

@@ -2,7 +2,7 @@
 
 `ScriptedUpstream` is the server, `Reply`, `ToolCall` and `Usage` say what the model answers,
 `Fault` and `FaultKind` what goes wrong, `ReceivedRequest` is what arrived, and `closed_port` gives
-a port that refuses connections. As a process of its own: `python -m gateway.testing --port 9000`.
+a port that refuses connections. As a separate process: `python -m gateway.testing --port 9000`.
 """
 
 from gateway.testing.ports import closed_port

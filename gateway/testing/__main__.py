@@ -1,4 +1,4 @@
-"""The scripted upstream as a process of its own, for benches: `python -m gateway.testing`."""
+"""The scripted upstream as a separate process, for benches: `python -m gateway.testing`."""
 
 from __future__ import annotations
 

@@ -18,6 +18,9 @@ CREATED = 1_700_000_000
 
 DONE = b"data: [DONE]\n\n"
 
+MOST_CHOICES = 128
+"""More choices of one request are not made. Source: OpenAI API reference, `n`."""
+
 
 def event(data: Any) -> bytes:
     """One unnamed server-sent event."""
@@ -29,7 +32,7 @@ def options(request: ReceivedRequest) -> tuple[Any, ...]:
     fields = request.fields
     stream_options = fields.get("stream_options")
     wants_usage = isinstance(stream_options, dict) and stream_options.get("include_usage") is True
-    return (_whole(fields.get("n")), wants_usage, fields.get("logprobs") is True)
+    return (_choices_wanted(fields.get("n")), wants_usage, fields.get("logprobs") is True)
 
 
 def answer(reply: Reply, request: ReceivedRequest) -> Answer:
@@ -158,5 +161,6 @@ def _logprob(token: str) -> dict[str, Any]:
     return {**entry, "top_logprobs": [entry]}
 
 
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+def _choices_wanted(value: Any) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return min(value, MOST_CHOICES) if whole else 1

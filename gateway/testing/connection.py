@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from gateway.testing.exchange import LAST_CHUNK, Answer, Ending, Exchange, chunk, frame, head
+from gateway.testing.exchange import LAST_CHUNK, Answer, Ending, FramedAnswer, chunk, frame, head
 from gateway.testing.received import ReceivedRequest
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -32,7 +32,7 @@ class Behaviour(Protocol):
     def echoes(self, request: ReceivedRequest) -> bool:
         """Whether the body of a request is to be streamed back while it arrives."""
 
-    def respond(self, request: ReceivedRequest) -> Exchange:
+    def respond(self, request: ReceivedRequest) -> FramedAnswer:
         """Record a complete request; what to answer."""
 
     def abandoned(self, request: ReceivedRequest) -> None:

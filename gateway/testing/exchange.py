@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 ID_MARK = b"~~~ID~~~"
-"""Stands for the request number in rendered bytes; as long as what replaces it: lengths hold."""
+"""Replaced by the request number in rendered bytes; of equal length, so that sizes stay valid."""
 
 JSON_TYPE = "application/json"
 SSE_TYPE = "text/event-stream; charset=utf-8"
@@ -24,16 +24,16 @@ class Ending(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class FramedAnswer:
     """Steps are played in order: bytes are written, a float is a pause in seconds."""
 
     steps: tuple[bytes | float, ...]
     ending: Ending = Ending.KEEP
 
-    def numbered(self, sequence: int) -> Exchange:
+    def numbered(self, sequence: int) -> FramedAnswer:
         """The same exchange with the request number in place of `ID_MARK`."""
         steps = (_numbered(s, sequence) if isinstance(s, bytes) else s for s in self.steps)
-        return Exchange(steps=tuple(steps), ending=self.ending)
+        return FramedAnswer(steps=tuple(steps), ending=self.ending)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,25 +55,25 @@ class Answer:
         return replace(self, pieces=tuple(_numbered(piece, sequence) for piece in self.pieces))
 
 
-def frame(answer: Answer, *, delay_s: float | None = None, first_s: float = 0.0) -> Exchange:
+def frame(answer: Answer, *, delay_s: float | None = None, first_s: float = 0.0) -> FramedAnswer:
     """The exchange that delivers `answer` whole."""
     steps: list[bytes | float] = [float(first_s)] if first_s else []
     if not answer.streamed:
         body = b"".join(answer.pieces)
-        return Exchange(steps=(*steps, head(answer, length=len(body)) + body))
+        return FramedAnswer(steps=(*steps, head(answer, length=len(body)) + body))
     parts = [head(answer), *map(chunk, answer.pieces), LAST_CHUNK]
     if delay_s is None:
-        return Exchange(steps=(*steps, b"".join(parts)))
-    return Exchange(steps=(*steps, *spaced(parts, delay_s)))
+        return FramedAnswer(steps=(*steps, b"".join(parts)))
+    return FramedAnswer(steps=(*steps, *spaced(parts, delay_s)))
 
 
-def without_body(exchange: Exchange) -> Exchange:
+def without_body(exchange: FramedAnswer) -> FramedAnswer:
     """What a HEAD request gets: the same head, and nothing after it."""
     steps: list[bytes | float] = []
     for step in exchange.steps:
         if isinstance(step, bytes):
             start = step.partition(b"\r\n\r\n")[0]
-            return Exchange(steps=(*steps, start + b"\r\n\r\n"), ending=exchange.ending)
+            return FramedAnswer(steps=(*steps, start + b"\r\n\r\n"), ending=exchange.ending)
         steps.append(step)
     return exchange
 

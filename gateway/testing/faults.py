@@ -10,7 +10,7 @@ from gateway.testing.exchange import (
     LAST_CHUNK,
     Answer,
     Ending,
-    Exchange,
+    FramedAnswer,
     chunk,
     frame,
     head,
@@ -98,11 +98,11 @@ def error_answer(fault: Fault, shape: ErrorShape) -> Answer:
     return Answer(pieces=(body,), status=status, headers=headers)
 
 
-def spoil(fault: Fault, answer: Answer, shape: ErrorShape) -> Exchange:
+def spoil(fault: Fault, answer: Answer, shape: ErrorShape) -> FramedAnswer:
     """The exchange of `answer` going wrong in the way of `fault`."""
     match fault.kind:
         case _K.DROP_BEFORE_RESPONSE:
-            return Exchange(steps=(), ending=_drop(fault))
+            return FramedAnswer(steps=(), ending=_drop(fault))
         case _K.SLOW_FIRST_BYTE:
             return frame(answer, first_s=1.0 if fault.delay_s is None else fault.delay_s)
         case _K.WRONG_CONTENT_TYPE:
@@ -110,7 +110,7 @@ def spoil(fault: Fault, answer: Answer, shape: ErrorShape) -> Exchange:
         case _K.WRONG_CONTENT_LENGTH:
             body = b"".join(answer.pieces)
             start = head(answer, length=len(body) + 100)
-            return Exchange(steps=(start + body,), ending=Ending.CLOSE)
+            return FramedAnswer(steps=(start + body,), ending=Ending.CLOSE)
         case _K.STALL | _K.DROP_MID_BODY:
             return _interrupted(fault, answer)
         case _K.CLEAN_CUT | _K.ERROR_EVENT | _K.MALFORMED_JSON | _K.MALFORMED_SSE | _K.INVALID_UTF8:
@@ -119,7 +119,7 @@ def spoil(fault: Fault, answer: Answer, shape: ErrorShape) -> Exchange:
             return frame(answer)
 
 
-def _interrupted(fault: Fault, answer: Answer) -> Exchange:
+def _interrupted(fault: Fault, answer: Answer) -> FramedAnswer:
     """Sent up to a point; then silence, or the end of the connection."""
     if answer.streamed:
         at = _position(fault, answer)
@@ -130,10 +130,10 @@ def _interrupted(fault: Fault, answer: Answer) -> Exchange:
         middle = len(body) // 2
         start, rest = head(answer, length=len(body)) + body[:middle], body[middle:]
     if fault.kind is _K.DROP_MID_BODY:
-        return Exchange(steps=(start,), ending=_drop(fault))
+        return FramedAnswer(steps=(start,), ending=_drop(fault))
     if fault.delay_s is None:
-        return Exchange(steps=(start,), ending=Ending.SILENCE)
-    return Exchange(steps=(start, float(fault.delay_s), rest))
+        return FramedAnswer(steps=(start,), ending=Ending.SILENCE)
+    return FramedAnswer(steps=(start, float(fault.delay_s), rest))
 
 
 def _spoilt_pieces(fault: Fault, answer: Answer, shape: ErrorShape) -> tuple[bytes, ...]:

@@ -23,7 +23,7 @@ STOP_REASONS = {
 """Finish reason in chat terms -> `stop_reason`; others go through as they are."""
 
 BYTES_PER_TOKEN = 4
-"""What `count_tokens` divides the request's length by: a round figure, not a tokeniser."""
+"""What `count_tokens` divides the request's length by: a round number, not a tokeniser."""
 
 
 def event(data: dict[str, Any]) -> bytes:

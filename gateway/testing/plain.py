@@ -1,4 +1,4 @@
-"""The routes without a conversation: models, embeddings, legacy completions, and the echo."""
+"""The routes without a conversation: models, embeddings, legacy completions and the echo."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ BACKGROUND_POLLS = 1
 
 
 class ResponsesApi:
-    """Answers `/v1/responses` and remembers the answers, as the API does unless told not to.
+    """Answers `/v1/responses` and stores the answers, as the API does unless `store` is false.
 
     A background response is queued first, in progress when it is asked for, and then complete.
     """

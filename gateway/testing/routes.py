@@ -1,4 +1,4 @@
-"""From a request and a script entry to the exchange: which route speaks which dialect."""
+"""From a request and a script entry to the answer: which route has which form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.testing import chat, faults, messages, plain, responses
-from gateway.testing.exchange import SSE_TYPE, Answer, Exchange, frame, without_body
+from gateway.testing.exchange import SSE_TYPE, Answer, FramedAnswer, frame, without_body
 from gateway.testing.received import ReceivedRequest
 from gateway.testing.values import Fault, Reply
 
@@ -18,7 +18,7 @@ CACHED_EXCHANGES = 64
 """Rendered replies kept, the oldest dropped first; a bench needs one or two."""
 
 
-class Route(enum.Enum):
+class ApiRoute(enum.Enum):
     """What a request is for."""
 
     CHAT = "/chat/completions"
@@ -32,63 +32,71 @@ class Route(enum.Enum):
     ECHO = "echo"
 
 
-_SPOKEN = (Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS, Route.MESSAGES, Route.RESPONSES)
+_REPLYING = (
+    ApiRoute.CHAT,
+    ApiRoute.COMPLETIONS,
+    ApiRoute.EMBEDDINGS,
+    ApiRoute.MESSAGES,
+    ApiRoute.RESPONSES,
+)
 """Routes that answer with a reply even when nothing is scripted; the first that fits wins."""
 
 
-def route_of(request: ReceivedRequest) -> Route:
-    """The API a request is for, whatever stands before it in the path."""
+def route_of(request: ReceivedRequest) -> ApiRoute:
+    """The API a request is for, whatever precedes it in the path."""
     path = request.path.rstrip("/")
     if request.method == "POST":
-        fitting = (r for r in (Route.COUNT_TOKENS, *_SPOKEN) if path.endswith(r.value))
-        route = next(fitting, Route.ECHO)
-        cancels = Route.STORED_RESPONSE.value in path and path.endswith("/cancel")
-        return Route.STORED_RESPONSE if cancels else route
-    if Route.STORED_RESPONSE.value in path:
-        return Route.STORED_RESPONSE
-    listing = path.endswith(Route.MODELS.value) or f"{Route.MODELS.value}/" in path
-    return Route.MODELS if listing and request.method == "GET" else Route.ECHO
+        fitting = (r for r in (ApiRoute.COUNT_TOKENS, *_REPLYING) if path.endswith(r.value))
+        route = next(fitting, ApiRoute.ECHO)
+        cancels = ApiRoute.STORED_RESPONSE.value in path and path.endswith("/cancel")
+        return ApiRoute.STORED_RESPONSE if cancels else route
+    if ApiRoute.STORED_RESPONSE.value in path:
+        return ApiRoute.STORED_RESPONSE
+    listing = path.endswith(ApiRoute.MODELS.value) or f"{ApiRoute.MODELS.value}/" in path
+    return ApiRoute.MODELS if listing and request.method == "GET" else ApiRoute.ECHO
 
 
-class Router:
-    """Renders replies in the dialect of the route, spoils them, and keeps what it rendered."""
+class ReplyRouter:
+    """Renders replies in the form of the route, applies faults, and caches what it rendered."""
 
     def __init__(self, models: Sequence[str]) -> None:
         self.models = tuple(models)
         self._responses = responses.ResponsesApi()
-        self._rendered: dict[tuple[Any, ...], Exchange] = {}
+        self._rendered: dict[tuple[Any, ...], FramedAnswer] = {}
 
-    def exchange(self, request: ReceivedRequest, entry: Entry | None, default: Entry) -> Exchange:
+    def exchange(
+        self, request: ReceivedRequest, entry: Entry | None, default: Entry
+    ) -> FramedAnswer:
         """What to answer: the script's entry, or `default` where the route speaks."""
         exchange = self._exchange(request, route_of(request), entry, default)
         return without_body(exchange) if request.method == "HEAD" else exchange
 
     def _exchange(
-        self, request: ReceivedRequest, route: Route, entry: Entry | None, default: Entry
-    ) -> Exchange:
+        self, request: ReceivedRequest, route: ApiRoute, entry: Entry | None, default: Entry
+    ) -> FramedAnswer:
         if request.header("upgrade") == "websocket":
             return frame(Answer(pieces=(b"",), status=426))
-        if route is Route.RESPONSES:
+        if route is ApiRoute.RESPONSES:
             request.history = self._responses.history(request)
             if missing := self._responses.missing(request):
                 return frame(missing)
-        if entry is None and route not in _SPOKEN:
-            return frame(self._unspoken(request, route))
+        if entry is None and route not in _REPLYING:
+            return frame(self._without_reply(request, route))
         chosen = _decided(default if entry is None else entry, request)
         if isinstance(chosen, Reply):
             return self._whole(chosen, request, route)
         return self._spoilt(chosen, request, route, default)
 
-    def failed(self, request: ReceivedRequest, error: Exception) -> Exchange:
+    def failed(self, request: ReceivedRequest, error: Exception) -> FramedAnswer:
         """What to answer when the script itself raised."""
         body = _shape(route_of(request)).error(500, "script_error", None, repr(error))
         return frame(Answer(pieces=(body,), status=500))
 
-    def _whole(self, reply: Reply, request: ReceivedRequest, route: Route) -> Exchange:
-        if route not in (Route.CHAT, Route.MESSAGES) or reply.write_bytes:
+    def _whole(self, reply: Reply, request: ReceivedRequest, route: ApiRoute) -> FramedAnswer:
+        if route not in (ApiRoute.CHAT, ApiRoute.MESSAGES) or reply.write_bytes:
             answer = self._answer(reply, request, route)
             return _framed(reply, answer.numbered(request.sequence))
-        extra = chat.options(request) if route is Route.CHAT else ()
+        extra = chat.options(request) if route is ApiRoute.CHAT else ()
         key = (reply, route, request.stream, request.model, *extra)
         known = self._rendered.get(key)
         if known is None:
@@ -99,8 +107,8 @@ class Router:
         return known
 
     def _spoilt(
-        self, fault: Fault, request: ReceivedRequest, route: Route, default: Entry
-    ) -> Exchange:
+        self, fault: Fault, request: ReceivedRequest, route: ApiRoute, default: Entry
+    ) -> FramedAnswer:
         shape = _shape(route)
         if faults.is_error(fault):
             return frame(faults.error_answer(fault, shape))
@@ -111,10 +119,10 @@ class Router:
         answer = self._answer(spoilt, request, route).numbered(request.sequence)
         return faults.spoil(fault, answer, shape)
 
-    def _answer(self, reply: Reply, request: ReceivedRequest, route: Route) -> Answer:
+    def _answer(self, reply: Reply, request: ReceivedRequest, route: ApiRoute) -> Answer:
         if reply.raw is not None:
             return _raw(reply, request)
-        answer = self._spoken(reply, request, route)
+        answer = self._rendered_reply(reply, request, route)
         return replace(
             answer,
             status=reply.status,
@@ -122,28 +130,28 @@ class Router:
             headers=reply.headers,
         )
 
-    def _spoken(self, reply: Reply, request: ReceivedRequest, route: Route) -> Answer:
+    def _rendered_reply(self, reply: Reply, request: ReceivedRequest, route: ApiRoute) -> Answer:
         match route:
-            case Route.CHAT:
+            case ApiRoute.CHAT:
                 return chat.answer(reply, request)
-            case Route.MESSAGES:
+            case ApiRoute.MESSAGES:
                 return messages.answer(reply, request)
-            case Route.RESPONSES:
+            case ApiRoute.RESPONSES:
                 return self._responses.answer(reply, request)
-            case Route.COMPLETIONS:
+            case ApiRoute.COMPLETIONS:
                 return plain.completions(reply, request)
-            case Route.EMBEDDINGS:
+            case ApiRoute.EMBEDDINGS:
                 return plain.embeddings(reply, request)
             case _:
-                return self._unspoken(request, route)
+                return self._without_reply(request, route)
 
-    def _unspoken(self, request: ReceivedRequest, route: Route) -> Answer:
+    def _without_reply(self, request: ReceivedRequest, route: ApiRoute) -> Answer:
         match route:
-            case Route.MODELS:
+            case ApiRoute.MODELS:
                 return plain.models(self.models, request)
-            case Route.COUNT_TOKENS:
+            case ApiRoute.COUNT_TOKENS:
                 return messages.count_tokens(request)
-            case Route.STORED_RESPONSE:
+            case ApiRoute.STORED_RESPONSE:
                 return self._responses.stored(request)
             case _:
                 return plain.echo(request)
@@ -167,7 +175,7 @@ def _raw(reply: Reply, request: ReceivedRequest) -> Answer:
     )
 
 
-def _framed(reply: Reply, answer: Answer) -> Exchange:
+def _framed(reply: Reply, answer: Answer) -> FramedAnswer:
     delay_s = reply.chunk_delay_s
     if reply.write_bytes and answer.streamed:
         whole, size = b"".join(answer.pieces), reply.write_bytes
@@ -176,11 +184,11 @@ def _framed(reply: Reply, answer: Answer) -> Exchange:
     return frame(answer, delay_s=delay_s, first_s=reply.first_byte_delay_s)
 
 
-def _shape(route: Route) -> faults.ErrorShape:
+def _shape(route: ApiRoute) -> faults.ErrorShape:
     match route:
-        case Route.MESSAGES | Route.COUNT_TOKENS:
+        case ApiRoute.MESSAGES | ApiRoute.COUNT_TOKENS:
             return messages
-        case Route.RESPONSES:
+        case ApiRoute.RESPONSES:
             return responses
         case _:
             return chat

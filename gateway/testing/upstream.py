@@ -1,4 +1,4 @@
-"""`ScriptedUpstream`: a real HTTP server that answers like a provider, as told by a script."""
+"""`ScriptedUpstream`: a real HTTP server that answers like a provider, following a script."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from gateway.testing.connection import Connection
-from gateway.testing.exchange import Exchange
+from gateway.testing.exchange import FramedAnswer
 from gateway.testing.ports import LOOPBACK
 from gateway.testing.received import PATIENCE_S, ReceivedRequest
-from gateway.testing.routes import Route, Router, route_of
+from gateway.testing.routes import ApiRoute, ReplyRouter, route_of
 from gateway.testing.text import echo
 from gateway.testing.values import Fault, Reply
 
@@ -25,7 +25,7 @@ START_S = 10.0
 
 
 class ScriptedUpstream:
-    """An OpenAI- and Anthropic-like provider on a loopback port, in a thread of its own.
+    """An OpenAI- and Anthropic-like provider on a loopback port, in its own thread.
 
     Every POST takes the next matching entry of the script; when none is left, `default` answers.
     By default the last user text is sent back. Requests are recorded in `requests`, oldest first.
@@ -62,7 +62,7 @@ class ScriptedUpstream:
         self._queue: deque[tuple[str | None, Script]] = deque()
         self._open: set[Connection] = set()
         self._changed = threading.Condition()
-        self._router = Router(models)
+        self._router = ReplyRouter(models)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -191,9 +191,9 @@ class ScriptedUpstream:
     def echoes(self, request: ReceivedRequest) -> bool:
         """Whether a chunked body of an unscripted route is streamed back while it arrives."""
         chunked = request.header("transfer-encoding") == "chunked"
-        return chunked and route_of(request) is Route.ECHO and self._match(request) is None
+        return chunked and route_of(request) is ApiRoute.ECHO and self._match(request) is None
 
-    def respond(self, request: ReceivedRequest) -> Exchange:
+    def respond(self, request: ReceivedRequest) -> FramedAnswer:
         """Record `request` and play the script's next entry."""
         self._record(request)
         try:

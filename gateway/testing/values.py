@@ -1,4 +1,4 @@
-"""What a scripted upstream is told to do: replies, tool calls, usage and faults."""
+"""The entries of a script: replies, tool calls, usage and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both lanes give back: one answer, its bytes still to be read."""
+"""What both lanes return: one answer whose bytes are still to be read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LaneResponse(Protocol):
     """End-to-end headers, names in lower case, repeated ones kept, content-length when known."""
 
     usage: dict[str, Any] | None
-    """Token usage the lane learnt itself (LiteLLM); None where the body tells."""
+    """Token usage, where the lane knows it (LiteLLM); None where it is in the body."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """The body as it arrives.
@@ -42,7 +42,7 @@ class LaneResponse(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of the connection; ends the upstream call if it is still running."""
+        """Release the connection; ends the upstream call if it is still running."""
         ...
 
 

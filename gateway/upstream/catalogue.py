@@ -1,4 +1,4 @@
-"""What a requested name can do and costs: the price list, under what the config says itself."""
+"""What a requested model can do and costs: by the config, else by the price list."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from typing import Any
 from gateway.upstream.charges import Rates
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.prices import ModelInfo, capabilities
+from gateway.wire.coerce import as_bool, as_int, as_mapping
 from gateway.wire.request import ChatRequest
 
 # The usual rule of thumb for English text and code; a check on context length needs no more.
 _BYTES_PER_TOKEN = 4
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
-# All of these names have one of two words in them, be it in escapes.
+# Each of these names contains one of two words, possibly written in escapes.
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 # An attached file, as chat and Responses write it in URLs, and Messages and audio parts by itself.
 _ENCODED = re.compile(rb';base64,[A-Za-z0-9+/=\\]+|"data"\s*:\s*"[A-Za-z0-9+/\\]{100,}={0,2}"')
 _ATTACHED_TOKENS = 1600
-"""What an image costs about, whatever its bytes. Source: Anthropic's documentation, "Vision"."""
+"""Tokens that an image costs, roughly and whatever its size in bytes.
+
+Source: Anthropic's documentation, "Vision".
+"""
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
 
 
 class ModelCatalogue:
-    """Looks requested names up through the deployments behind them."""
+    """Looks up requested names by the deployments that serve them."""
 
     def __init__(self, table: DeploymentTable, model_info: Mapping[str, Mapping[str, Any]]) -> None:
         self._table = table
@@ -35,7 +39,7 @@ class ModelCatalogue:
         self._known: dict[str, ModelInfo | None] = {}
 
     def info(self, model: str) -> ModelInfo | None:
-        """What is known of a requested name; None when neither list nor config has it."""
+        """What is known of a requested name; None when it is in neither list nor config."""
         if model not in self._known:
             if len(self._known) > 1000:
                 self._known.clear()
@@ -57,8 +61,7 @@ class ModelCatalogue:
             return "no tools"
         if _wants_schema(body) and info.response_schema is False:
             return "no structured output"
-        n = body.get("n")
-        if isinstance(n, int) and n > 1 and info.provider in _ONE_CHOICE:
+        if as_int(body.get("n"), 1) > 1 and info.provider in _ONE_CHOICE:
             return "one choice only"
         limit = info.max_input_tokens
         if limit is not None and _exceeds(request.raw, limit):
@@ -75,9 +78,9 @@ class ModelCatalogue:
             return known
         known = known or ModelInfo(provider=target.provider)
         rates = Rates(
-            input=_number(own.get("input_cost_per_token"), known.rates.input),
-            output=_number(own.get("output_cost_per_token"), known.rates.output),
-            cache_read=_number(own.get("cache_read_input_token_cost"), known.rates.cache_read),
+            input=_price(own.get("input_cost_per_token"), known.rates.input),
+            output=_price(own.get("output_cost_per_token"), known.rates.output),
+            cache_read=_price(own.get("cache_read_input_token_cost"), known.rates.cache_read),
             cache_write=known.rates.cache_write,
             cache_write_1h=known.rates.cache_write_1h,
             reasoning=known.rates.reasoning,
@@ -89,9 +92,9 @@ class ModelCatalogue:
             known,
             rates=rates,
             max_input_tokens=limit if isinstance(limit, int) else known.max_input_tokens,
-            tools=_flag(own.get("supports_function_calling"), known.tools),
-            vision=_flag(own.get("supports_vision"), known.vision),
-            response_schema=_flag(own.get("supports_response_schema"), known.response_schema),
+            tools=as_bool(own.get("supports_function_calling"), known.tools),
+            vision=as_bool(own.get("supports_vision"), known.vision),
+            response_schema=as_bool(own.get("supports_response_schema"), known.response_schema),
         )
 
 
@@ -107,20 +110,16 @@ def _price_params(target: Target) -> dict[str, Any]:
     return {name: target.params[name] for name in names if name in target.params}
 
 
-def _number(value: Any, default: float | None) -> float | None:
+def _price(value: Any, default: float | None) -> float | None:
+    """A price of the config; YAML reads `1e-6` as text."""
     try:
         return float(value)
     except (TypeError, ValueError):
         return default
 
 
-def _flag(value: Any, default: bool | None) -> bool | None:
-    return value if isinstance(value, bool) else default
-
-
 def _wants_schema(body: Mapping[str, Any]) -> bool:
-    wanted = body.get("response_format")
-    return isinstance(wanted, Mapping) and wanted.get("type") == "json_schema"
+    return as_mapping(body.get("response_format")).get("type") == "json_schema"
 
 
 def _exceeds(raw: bytes, limit: int) -> bool:
@@ -132,7 +131,7 @@ def _exceeds(raw: bytes, limit: int) -> bool:
 
 
 def _brings_image(request: ChatRequest) -> bool:
-    # A look at the bytes first: most histories have none, and are not to be read for that.
+    # The bytes are searched first: most histories have no image and need not be read.
     return _IMAGE_NAME.search(request.raw) is not None and _has_image(request.messages)
 
 

@@ -1,15 +1,18 @@
-"""Token usage -> US dollars. Pure."""
+"""What a call cost: from its token usage and the model's rates to US dollars. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.wire.coerce import as_number, first_mapping
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """US dollars per token. None: the list has no rate of that kind."""
+    """US dollars per token; None where the price list has no rate of that kind."""
 
     input: float | None = None
     output: float | None = None
@@ -36,7 +39,7 @@ class Tokens:
 
     @property
     def prompt(self) -> int:
-        """All that went in."""
+        """All input tokens, cached and audio ones included."""
         cached = self.cache_read + self.cache_write + self.cache_write_1h
         return self.input + self.audio_input + cached
 
@@ -49,7 +52,7 @@ def charge(tokens: Tokens, rates: Rates) -> float | None:
     if rates.input is None or rates.output is None:
         return None
     written = rates.input if rates.cache_write is None else rates.cache_write
-    charged = (
+    inputs = (
         (tokens.input, rates.input),
         (tokens.output, rates.output),
         (tokens.cache_read, rates.cache_read),
@@ -57,59 +60,54 @@ def charge(tokens: Tokens, rates: Rates) -> float | None:
         (tokens.cache_write_1h, written if rates.cache_write_1h is None else rates.cache_write_1h),
         (tokens.audio_input, rates.audio_input),
     )
-    spoken = (
+    outputs = (
         (tokens.reasoning, rates.reasoning),
         (tokens.audio_output, rates.audio_output),
     )
-    read_in = sum(count * (rates.input if rate is None else rate) for count, rate in charged)
-    made = sum(count * (rates.output if rate is None else rate) for count, rate in spoken)
-    return read_in + made
+    input_cost = sum(count * (rates.input if rate is None else rate) for count, rate in inputs)
+    output_cost = sum(count * (rates.output if rate is None else rate) for count, rate in outputs)
+    return input_cost + output_cost
 
 
 def tokens_of(usage: Mapping[str, Any]) -> Tokens:
     """The tokens of a `usage` object: of chat completions, of Responses, or of Anthropic.
 
-    Cached tokens are part of the prompt in OpenAI's forms and stand beside it in Anthropic's.
-    Counts that make no sense are 0; never raises.
+    OpenAI's forms include cached tokens in the prompt, Anthropic's counts them separately. Counts
+    that are not positive numbers are read as 0; never raises.
     """
     anthropic = "prompt_tokens" not in usage and "cache_read_input_tokens" in usage
     prompt = _count(usage, "prompt_tokens", "input_tokens")
     completion = _count(usage, "completion_tokens", "output_tokens")
-    details = _part(usage, "prompt_tokens_details", "input_tokens_details")
-    made = _part(usage, "completion_tokens_details", "output_tokens_details")
-    read = _count(usage, "cache_read_input_tokens") or _count(details, "cached_tokens")
+    input_details = first_mapping(usage, "prompt_tokens_details", "input_tokens_details")
+    output_details = first_mapping(usage, "completion_tokens_details", "output_tokens_details")
+    read = _count(usage, "cache_read_input_tokens") or _count(input_details, "cached_tokens")
     written = _count(usage, "cache_creation_input_tokens") or _count(
-        details, "cache_creation_tokens", "cache_write_tokens"
+        input_details, "cache_creation_tokens", "cache_write_tokens"
     )
-    spans = _part(details, "cache_creation_token_details") or _part(usage, "cache_creation")
-    hour = min(written, _count(spans, "ephemeral_1h_input_tokens"))
-    heard, said = _count(details, "audio_tokens"), _count(made, "audio_tokens")
-    reasoned = min(completion, _count(made, "reasoning_tokens"))
-    elsewhere = heard if anthropic else heard + read + written
+    by_lifetime = first_mapping(input_details, "cache_creation_token_details") or first_mapping(
+        usage, "cache_creation"
+    )
+    written_1h = min(written, _count(by_lifetime, "ephemeral_1h_input_tokens"))
+    audio_input = _count(input_details, "audio_tokens")
+    audio_output = _count(output_details, "audio_tokens")
+    reasoning = min(completion, _count(output_details, "reasoning_tokens"))
+    charged_apart = audio_input if anthropic else audio_input + read + written
     return Tokens(
-        input=max(0, prompt - elsewhere),
-        output=max(0, completion - reasoned - said),
+        input=max(0, prompt - charged_apart),
+        output=max(0, completion - reasoning - audio_output),
         cache_read=read,
-        cache_write=written - hour,
-        cache_write_1h=hour,
-        reasoning=reasoned,
-        audio_input=heard,
-        audio_output=said,
+        cache_write=written - written_1h,
+        cache_write_1h=written_1h,
+        reasoning=reasoning,
+        audio_input=audio_input,
+        audio_output=audio_output,
     )
 
 
 def _count(holder: Mapping[str, Any], *names: str) -> int:
-    """The first of the named counts that is there; 0 for none."""
+    """The first positive count among `names`; 0 when there is none."""
     for name in names:
-        value = holder.get(name)
-        if isinstance(value, int | float) and value > 0:
+        value = as_number(holder.get(name), 0.0)
+        if 0 < value < math.inf:
             return int(value)
     return 0
-
-
-def _part(holder: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    for name in names:
-        value = holder.get(name)
-        if isinstance(value, Mapping):
-            return value
-    return {}

@@ -1,25 +1,33 @@
-"""Requested model name -> the targets that may serve it, in the order to try them."""
+"""Requested model names to the targets that may serve them, in the order of attempts."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
-from gateway.upstream.patterns import filled, longest_match
+from gateway.config.named_models import named_models
+from gateway.dialects import DIALECTS, Dialect
+from gateway.errors import ConfigError, UnknownProvider
+from gateway.upstream.model_patterns import filled, longest_match
 from gateway.upstream.providers import (
     ANTHROPIC_API_BASE,
     ANTHROPIC_KEY_VARIABLES,
-    DIALECTS,
-    FOREIGN_WIRE,
-    OPENAI_WIRE,
+    OPENAI_COMPATIBLE,
+    is_known,
+    is_tabled,
     provider_of,
     split_model,
+    unknown_prefix,
+    unknown_provider,
 )
 
 # Of `litellm_params`, those that say where and how to call, not what to send.
@@ -37,13 +45,13 @@ _TRANSPORT_PARAMS = frozenset(
 )
 
 
-_MATCHES_KEPT = 1000  # names that patterns fitted: clients choose them, so there must be an end
-_OAUTH_PREFIX = "sk-ant-oat"  # a token of a subscription, which goes where tokens go
+_MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose them, hence a limit
+_OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One place to send a request to."""
+    """One upstream and model to send a request to."""
 
     name: str
     """The deployment's `model_name`, or `default`: a closed label for metrics."""
@@ -58,48 +66,60 @@ class Target:
     headers: tuple[tuple[str, str], ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     key: int = 0
-    """Tells deployments of one name apart."""
+    """The deployment's number in `model_list`, from 1; 0 for the default upstream."""
 
     weight: float = 1
     provider: str = "openai"
     dialects: frozenset[str] = frozenset(DIALECTS)
-    """The dialects that the upstream itself speaks."""
+    """Names of the dialects that the upstream itself speaks."""
 
     messages_base: httpx.URL | None = None
-    """Where the upstream speaks Messages, when that is not `api_base`."""
+    """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
 
-    foreign: Mapping[str, Any] = field(default_factory=dict)
-    """All `litellm_params`: how LiteLLM reaches the upstream."""
+    litellm_params: Mapping[str, Any] = field(default_factory=dict)
+    """The deployment's `litellm_params`: how LiteLLM reaches the upstream."""
 
     key_header: Literal["authorization", "x-api-key"] = "authorization"
     """What carries `api_key`."""
 
-    def for_dialect(self, dialect: str) -> Target:
-        """The same place, asked in one of DIALECTS, or in "" for what is no dialect."""
-        if dialect in self.dialects:
-            return self if dialect != "messages" else self._for_messages()
-        if not dialect or self.lane == "litellm":
-            return self
-        return replace(self, lane="litellm", params=self.foreign)
+    def speaks(self, dialect: Dialect) -> bool:
+        """Whether the upstream itself speaks a dialect."""
+        return dialect.name in self.dialects
 
-    def _for_messages(self) -> Target:
+    def for_dialect(self, dialect: Dialect | None) -> Target:
+        """The same upstream as it is asked in a dialect; None: on a route that has no dialect."""
+        if dialect is None:
+            return self
+        if self.speaks(dialect):
+            return self._at_anthropic_api() if dialect.api == "anthropic" else self
+        if self.lane == "litellm":
+            return self
+        return replace(self, lane="litellm", params=self.litellm_params)
+
+    def _at_anthropic_api(self) -> Target:
+        """The upstream with the base URL and the key header of Anthropic's API."""
         key = self.api_key or ""
         base = self.messages_base or self.api_base
         anthropic = self.provider == "anthropic" or base.host.endswith("anthropic.com")
-        by_name = anthropic and not key.startswith(_OAUTH_PREFIX)
+        own_header = anthropic and not key.startswith(_OAUTH_PREFIX)
         return replace(
             self,
             lane="native",
             api_base=base,
             params=self.params if self.lane == "native" else {},
-            key_header="x-api-key" if by_name else "authorization",
+            key_header="x-api-key" if own_header else "authorization",
         )
 
 
 class DeploymentTable:
-    """All targets of the settings, balanced by weight, cooled down after failures."""
+    """All targets of the settings, balanced by weight; one that fails repeatedly rests."""
 
     def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
+        """Read the deployments; `env` holds the providers' keys.
+
+        Raises:
+            ConfigError: a deployment, or a model named elsewhere, has no provider or no address.
+        """
         self._env = env
         self._settings = settings
         self._client_host = urlsplit(settings.default_upstream.api_base).netloc
@@ -108,7 +128,7 @@ class DeploymentTable:
         self._patterns: dict[str, list[tuple[int, Deployment]]] = {}
         self._matched: dict[str, list[Target]] = {}
         for key, deployment in enumerate(settings.model_list, start=1):
-            target = self._target(deployment, key)
+            target = self._configured(deployment, key)
             self._by_name.setdefault(deployment.model_name, []).append(target)
             if "*" in deployment.model_name:
                 self._patterns.setdefault(deployment.model_name, []).append((key, deployment))
@@ -124,6 +144,8 @@ class DeploymentTable:
         self._fallbacks = {
             name: models for entry in settings.router.fallbacks for name, models in entry.items()
         }
+        for path, name in named_models(settings):
+            self._require_known(path, name)
         self._turn = itertools.count()
         self._failures: dict[int, int] = {}
         self._resting_until: dict[int, float] = {}
@@ -138,29 +160,31 @@ class DeploymentTable:
         """Whether any configured target is not native."""
         return any(t.lane == "litellm" for ts in self._by_name.values() for t in ts)
 
-    def targets(self) -> Iterator[Target]:
-        """Every target, the default one last."""
-        for group in self._by_name.values():
-            yield from group
-        yield self.default
+    def candidates(self, model: str, now: float, conversation: str = "") -> list[Target]:
+        """The targets for `model`, best first: its own deployments, then its fallbacks'.
 
-    def candidates(self, model: str, now: float) -> list[Target]:
-        """The targets for `model`, best first: its own deployments, then its fallbacks'."""
-        order = list(self._balanced(model, now))
+        A conversation keeps its order, on every replica: the provider's prompt cache is where its
+        last call went. Calls without one take turns.
+        """
+        order = list(self._balanced(model, now, conversation))
         for name in self._fallbacks.get(model, self._fallbacks.get("*", ())):
             if name != model:
-                order += self._balanced(name, now)
+                order += self._balanced(name, now, conversation)
         return order
 
     def resolve(self, model: str) -> list[Target]:
-        """The deployments behind one name; an unknown name has the default upstream."""
+        """The targets of one name's deployments; an unknown name has the default upstream.
+
+        Raises:
+            UnknownProvider: the name has a prefix that nobody knows (see `_unlisted`).
+        """
         known = self._by_name.get(model)
         if known:
             return known
         return (self._patterns and self._by_pattern(model)) or [self._unlisted(model)]
 
     def _by_pattern(self, model: str) -> list[Target]:
-        """The deployments of the longest pattern that fits; none when none does."""
+        """The targets of the longest pattern that matches; empty when none does."""
         found = self._matched.get(model)
         if found is None:
             name, starred = longest_match(self._patterns, model) or ("", "")
@@ -184,27 +208,68 @@ class DeploymentTable:
         if self._failures:
             self._failures.pop(target.key, None)
 
-    def _balanced(self, model: str, now: float) -> list[Target]:
+    def _balanced(self, model: str, now: float, conversation: str) -> list[Target]:
         group = self.resolve(model)
         if len(group) == 1:
             return group
+        if conversation:
+            group = _by_rendezvous(group, conversation)
         awake = [t for t in group if self._resting_until.get(t.key, 0.0) <= now]
         resting = [t for t in group if t not in awake]
+        if conversation:
+            return [*awake, *resting]
         slots = [t for t in awake or group for _ in range(max(1, round(t.weight)))]
         first = slots[next(self._turn) % len(slots)]
         return [first, *(t for t in awake or group if t is not first), *(resting if awake else [])]
 
     def _unlisted(self, model: str) -> Target:
-        provider, name = split_model(model)
-        if provider is None or not self._settings.default_upstream.provider_prefixes:
+        """The target of a name without a deployment.
+
+        A prefix of the tables in `providers.py` is that provider. Of other names:
+        - an upstream that is not OpenAI's has names of its own with slashes (`meta/llama-3`), so
+          it gets them all;
+        - at OpenAI, where no name has a slash, a prefix that LiteLLM knows goes to that provider
+          through LiteLLM, with the key from that provider's variable;
+        - with any other prefix the client's own key goes to the default upstream, as for a plain
+          name, and OpenAI's answer is relayed. The configured key is not spent on it: refused.
+
+        Raises:
+            UnknownProvider: nobody knows the prefix, and a configured key would be sent.
+        """
+        upstream = self._settings.default_upstream
+        if not upstream.provider_prefixes:
             return self.default
-        params: dict[str, Any] = {"model": f"{provider}/{name}"}
-        return self._target(Deployment(model_name="prefixed", litellm_params=params), 0)
+        at_openai = self.default.api_base.host.endswith("openai.com")
+        provider, name = split_model(model, is_known if at_openai else is_tabled)
+        if provider is not None:
+            params: dict[str, Any] = {"model": f"{provider}/{name}"}
+            return self._target(Deployment(model_name="prefixed", litellm_params=params), 0)
+        if at_openai and upstream.api_key and (prefix := unknown_prefix(model)):
+            raise unknown_provider(prefix, model)
+        return self.default
+
+    def _configured(self, deployment: Deployment, key: int) -> Target:
+        try:
+            return self._target(deployment, key)
+        except UnknownProvider as exc:
+            explicit = deployment.litellm_params.get("custom_llm_provider")
+            field_name = "custom_llm_provider" if explicit else "model"
+            raise ConfigError(
+                f"model_list[{key - 1}].litellm_params.{field_name}: {exc}; "
+                "a server of your own needs an api_base"
+            ) from exc
+
+    def _require_known(self, path: str, name: str) -> None:
+        """Refuse a model named in the config that requests would be refused for."""
+        try:
+            self.resolve(name)
+        except UnknownProvider as exc:
+            raise ConfigError(f"{path}: {exc}") from exc
 
     def _target(self, deployment: Deployment, key: int) -> Target:
         params = deployment.litellm_params
         provider, name = provider_of(params)
-        known = OPENAI_WIRE.get(provider)
+        known = OPENAI_COMPATIBLE.get(provider)
         given = params.get("api_base") or params.get("base_url")
         base = given or (known and known.api_base)
         lane = deployment.lane
@@ -218,7 +283,8 @@ class DeploymentTable:
         messages_base = _versioned(str(given or ANTHROPIC_API_BASE))
         same_host = bool(base) and urlsplit(str(base)).netloc == self._client_host
         dialects = _dialects(deployment, provider, lane)
-        if "messages" in dialects and provider == "anthropic":
+        anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
+        if anthropic_api and provider == "anthropic":
             same_host = messages_base.netloc == self._messages_base.netloc
         return Target(
             name=deployment.model_name,
@@ -227,25 +293,25 @@ class DeploymentTable:
             api_base=httpx.URL(str(base or "http://litellm.invalid").rstrip("/")),
             api_key=self._key(provider, params),
             forward_client_key=deployment.forward_client_key
-            or (same_host and (lane == "native" or "messages" in dialects)),
+            or (same_host and (lane == "native" or anthropic_api)),
             headers=_headers(params),
             params=dict(params) if lane == "litellm" else extra,
             key=key,
             weight=float(params.get("weight", deployment.weight)),
-            provider=provider if provider in OPENAI_WIRE or provider in FOREIGN_WIRE else "other",
+            provider=provider if is_known(provider) else "other",
             dialects=dialects,
             messages_base=messages_base,
-            foreign=dict(params),
+            litellm_params=dict(params),
         )
 
     def _key(self, provider: str, params: Mapping[str, Any]) -> str | None:
         if params.get("api_key"):
             return str(params["api_key"])
-        known = OPENAI_WIRE.get(provider)
+        known = OPENAI_COMPATIBLE.get(provider)
         variables = known.key_variables if known else ()
         if provider == "anthropic":
             variables = ANTHROPIC_KEY_VARIABLES
-        # A base of the operator's own gets no key that was meant for the provider itself.
+        # A configured base URL gets no key that is meant for the provider itself.
         if not (params.get("api_base") or params.get("base_url")):
             return next((self._env[n] for n in variables if self._env.get(n)), None)
         return None
@@ -259,14 +325,15 @@ def _headers(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str]:
-    """What the upstream of a deployment speaks itself."""
+    """Names of the dialects that the upstream of a deployment speaks itself."""
     if deployment.lane == "litellm" or deployment.litellm_params.get("mock_response"):
         return frozenset()
     if deployment.dialects is not None:
         return frozenset(deployment.dialects)
-    if provider == "anthropic":
-        return frozenset({"messages"})
-    return frozenset({"chat", "responses"}) if lane == "native" else frozenset()
+    api = "anthropic" if provider == "anthropic" else "openai"
+    if api == "openai" and lane != "native":
+        return frozenset()
+    return frozenset(name for name, dialect in DIALECTS.items() if dialect.api == api)
 
 
 def _versioned(base: str) -> httpx.URL:
@@ -281,3 +348,22 @@ def _default_messages_base(settings: Settings) -> httpx.URL:
         return _versioned(upstream.messages_api_base)
     base = upstream.api_base.rstrip("/")
     return _versioned(ANTHROPIC_API_BASE) if base == OPENAI_API_BASE else httpx.URL(base)
+
+
+def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
+    """The targets in the order in which a conversation prefers them, by weight.
+
+    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates" (1998), with
+    the weights of Schindelhauer and Schomaker (2005): a target that comes or goes moves only the
+    conversations that it gets or had.
+    """
+    seen: Counter[str] = Counter()
+    scored = []
+    for target in group:
+        place = f"{target.name}\n{target.model}\n{target.api_base}"
+        seen[place] += 1
+        # Deployments that differ in their key alone are told apart by their order.
+        name = f"{conversation}\n{place}\n{seen[place]}".encode("utf-8", "surrogatepass")
+        drawn = int.from_bytes(blake2b(name, digest_size=8).digest(), "big") + 0.5
+        scored.append((max(target.weight, 0.0) / -math.log(drawn / 2.0**64), target))
+    return [target for _, target in sorted(scored, key=lambda pair: -pair[0])]

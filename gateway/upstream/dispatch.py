@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 from yarl import URL
 
 from gateway.config import RouterSettings
+from gateway.dialects import Dialect
 from gateway.errors import UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 
 INSTANCE_HEADER = b"x-gateway-instance"
@@ -36,43 +38,29 @@ CREDENTIAL_HEADERS = frozenset(
         b"openai-project",
     }
 )
-# Set anew for each connection, or meant for the gateway itself.
+# Set for each connection separately, or meant for the gateway itself.
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
 
-# Another attempt may succeed: rate limits and server errors, those of providers (529 is Anthropic's
-# "overloaded") and of what stands before them (520 to 527 are Cloudflare's) among them.
+# Another attempt may succeed: rate limits and server errors, including those of providers (529 is
+# Anthropic's "overloaded") and of proxies in front of them (520 to 527 are Cloudflare's).
 RETRY_STATUSES = frozenset({429, *range(500, 600)})
 
-# What a target says to credentials and a model name that are the operator's, not the client's:
-# another target has others.
+# Answers to credentials and a model name that are the operator's and not the client's: another
+# target has other ones.
 _REFUSALS = frozenset({401, 403, 404})
 
 
-class ForeignLane(Protocol):
-    """The LiteLLM lane, as the dispatcher sees it."""
-
-    async def send(
-        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: str
-    ) -> LaneResponse:
-        """One call in a client's dialect; streams when the body says so.
-
-        Raises:
-            UpstreamFailure: whatever went wrong, in OpenAI's error shape.
-        """
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
-class Call:
-    """One request on its way out."""
+class UpstreamCall:
+    """One request to be sent upstream."""
 
     method: str
     path: str
     """Below the target's `api_base`, with a leading slash."""
 
     headers: RawHeaders
-    dialect: str = ""
-    """The wire of the request, one of DIALECTS; "" for what only some upstreams know."""
+    dialect: Dialect | None = None
+    """The dialect of the request; None on a route that only some upstreams know."""
 
     query: bytes = b""
     key_headers: frozenset[bytes] = frozenset()
@@ -82,31 +70,35 @@ class Call:
     """The bytes to send to a target."""
 
     parsed: Callable[[Target], Mapping[str, Any]]
-    """The same as JSON, for the LiteLLM lane."""
+    """The same as a JSON object, for the LiteLLM lane."""
+
+    conversation: str = ""
+    """The id of the conversation, which keeps its deployment; "" for a call without one."""
 
     at: Target | None = None
-    """Who keeps what the request is about, or goes on from; nobody else can answer it."""
+    """The target that stores the answer which the request is about or continues: no other can
+    answer it."""
 
     attempts: list[str] = field(default_factory=list)
-    """What became of each attempt: `<deployment>:<status or error label>`."""
+    """The result of each attempt: `<deployment>:<status or error label>`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The answer to relay, and who gave it."""
+    """The answer to relay, and the target that gave it."""
 
     response: LaneResponse
     target: Target
 
 
 class Dispatcher:
-    """Tries targets in order until one answers with something worth relaying."""
+    """Tries targets in order until one gives an answer to relay."""
 
     def __init__(
         self,
         table: DeploymentTable,
         native: NativeLane,
-        foreign: ForeignLane,
+        litellm: LiteLLMLane,
         settings: RouterSettings,
         metrics: Metrics,
         *,
@@ -115,20 +107,20 @@ class Dispatcher:
         self.instance = instance
         self._table = table
         self._native = native
-        self._foreign = foreign
+        self._litellm = litellm
         self._settings = settings
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
 
-    async def send(self, call: Call, model: str, *, native_only: bool = False) -> Delivery:
-        """The first answer worth relaying, else the last attempt's error answer.
+    async def send(self, call: UpstreamCall, model: str, *, native_only: bool = False) -> Delivery:
+        """The first answer below status 400, else the last attempt's error answer.
 
-        `native_only` leaves out targets of the LiteLLM lane, which knows no other routes.
+        `native_only` leaves out targets of the LiteLLM lane, which serves dialects only.
 
         Raises:
             UpstreamFailure: the last attempt gave no answer at all.
         """
-        known = self._table.candidates(model, self._loop.time())
+        known = self._table.candidates(model, self._loop.time(), call.conversation)
         if call.at is not None:
             known = [target for target in known if target.key == call.at.key] or known
         candidates = [target.for_dialect(call.dialect) for target in known]
@@ -155,7 +147,7 @@ class Dispatcher:
                 await asyncio.sleep(pause_s)
             at = upcoming
 
-    async def _attempt(self, call: Call, target: Target) -> Delivery | UpstreamFailure:
+    async def _attempt(self, call: UpstreamCall, target: Target) -> Delivery | UpstreamFailure:
         try:
             response = await self._forward(call, target)
         except UpstreamFailure as exc:
@@ -166,22 +158,23 @@ class Dispatcher:
             self._table.succeeded(target)
         return Delivery(response=response, target=target)
 
-    async def _forward(self, call: Call, target: Target) -> LaneResponse:
+    async def _forward(self, call: UpstreamCall, target: Target) -> LaneResponse:
         if target.lane == "litellm":
+            assert call.dialect is not None  # other routes ask native targets only
             headers = [h for h in call.headers if h[0] not in call.key_headers]
-            return await self._foreign.send(target, call.parsed(target), headers, call.dialect)
+            return await self._litellm.send(target, call.parsed(target), headers, call.dialect)
         headers = outgoing_headers(call, target, self.instance)
         url = target_url(target.api_base, call.path, call.query)
         return await self._native.send(call.method, url, headers, call.body(target))
 
-    def _note(self, call: Call, target: Target, outcome: str) -> None:
+    def _note(self, call: UpstreamCall, target: Target, outcome: str) -> None:
         call.attempts.append(f"{target.name}:{outcome}")
         self._metrics.attempts.labels(target.name, outcome).inc()
 
     def _next(
         self, schedule: list[Target], at: int, outcome: Delivery | UpstreamFailure
     ) -> tuple[int | None, float]:
-        """(where in the schedule to go on, or None; seconds to wait before)."""
+        """(index in the schedule of the next attempt, or None; seconds to wait before it)."""
         wait_s, same_again = self._patience(outcome, at)
         for index in range(at + 1, len(schedule)):
             if schedule[index] is not schedule[at]:
@@ -191,7 +184,7 @@ class Dispatcher:
         return None, 0.0
 
     def _patience(self, outcome: Delivery | UpstreamFailure, at: int) -> tuple[float, bool]:
-        """(seconds to wait before asking the same target again, whether that makes sense)."""
+        """(seconds to wait before asking the same target again, whether it may be asked again)."""
         if isinstance(outcome, Delivery):
             asked = retry_after_s(outcome.response.headers)
             retryable = outcome.response.status in RETRY_STATUSES
@@ -211,13 +204,13 @@ def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:
 
 
 def attempt_schedule(candidates: list[Target], num_retries: int) -> list[Target]:
-    """Targets in the order to try: the requested name's in turn, each fallback once after them."""
+    """Targets in the order of attempts: the requested name's in turn, then each fallback once."""
     own = [t for t in candidates if t.name == candidates[0].name]
     turns = max(len(own), 1 + num_retries)
     return [own[i % len(own)] for i in range(turns)] + candidates[len(own) :]
 
 
-def outgoing_headers(call: Call, target: Target, instance: bytes) -> RawHeaders:
+def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> RawHeaders:
     """The client's headers as this target may see them, with the target's own key."""
     drop = _OWN_HEADERS | call.key_headers
     if target.api_key or not target.forward_client_key:
@@ -237,7 +230,7 @@ def _credential(name: str, key: str) -> tuple[bytes, bytes]:
 
 
 def has_passed(headers: RawHeaders, instance: bytes) -> bool:
-    """Whether this gateway has sent the request itself, however many others came after it."""
+    """Whether the request has passed this gateway before, directly or through others."""
     marks = [value for name, value in headers if name == INSTANCE_HEADER]
     return any(mark.strip() == instance for value in marks for mark in value.split(b","))
 
@@ -254,10 +247,12 @@ def retry_after_s(headers: RawHeaders) -> float | None:
     return None
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=512)  # parsing a URL is slow
 def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
-    """The upstream URL, path and query byte for byte, behind the base's own query, which some
-    providers want (`?api-version=...`); kept, because parsing one costs."""
+    """The upstream URL with the path and the query byte for byte.
+
+    The base's own query, which some providers need (`?api-version=...`), comes before the client's.
+    """
     text = str(base.copy_with(query=None)).rstrip("/") + path
     asked = "&".join(part.decode("latin-1") for part in (base.query, query) if part)
     return URL(f"{text}?{asked}" if asked else text, encoded=True)

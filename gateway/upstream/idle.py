@@ -1,4 +1,4 @@
-"""The limits on an answer that is being read: on each silence, and on the whole."""
+"""The time limits on an answer that is being read: on each pause, and on the whole."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class IdleGuard:
-    """Ends a `with` block with TimeoutError that lasts `limit_s` seconds, or goes past `total_s`.
+    """Ends a `with` block with TimeoutError when it lasts longer than a limit.
 
-    `limit_s` counts from the block's start, `total_s` from the guard's making; 0 is no limit. One
-    timer a stream that looks at the clock when it rings, instead of one armed per chunk: a stream
-    of a thousand chunks pays for a handful of timers.
+    `limit_s` counts from the start of each block, `total_s` from the creation of the guard; 0 is no
+    limit. There is one timer per stream, which checks the clock when it fires, instead of one per
+    chunk: a stream of a thousand chunks needs a handful of timers.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class IdleGuard:
 
     @property
     def verdict(self) -> str:
-        """What a block that ended with TimeoutError did wrong, naming the setting."""
+        """Which limit a block that ended with TimeoutError exceeded, with its setting."""
         if self._loop.time() >= self._ends_at:
             return f"took longer than {self.total_s:g} s (timeouts.total_s)"
         return f"stalled for {self.limit_s:g} s (timeouts.idle_s)"

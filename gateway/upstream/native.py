@@ -1,4 +1,4 @@
-"""The native lane: the client's bytes to an upstream that speaks the client's wire, and back.
+"""The native lane: the client's bytes to an upstream that speaks the client's dialect, and back.
 
 Straight on aiohttp's session: an HTTP client's own redirects, cookies, URL normalisation, joining
 of repeated headers and decoding are all things a proxy must not do.
@@ -28,17 +28,17 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamTimeout, 
 from gateway.upstream.base import RawHeaders, end_to_end
 from gateway.upstream.idle import IdleGuard
 
-# aiohttp would add these to a request that does not have them; a proxy adds nothing.
+# aiohttp would add these to a request without them; a proxy adds nothing.
 _NEVER_ADD = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
 _NO_KEEPALIVE_S = 0.001  # aiohttp's way to have none without a Connection header that says so
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces
 _BIG_BODY = 2**20  # from here on aiohttp wants a file, which it writes piece by piece
-_STALE_S = 1.0  # by then a connection that was closed while it lay idle has shown it
+_STALE_S = 1.0  # a connection that was closed while idle fails within this time
 _MAX_HEADER_BYTES = 2**16  # of one response header; aiohttp's own limit of 8 KiB is met in practice
 
 _CONNECTED: ContextVar[bool] = ContextVar("connected")
-"""Whether the request being sent made its connection, and did not take one that lay idle."""
+"""Whether the request being sent opened a connection instead of using an idle one."""
 
 
 class NativeLane:
@@ -108,7 +108,7 @@ class NativeLane:
                 await session.close()
 
     def _session_for(self, content: bytes | AsyncIterator[bytes]) -> aiohttp.ClientSession:
-        """The pool; for a body that cannot be sent a second time, connections that are new."""
+        """The pool; for a body that cannot be sent a second time, one without idle connections."""
         if isinstance(content, bytes):
             if self._session is None:
                 self._session = self._open(_KEEPALIVE_S)
@@ -133,7 +133,7 @@ class NativeLane:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Notes when it connects."""
+    """Records that it opened a connection."""
 
     async def _create_connection(self, *args: Any, **kwargs: Any) -> ResponseHandler:
         _CONNECTED.set(True)
@@ -141,7 +141,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class StaleConnection(UpstreamUnreachable):
-    """The upstream closed an idle connection at the moment it was used: it read nothing of it."""
+    """The upstream closed an idle connection just when it was used; it read nothing."""
 
 
 class NativeResponse:
@@ -186,18 +186,18 @@ class NativeResponse:
 
 
 def _first_byte_limit(timeouts: TimeoutSettings) -> tuple[float | None, str]:
-    """(seconds until the head of the answer must be there, the setting that says so)."""
+    """(longest wait for the status and headers in seconds, the setting of this limit)."""
     first, total = timeouts.first_byte_s or math.inf, timeouts.total_s or math.inf
     limit, name = min((first, "first_byte_s"), (total, "total_s"))
     return (None if math.isinf(limit) else limit), name
 
 
 def _multidict(headers: RawHeaders) -> CIMultiDict[str]:
-    return CIMultiDict([(k.decode("latin-1"), _text(v)) for k, v in headers])
+    return CIMultiDict([(k.decode("latin-1"), _header_text(v)) for k, v in headers])
 
 
-def _text(value: bytes) -> str:
-    """A header value as aiohttp wants it: it writes UTF-8, so UTF-8 bytes come out as they were."""
+def _header_text(value: bytes) -> str:
+    """A header value for aiohttp, which encodes it as UTF-8: UTF-8 bytes leave unchanged."""
     try:
         return value.decode()
     except UnicodeDecodeError:

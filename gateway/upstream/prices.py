@@ -1,4 +1,4 @@
-"""What a model can do and what it costs, from the list LiteLLM ships.
+"""What a model can do and what it costs, from the price list in LiteLLM's package.
 
 The list is 3 MB of JSON with 4,000 models; parsed it would take 25 MB. So the file is mapped and
 only the places of the entries are noted (0.6 MB, 8 ms); an entry is parsed when it is asked for,
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.upstream.charges import Rates, charge, tokens_of
+from gateway.wire.coerce import as_bool, as_number, as_text
 
 LIST_NAME = "model_prices_and_context_window_backup.json"
 
@@ -41,7 +42,7 @@ _FILED_UNDER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One model of the list. A capability is None when the list is silent about it."""
+    """One model of the list. A capability is None when the list does not state it."""
 
     provider: str | None = None
     max_input_tokens: int | None = None
@@ -135,12 +136,6 @@ def capabilities(model: str) -> ModelInfo | None:
     return None if prices is None else prices.capabilities(model)
 
 
-def cost(model: str, usage: Mapping[str, Any]) -> float | None:
-    """What a call of `model` cost in US dollars, from the installed list; None when unknown."""
-    prices = default_list()
-    return None if prices is None else prices.cost(model, usage)
-
-
 def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
     """Names to look for, and the owners an entry under that name must have (None: any).
 
@@ -160,7 +155,7 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
 
 
 def _owned(entry: Mapping[str, Any], owners: tuple[str, ...]) -> bool:
-    """Whether an entry belongs to one of the providers; Vertex files by the maker of the model."""
+    """Whether an entry belongs to one of the providers; Vertex adds the maker of the model."""
     owner = str(entry.get("litellm_provider"))
     return any(owner == known or owner.startswith(f"{known}-") for known in owners)
 
@@ -172,12 +167,12 @@ def _info(entry: Mapping[str, Any]) -> ModelInfo:
     base = _rates(entry, "")
     tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
     return ModelInfo(
-        provider=_text(entry.get("litellm_provider")),
+        provider=as_text(entry.get("litellm_provider"), None),
         max_input_tokens=_tokens_or_none(entry, "max_input_tokens", "max_tokens"),
-        tools=_flag(entry, "supports_function_calling"),
-        vision=_flag(entry, "supports_vision"),
-        response_schema=_flag(entry, "supports_response_schema"),
-        reasoning=_flag(entry, "supports_reasoning"),
+        tools=as_bool(entry.get("supports_function_calling"), None),
+        vision=as_bool(entry.get("supports_vision"), None),
+        response_schema=as_bool(entry.get("supports_response_schema"), None),
+        reasoning=as_bool(entry.get("supports_reasoning"), None),
         rates=base,
         tiers=tuple(sorted(tiers, key=lambda tier: -tier[0])),
     )
@@ -196,28 +191,17 @@ _RATE_KEYS = {
 
 
 def _rates(entry: Mapping[str, Any], suffix: str, base: Rates | None = None) -> Rates:
-    """The rates under keys that end in `suffix`; what is missing there is as in `base`."""
+    """The rates under keys that end in `suffix`; a missing one is that of `base`."""
     found: dict[str, float | None] = {}
     for field_name, key in _RATE_KEYS.items():
-        value = entry.get(key + suffix)
         fallback = None if base is None else getattr(base, field_name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        found[field_name] = float(value) if number and value is not None else fallback
+        found[field_name] = as_number(entry.get(key + suffix), fallback)
     return Rates(**found)
 
 
 def _tokens_or_none(entry: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
-        value = entry.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        value = as_number(entry.get(name), None)
+        if value is not None:
             return int(value)
     return None
-
-
-def _flag(entry: Mapping[str, Any], name: str) -> bool | None:
-    value = entry.get(name)
-    return value if isinstance(value, bool) else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Which providers speak OpenAI's wire, and how a model string names its provider.
+"""Which providers are compatible with OpenAI's API, and how a model string names its provider.
 
 Source: the provider documentation of each (base URL), and LiteLLM's provider names and key
 variables, so that a LiteLLM config means the same here.
@@ -6,26 +6,26 @@ variables, so that a LiteLLM config means the same here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gateway.config import OPENAI_API_BASE
-
-DIALECTS = ("chat", "responses", "messages")
-"""The wires a client may speak."""
+from gateway.errors import UnknownProvider
+from gateway.upstream.litellm_names import litellm_names
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 ANTHROPIC_KEY_VARIABLES = ("ANTHROPIC_API_KEY",)
 
 
 class Provider(NamedTuple):
-    """An OpenAI-compatible API: where it is, and the variables that may hold its key."""
+    """An OpenAI-compatible API: its base URL, and the variables that may hold its key."""
 
     api_base: str | None
     key_variables: tuple[str, ...]
 
 
-OPENAI_WIRE: Mapping[str, Provider] = {
+OPENAI_COMPATIBLE: Mapping[str, Provider] = {
     "openai": Provider(OPENAI_API_BASE, ("OPENAI_API_KEY",)),
     "custom_openai": Provider(None, ()),
     "openai_like": Provider(None, ("OPENAI_LIKE_API_KEY",)),
@@ -47,8 +47,8 @@ OPENAI_WIRE: Mapping[str, Provider] = {
     "litellm_proxy": Provider(None, ("LITELLM_PROXY_API_KEY",)),
 }
 
-# Providers whose wire is their own: LiteLLM translates.
-FOREIGN_WIRE = frozenset(
+# Providers with a wire format of their own, which LiteLLM translates.
+TRANSLATED_PROVIDERS = frozenset(
     {
         "ai21",
         "anthropic",
@@ -75,29 +75,91 @@ FOREIGN_WIRE = frozenset(
     }
 )
 
-# A bare model name that LiteLLM, too, takes for another provider's.
+# Prefixes of bare model names that are not OpenAI's, as LiteLLM reads them, too.
 _BARE_PREFIXES = (("claude", "anthropic"), ("gemini", "gemini"))
 
 
-def split_model(model: str) -> tuple[str | None, str]:
+def is_tabled(provider: str) -> bool:
+    """Whether a provider is in one of the two tables here."""
+    return provider in OPENAI_COMPATIBLE or provider in TRANSLATED_PROVIDERS
+
+
+def is_known(provider: str) -> bool:
+    """Whether a provider is in the tables here, or LiteLLM knows it."""
+    return is_tabled(provider) or provider in litellm_names()
+
+
+def split_model(model: str, known: Callable[[str], bool] = is_known) -> tuple[str | None, str]:
     """`provider/name` or `provider:name` -> (known provider, name); (None, model) for any other."""
     for separator in ("/", ":"):
         provider, found, name = model.partition(separator)
-        if found and name and (provider in OPENAI_WIRE or provider in FOREIGN_WIRE):
+        if found and name and known(provider):
             return provider, name
     return None, model
 
 
 def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
-    """(provider, model name at the provider) of a deployment's `litellm_params`."""
+    """(provider, model name at the provider) of a deployment's `litellm_params`.
+
+    The provider decides which host gets the deployment's key. `custom_llm_provider` names it, else
+    the prefix of the model does. With an `api_base` the host is given, and only the prefixes of the
+    tables here are read as such: `meta-llama/Llama-3` is that server's own name. Without one, a
+    prefix is a provider of the tables or of LiteLLM. A name without a slash is OpenAI's, unless it
+    begins like one of Anthropic's or Google's (`ft:gpt-4.1:acme` and `llama3:8b` have no prefix).
+
+    Raises:
+        UnknownProvider: no `api_base`, and nobody knows the prefix or `custom_llm_provider`.
+    """
     model = str(params["model"])
     explicit = params.get("custom_llm_provider")
-    provider, name = split_model(model)
+    has_base = bool(params.get("api_base") or params.get("base_url"))
+    provider, name = split_model(model, is_tabled if has_base else is_known)
     if explicit:
+        if not has_base and not is_known(str(explicit)):
+            raise unknown_provider(str(explicit), model)
         return str(explicit), name if provider == explicit else model
     if provider:
         return provider, name
     for prefix, owner in _BARE_PREFIXES:
         if model.startswith(prefix):
             return owner, model
+    if not has_base and (stray := unknown_prefix(model)):
+        raise unknown_provider(stray, model)
     return "openai", model
+
+
+def keys_of_others(
+    provider: str, params: Mapping[str, Any], env: Mapping[str, str]
+) -> frozenset[str]:
+    """Keys in `env` that are no key of `provider`, by the variables of the tables here.
+
+    LiteLLM sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own.
+    What `params` name themselves is the operator's choice and is not among them.
+    """
+    variables = {name: owner for owner, known in OPENAI_COMPATIBLE.items() for name in known[1]}
+    variables |= dict.fromkeys(ANTHROPIC_KEY_VARIABLES, "anthropic")
+    others = {env[v] for v, owner in variables.items() if env.get(v) and not _is(provider, owner)}
+    own = [env.get(f"{provider.upper()}_API_KEY"), *params.values()]
+    return frozenset(others.difference(value for value in own if isinstance(value, str)))
+
+
+def _is(provider: str, owner: str) -> bool:
+    """Whether both are one company's (`text-completion-openai` and `anthropic_text`)."""
+    return provider in (owner, f"text-completion-{owner}", f"{owner}_text")
+
+
+def unknown_prefix(model: str) -> str | None:
+    """What a name has before its slash, if that is no known provider; None for any other name.
+
+    The star of a pattern such as `*/chat` stands for any provider.
+    """
+    prefix, slash, _ = model.partition("/")
+    return prefix if slash and "*" not in prefix and not is_known(prefix) else None
+
+
+def unknown_provider(prefix: str, model: str) -> UnknownProvider:
+    """The error for a prefix that nobody knows; it names the nearest known one."""
+    names = sorted({*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS, *litellm_names()})
+    near = difflib.get_close_matches(prefix.lower(), names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "no known name is close to it"
+    return UnknownProvider(f"{prefix!r} in {model!r} is not a known provider; {hint}")

@@ -1,4 +1,4 @@
-"""The arguments of one tool call, as they come in fragments: what is real and what is noise."""
+"""The arguments of one streamed tool call: fragments as they come in, sound text out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import re
 
 _MARK = re.compile(r"\\.|[\\\"{}\[\]]", re.DOTALL)
-_EMPTY_SO_FAR = re.compile(r"\s*\{?\s*\}?\s*")
+_EMPTY_SO_FAR = re.compile(r"\s*+\{?+\s*+\}?+\s*+")
+_HELD_CHARS = 4096
+"""Longest noise held back: it is read again with each fragment, and adapters send a few bytes."""
 
 
 class _ObjectEnd:
@@ -20,7 +22,7 @@ class _ObjectEnd:
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """The offset in `text` just behind the object, or None when it goes on."""
+        """The offset in `text` just after the object; None when it does not end in `text`."""
         start, self._escaped = int(self._escaped), False
         for match in _MARK.finditer(text, start):
             mark = match.group()
@@ -36,10 +38,10 @@ class _ObjectEnd:
 
 
 class ArgumentStream:
-    """The arguments of one call: what may be sent on, and what is noise.
+    """Passes on the arguments of one call, without the noise that some adapters add.
 
-    Noise is an empty placeholder `{}` in front of the real object, and anything behind it: the
-    object once more, or a closing `{}`. Text that does not start as an object is left alone.
+    Noise is an empty placeholder `{}` before the real object, and anything after it, such as the
+    same object again or a final `{}`. Text that does not start as an object is not changed.
     """
 
     __slots__ = ("_end", "_free", "_held", "complete", "sent")
@@ -55,7 +57,7 @@ class ArgumentStream:
         self.complete = False
 
     def push(self, text: str) -> str:
-        """The part of the arguments so far that may be sent now; often exactly `text`."""
+        """The part of the arguments received so far that can be sent now; often exactly `text`."""
         out = ""
         while text:
             if self.complete:
@@ -79,14 +81,17 @@ class ArgumentStream:
 
     def _release(self, piece: str) -> str:
         self._held += piece
-        if not self.sent and not self._free and _EMPTY_SO_FAR.fullmatch(self._held):
+        if not self.sent and not self._free and self._is_noise():
             return ""
         self.sent = self.sent or bool(self._held)
         out, self._held = self._held, ""
         return out
 
+    def _is_noise(self) -> bool:
+        return len(self._held) <= _HELD_CHARS and bool(_EMPTY_SO_FAR.fullmatch(self._held))
+
     def finish(self, *, cut: bool) -> str:
-        """What was held back; a call without any arguments gets `{}` unless the reply was cut."""
+        """The text held back; a call without arguments gets `{}` unless a limit cut the reply."""
         out, self._held = self._held, ""
         if self.sent or cut or out.strip() == "{":
             return out
@@ -95,7 +100,7 @@ class ArgumentStream:
 
 
 def arguments_text(value: object) -> str:
-    """Arguments as the string the API promises: null is empty, an object is serialised."""
+    """Arguments as a string, as the API has them: null is empty, an object is serialised."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Chunks of a streamed chat completion -> the one completion they make up."""
+"""Puts the chunks of a streamed chat completion together into one completion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.wire.plain import parse_plain
+from gateway.wire.coerce import as_int, as_list
+from gateway.wire.fast_stream_parse import parse_plain
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 _TEXT_KEYS = ("content", "refusal", "reasoning_content", "reasoning")
@@ -25,7 +26,7 @@ class CompletionAssembler:
         self.malformed = 0
 
     def add(self, chunk: Any) -> None:
-        """One parsed chunk."""
+        """Add one parsed chunk."""
         if not isinstance(chunk, Mapping):
             self.malformed += 1
             return
@@ -35,8 +36,7 @@ class CompletionAssembler:
             self._head = {k: v for k, v in chunk.items() if k not in ("choices", "usage", "object")}
         if isinstance(chunk.get("usage"), dict):
             self.usage = chunk["usage"]
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
+        for choice in as_list(chunk.get("choices")):
             if isinstance(choice, Mapping):
                 self._add_choice(choice)
             else:
@@ -55,7 +55,7 @@ class CompletionAssembler:
         )
 
     def completion(self) -> dict[str, Any]:
-        """The whole: like the answer to the same request without `stream`."""
+        """The completion, in the form of the answer to the same request without `stream`."""
         out = {**self._head, "object": "chat.completion"}
         out["choices"] = [_closed(self._choices[i]) for i in sorted(self._choices)]
         if self.usage is not None:
@@ -63,8 +63,7 @@ class CompletionAssembler:
         return out
 
     def _add_choice(self, choice: Mapping[str, Any]) -> None:
-        index = choice.get("index")
-        index = index if isinstance(index, int) else 0
+        index = as_int(choice.get("index"), 0)
         state = self._choices.get(index)
         if state is None:
             state = {"index": index, "parts": {}, "calls": {}, "extra": {}, "finish_reason": None}
@@ -96,8 +95,7 @@ def _add_delta(state: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 
 def _add_call(calls: dict[int, dict[str, Any]], part: Mapping[str, Any], position: int) -> None:
-    index = part.get("index")
-    index = index if isinstance(index, int) else position
+    index = as_int(part.get("index"), position)
     call = calls.setdefault(index, {"id": None, "type": "function", "name": [], "arguments": []})
     if isinstance(part.get("id"), str) and part["id"]:
         call["id"] = part["id"]

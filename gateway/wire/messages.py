@@ -1,10 +1,10 @@
-"""Messages as identity sees them: normalised, then digested.
+"""Digests of messages for conversation identity: each message is normalised, then hashed.
 
-Clients do not echo a reply as they got it. What they are known to change (text as parts, null for
-empty, white space at the ends, re-serialised arguments, replaced call ids, moved cache markers,
-one reply as two messages) leaves a digest here as it is; what a model would read differently
-changes it. Chat messages, Responses items and Anthropic messages are understood alike. System and
-developer messages leave no trace, because clients write dates and states of work trees into them.
+Clients do not send a reply back exactly as they received it. The changes they are known to make
+(text as parts, null for empty, white space at the ends, re-serialised arguments, replaced call ids,
+moved cache markers, one reply as two messages) do not change a digest; a change that a model could
+notice does. Chat messages, Responses items and Anthropic messages are read alike. System and
+developer messages have no digest, because clients write dates and repository states into them.
 Nothing here raises on a malformed message.
 """
 
@@ -14,29 +14,30 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
-from gateway.wire.prefix import KnownMessages
+from gateway.wire.body_prefix import KnownMessages
+from gateway.wire.coerce import as_list, as_text
 
-# Stored heads stay comparable only under one normalisation: raise the number when it changes.
+# Stored prefix hashes are comparable only under one normalisation: a change needs a new number.
 VERSION = b"gw-message-1"
-# Source: 128 bits leave a collision unlikely (2^-64) among 2^32 stored heads.
+# Source: with 128 bits a collision among 2^32 stored hashes has a probability of 2^-64.
 DIGEST_BYTES = 16
 
 SYSTEM_ROLES = ("system", "developer")
 RESULT_ROLES = ("tool", "function")
 _TEXT_PARTS = ("text", "input_text", "output_text", None)
-# Clients keep, drop or re-sign these at will.
+# Clients keep these, drop them or sign them again.
 _VOLATILE_PARTS = ("thinking", "redacted_thinking", "reasoning", "refusal")
 _CALL_ITEMS = ("function_call", "custom_tool_call")
 _RESULT_ITEMS = ("function_call_output", "custom_tool_call_output")
 REFERENCE = "item_reference"
-"""The type of an item that stands for one which the server has, named by its id."""
+"""The type of an item that refers to one which the server stores, by its id."""
 
-# Dropped or added by Responses clients; cache markers move to the newest message on each call.
+# Responses clients drop or add these; cache markers move to the newest message on each call.
 _VOLATILE_KEYS = ("cache_control", "id", "status")
 
 
 def _number(text: str) -> float | int:
-    """A JSON number as JavaScript clients write it back: 1.0 is 1."""
+    """A JSON number as JavaScript clients write it: 1.0 becomes 1."""
     value = float(text)
     return int(value) if value.is_integer() else value
 
@@ -48,7 +49,7 @@ _serialise = json.JSONEncoder(
 
 
 def digest_fields(*fields: str) -> bytes:
-    """Digest of a tuple of texts, 16 bytes."""
+    """The digest of a tuple of texts, 16 bytes."""
     # Lengths keep ("ab", "c") and ("a", "bc") apart; JSON escapes can yield lone surrogates.
     joined = "".join([f"{len(text)}:{text}" for text in fields])
     encoded = joined.encode("utf-8", "surrogatepass")
@@ -90,7 +91,7 @@ def _arguments(value: object) -> str:
 
 
 def _split(content: object) -> tuple[str, list[object]]:
-    """Text of a message's content, and its parts that are not text."""
+    """(text of a message's content, its parts that are not text)."""
     if content is None:
         return "", []
     if isinstance(content, str):
@@ -114,13 +115,13 @@ def _is_part(value: object, kind: str) -> bool:
     return isinstance(value, dict) and value.get("type") == kind
 
 
-class Reader:
-    """Reads messages in order as digests of atoms, knowing which calls the next results answer.
+class MessageReader:
+    """Reads messages in order and digests their atoms; keeps the calls that await results.
 
-    An atom is what somebody says, a call or a result, 16 bytes each. A reply is a row of atoms, so
-    it does not matter how a client cuts it into messages. `turns` counts the assistant turns read
-    (consecutive assistant messages are one), `call_ids` are those of the latest turn, in order, ""
-    where the client sent none; `answered` counts their results.
+    An atom is a text of one role, a tool call or a result; its digest has 16 bytes. A reply is a
+    sequence of atoms, so it does not matter how a client divides it into messages. `turns` counts
+    the assistant turns (consecutive assistant messages are one turn). `call_ids` are the ids of the
+    latest turn's calls in order, "" for a call without one; `answered` counts their results.
     """
 
     __slots__ = ("answered", "call_ids", "in_turn", "turns")
@@ -134,7 +135,7 @@ class Reader:
         self.turns = turns
 
     def atoms(self, message: object) -> list[bytes]:
-        """The atoms of the next message; none for what leaves no trace."""
+        """The digests of the next message's atoms; none for a system message or reasoning."""
         if not isinstance(message, dict):
             return self._other("unreadable", _canonical(message))
         role = message.get("role")
@@ -204,7 +205,7 @@ class Reader:
             self.call_ids.append("")
             return digest_fields("call", "", _canonical(call))
         call_id = call.get("call_id") or call.get("id")
-        self.call_ids.append(call_id if isinstance(call_id, str) else "")
+        self.call_ids.append(as_text(call_id, ""))
         inner = call.get("function") or call.get("custom")
         function = inner if isinstance(inner, dict) else call
         name = function.get("name")
@@ -228,19 +229,11 @@ def fold(atoms: Sequence[bytes]) -> bytes | None:
     return blake2b(b"".join(atoms), digest_size=DIGEST_BYTES, person=VERSION).digest()
 
 
-def message_digest(message: object, call_ids: Sequence[str] = ()) -> bytes | None:
-    """Digest of one message by itself, 16 bytes; None for what leaves no trace (system messages).
-
-    `call_ids`: ids of the calls a tool message may answer, in order; its own is replaced by its
-    place among them.
-    """
-    return fold(Reader(call_ids).atoms(message))
-
-
 def reply_message(message: object) -> dict[str, object]:
-    """A choice's `message`, whole or assembled from a stream, as the client will echo it at best.
+    """A choice's `message` as the client is expected to send it back.
 
-    Only what the digest is made of is kept: `content`, `tool_calls`, `function_call`.
+    Only the fields that have part in the digest are kept: `content`, `tool_calls` and
+    `function_call`.
     """
     given = message if isinstance(message, dict) else {}
     kept = {key: given[key] for key in ("content", "tool_calls", "function_call") if given.get(key)}
@@ -248,12 +241,12 @@ def reply_message(message: object) -> dict[str, object]:
 
 
 def content_text(content: object) -> str:
-    """The text of a message's content, its parts joined, white space at the ends cut."""
+    """The text of a message's content: its parts joined, stripped of white space."""
     return _split(content)[0]
 
 
 def is_result(message: object) -> bool:
-    """Whether a message brings results of calls, in any dialect."""
+    """Whether a message contains results of calls, in any dialect."""
     if not isinstance(message, dict):
         return False
     if message.get("role") in RESULT_ROLES or str(message.get("type")).endswith("_output"):
@@ -263,17 +256,17 @@ def is_result(message: object) -> bool:
 
 
 def history(body: Mapping[str, object]) -> Sequence[object]:
-    """The transcript of a request body: `messages`, or the `input` items of a Responses request."""
+    """The messages of a request body under their usual keys: `messages`, or `input`."""
     messages = body.get("messages", body.get("input"))
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
     return messages if isinstance(messages, (list, KnownMessages)) else []
 
 
-def system_text(body: Mapping[str, object]) -> str:
-    """The system texts before the history and beside it, one a line."""
+def system_text(body: Mapping[str, object], messages: Sequence[object]) -> str:
+    """The system texts in fields of the body and in its first messages, one a line."""
     texts = [content_text(body.get("system")), content_text(body.get("instructions"))]
-    for message in history(body):
+    for message in messages:
         if not isinstance(message, dict) or message.get("role") not in SYSTEM_ROLES:
             break
         texts.append(content_text(message.get("content")))
@@ -281,14 +274,13 @@ def system_text(body: Mapping[str, object]) -> str:
 
 
 def tool_names(body: Mapping[str, object]) -> tuple[str, ...]:
-    """Names of the tools (or legacy functions) a request offers, in its order.
+    """Names of the tools (or legacy functions) that a request offers, in its order.
 
-    A tool that has a type and no name, as those a provider runs itself, is named by its type.
+    A tool without a name, such as one that the provider runs itself, is named by its type.
     """
     names = []
     for key in ("tools", "functions"):
-        offered = body.get(key)
-        for tool in offered if isinstance(offered, list) else ():
+        for tool in as_list(body.get(key)):
             if isinstance(tool, dict):
                 inner = tool.get("function")
                 named = inner if isinstance(inner, dict) else tool

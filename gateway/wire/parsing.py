@@ -1,4 +1,4 @@
-"""JSON bodies as values, with errors that a client can use."""
+"""Parses JSON bodies, with error messages that help a client."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Loads = Callable[[bytes], Any]
 def parse_value(raw: bytes, loads: Loads) -> Any:
     """The JSON value in `raw`.
 
-    A fast parser may be stricter than JSON's grammar asks (lone surrogates, big integers); what it
-    refuses is tried again with the standard library's before the client is told.
+    A fast parser may be stricter than JSON's grammar (lone surrogates, big integers), so what it
+    refuses is parsed again with the standard library before it counts as an error.
 
     Raises:
         BadRequest: not JSON, with line and column.

@@ -1,7 +1,7 @@
-"""A chat request over the client's own bytes: read through the parsed JSON, changed by splicing.
+"""A chat request over the client's own bytes: read as parsed JSON, changed by splicing the bytes.
 
-What is not edited leaves as the client wrote it, to the byte: unknown fields, key order, number
-forms (`1.0`, 2^70), escapes and white space.
+Everything that is not edited stays byte for byte as the client wrote it: unknown fields, key order,
+number forms (`1.0`, 2^70), escapes and white space.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.wire.prefix import KnownMessages, Prefix
-from gateway.wire.scan import Span, array_spans, object_spans, scannable
+from gateway.wire.body_prefix import BodyPrefix, KnownMessages
+from gateway.wire.json_offsets import Span, array_spans, object_spans, scannable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Splice:
 class ChatRequest:
     """One chat-completions body. `raw` is never changed; edits give new bytes.
 
-    `known` is a prefix that `raw` begins with, where the body was read behind it.
+    `known` is the prefix that `raw` begins with, if only the rest of the body was parsed.
     """
 
     __slots__ = ("_prefix", "_spans", "body", "known", "list_key", "raw")
@@ -37,14 +37,14 @@ class ChatRequest:
         raw: bytes,
         body: dict[str, Any],
         list_key: str = "messages",
-        known: Prefix | None = None,
+        known: BodyPrefix | None = None,
     ) -> None:
         self.raw = raw
         self.body = body
         self.list_key = list_key
         self.known = known
         self._spans: dict[str, list[Span]] | None = None
-        self._prefix: Prefix | None = None
+        self._prefix: BodyPrefix | None = None
 
     @property
     def model(self) -> str:
@@ -64,7 +64,7 @@ class ChatRequest:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """The body with every message in a list."""
+        """The body with all its messages in one list."""
         if self.known is None:
             return self.body
         return {**self.body, self.list_key: list(self.messages)}
@@ -76,19 +76,19 @@ class ChatRequest:
         return isinstance(options, Mapping) and options.get("include_usage") is True
 
     @property
-    def prefix(self) -> Prefix | None:
-        """The request as the beginning of a later one; None when it has no messages."""
+    def prefix(self) -> BodyPrefix | None:
+        """The prefix that a later request may begin with; None without messages."""
         if self._prefix is None and self.messages:
             self._prefix = self.known.extended(self.raw) if self.known else self._scanned()
         return self._prefix
 
     @property
     def message_spans(self) -> Sequence[Span]:
-        """Where each message stands in `raw`."""
+        """(start, end) of each message in `raw`."""
         return self.prefix.spans if self.prefix is not None else ()
 
     def spans(self, key: str) -> list[Span]:
-        """Where the values of top-level `key` stand in `raw`; several when the key is repeated."""
+        """(start, end) in `raw` of each value of top-level `key`, which may be repeated."""
         if self._spans is None:
             self._spans = {}
             raw, cut, missing = self._outline()
@@ -97,13 +97,13 @@ class ChatRequest:
                 self._spans.setdefault(name, []).append((start, end))
         return self._spans.get(key, [])
 
-    def _scanned(self) -> Prefix:
+    def _scanned(self) -> BodyPrefix:
         start, _ = self.spans(self.list_key)[-1]
         spans = tuple(array_spans(scannable(self.raw), start))
-        return Prefix(raw=self.raw, spans=spans, list_key=self.list_key)
+        return BodyPrefix(raw=self.raw, spans=spans, list_key=self.list_key)
 
     def _outline(self) -> tuple[bytes, int, int]:
-        """The body without the messages that stand behind `cut`, and how many bytes are missing."""
+        """(body without the messages, offset where they were cut out, number of missing bytes)."""
         if self.known is None or self.prefix is None:
             return self.raw, len(self.raw), 0
         cut, end = self.known.opening, self.prefix.end

@@ -1,18 +1,18 @@
-"""Guidance into the messages of a body, as splices: nothing else of the client's text moves."""
+"""Guidance as splices in the messages of a body; the client's own text does not change."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 
+from gateway.wire.json_offsets import array_spans, object_spans, scannable, skip_space
 from gateway.wire.request import ChatRequest, Splice
-from gateway.wire.scan import array_spans, object_spans, scannable, skip_space
 
 
 def insert_message(request: ChatRequest, position: int, role: str, text: str) -> Splice:
     """A message with `text` before the client's message `position`; their count = at the end.
 
-    A list without messages takes one such splice, not several.
+    A list without messages takes only one such splice.
     """
     spans = request.message_spans
     literal = json.dumps({"role": role, "content": text})
@@ -34,12 +34,12 @@ def append_to_message(
     *,
     part_type: str = "text",
 ) -> list[Splice]:
-    """`texts` as blocks of their own at the end of the content of message `index`.
+    """`texts` as separate blocks at the end of the content of message `index`.
 
-    Text grows by a blank line and the text for each, a list of parts by a part for each; content
-    that is absent, null or empty becomes the texts. With `breakpoint` the content becomes parts,
-    and the last of the client's own carries it as its `cache_control`. `part_type`: what the
-    dialect calls a part of text.
+    To a string each text is added after a blank line, to a list of parts as a part; absent, null or
+    empty content is replaced by the texts. With `breakpoint` the content becomes a list of parts,
+    and the last of the client's own gets it as `cache_control`. `part_type`: the type of a text
+    part in the dialect.
     """
     start, end = request.message_spans[index]
     message = scannable(request.raw[start:end])
@@ -66,7 +66,7 @@ def append_to_message(
 def _append_parts(
     content: str, start: int, added: Sequence[str], breakpoint: Mapping[str, str] | None
 ) -> list[Splice]:
-    """`added` behind the last part of `content`, which stands at `start` of the body."""
+    """`added` after the last part of `content`, which begins at `start` in the body."""
     splices = []
     first, last = list(array_spans(content, 0))[-1]
     last_end = start + last

@@ -18,9 +18,9 @@ DONE: Final = b"[DONE]"
 
 
 class SSEEvent(NamedTuple):
-    """One event; `raw` are its bytes with the blank line, so that the raws join to the stream.
+    """One event. `raw` holds its bytes with the blank line: all `raw` joined are the stream.
 
-    A named tuple, because one is made per chunk of every stream and frozen dataclasses cost thrice.
+    A named tuple, because one is made for each chunk and a frozen dataclass costs three times that.
     """
 
     raw: bytes
@@ -34,7 +34,7 @@ class SSEEvent(NamedTuple):
 
 
 class SSEDecoder:
-    """Bytes in any split -> events. `flush()` gives what stood behind the last blank line."""
+    """Bytes in any split to events. `flush()` gives the rest after the last blank line."""
 
     __slots__ = ("_buffer", "_scanned")
 
@@ -42,20 +42,15 @@ class SSEDecoder:
         self._buffer = b""
         self._scanned = 0
 
-    @property
-    def at_boundary(self) -> bool:
-        """Whether everything fed so far was whole events."""
-        return not self._buffer.strip(b"\r\n")
-
     def feed(self, chunk: bytes) -> list[SSEEvent]:
         """The events that `chunk` completes."""
         buffer = self._buffer + chunk if self._buffer else chunk
         events, start = [], 0
-        # A terminator may straddle the old end of the buffer, by at most three bytes.
+        # A terminator may begin up to three bytes before the old end of the buffer.
         for match in _EVENT_END.finditer(buffer, max(0, self._scanned - 3)):
             end = match.end()
             if end == len(buffer) and buffer.endswith(b"\r"):
-                break  # its LF may be the next byte; without it, events would depend on the split
+                break  # the LF may come next; without this, events would depend on the split
             events.append(parse_event(buffer[start:end]))
             start = end
         self._buffer = buffer[start:]
@@ -70,7 +65,7 @@ class SSEDecoder:
 
 def parse_event(raw: bytes) -> SSEEvent:
     """One block of lines as an event; comments and unknown fields are left out of `data`."""
-    # What nearly every chunk of a completion looks like.
+    # The form of nearly every chunk of a completion.
     one_line = raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2
     if one_line and raw.startswith(b"data: ") and b"\r" not in raw:
         return SSEEvent(raw=raw, data=raw[6:-2])
@@ -94,5 +89,5 @@ def encode_event(payload: Any, *, event: str | None = None) -> bytes:
 
 
 def encode_comment(text: str) -> bytes:
-    """A comment, which clients ignore; it keeps idle connections open."""
+    """A comment, which clients ignore and which keeps an idle connection open."""
     return f": {text}\n\n".encode()

@@ -1,9 +1,9 @@
-"""Tool calls put right: adapters deliver them with known faults, clients must not see any.
+"""Repairs tool calls: adapters deliver them with known faults, which no client should see.
 
-Streamed deltas come back in the form every OpenAI client can assemble: dense indexes in order of
-appearance, `id`, `type` and `name` once, on the first delta of a call, arguments that join to one
-JSON object. What is sound passes through; a fragment is held back only while it could still turn
-out to be an empty placeholder.
+Streamed deltas leave in the form that every OpenAI client can assemble: dense indexes in order of
+appearance; `id`, `type` and `name` once, in the first delta of a call; arguments that join to one
+JSON object. Correct deltas are not changed; a fragment is held back only while it may still be an
+empty placeholder.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.wire.arguments import ArgumentStream, arguments_text
+from gateway.wire.coerce import as_mapping, as_text
 
 NewId = Callable[[int], str]
-"""Makes the id of a call that came without one, from its index."""
+"""Makes an id for a call without one, from its index."""
 
 
-class _Call:
+class _CallState:
     """One call under assembly."""
 
     __slots__ = ("announced", "arguments", "extras", "id", "index", "name", "pending", "slot")
@@ -36,7 +37,7 @@ class _Call:
 class ToolCallStream:
     """Repairs the tool calls of one streamed choice.
 
-    Faults taken away: index 0 for every call, missing or shifted indexes, ids and names repeated
+    Faults repaired: index 0 for every call, missing or shifted indexes, ids and names repeated
     in later deltas (clients concatenate them), ids missing or shared by two calls, arguments as an
     object instead of a string or null, `{}` before or after the real arguments, the complete
     arguments sent twice, no arguments at all.
@@ -44,9 +45,9 @@ class ToolCallStream:
 
     def __init__(self, new_id: NewId) -> None:
         self._new_id = new_id
-        self._calls: list[_Call] = []
-        self._by_id: dict[str, _Call] = {}
-        self._by_slot: dict[int, _Call] = {}
+        self._calls: list[_CallState] = []
+        self._by_id: dict[str, _CallState] = {}
+        self._by_slot: dict[int, _CallState] = {}
         self._ids: set[str] = set()
         self.announced = 0
 
@@ -61,7 +62,7 @@ class ToolCallStream:
         return out
 
     def finish(self, *, cut: bool = False) -> list[dict[str, Any]]:
-        """Deltas held back until the end; `cut` says that the reply ended by a limit.
+        """The deltas held back until the end; `cut`: a limit ended the reply.
 
         A call that never got a name cannot be executed and is left out.
         """
@@ -73,9 +74,8 @@ class ToolCallStream:
         return out
 
     def _push_one(self, delta: Mapping[str, Any]) -> dict[str, Any] | None:
-        function = delta.get("function")
-        function = function if isinstance(function, Mapping) else {}
-        id, name = _text(delta.get("id")), _text(function.get("name"))
+        function = as_mapping(delta.get("function"))
+        id, name = as_text(delta.get("id"), "") or None, as_text(function.get("name"), "") or None
         arguments = arguments_text(function.get("arguments"))
         call = self._locate(id, name, arguments, delta.get("index"))
         call.name = call.name or name
@@ -89,7 +89,7 @@ class ToolCallStream:
             return {"index": call.index, "function": {"arguments": ready}} if ready else None
         return self._announce(call, ready)
 
-    def _announce(self, call: _Call, arguments: str) -> dict[str, Any]:
+    def _announce(self, call: _CallState, arguments: str) -> dict[str, Any]:
         call.announced = True
         call.index = self.announced
         self.announced += 1
@@ -97,21 +97,21 @@ class ToolCallStream:
         self._ids.add(call.id)
         extras = dict(call.extras)
         function = {"name": call.name, "arguments": arguments, **extras.pop("function", {})}
-        head = {"index": call.index, "id": call.id, "type": "function", "function": function}
-        return {**head, **extras}
+        delta = {"index": call.index, "id": call.id, "type": "function", "function": function}
+        return {**delta, **extras}
 
-    def _locate(self, id: str | None, name: str | None, arguments: str, slot: object) -> _Call:
+    def _locate(self, id: str | None, name: str | None, arguments: str, slot: object) -> _CallState:
         slot = slot if isinstance(slot, int) else None
         if id is not None:
             return self._locate_by_id(id, name, slot)
         found = self._by_slot.get(slot) if slot is not None else self._last()
         if found is None:
             found = None if name else self._last()
-        elif name and found.name and _starts_anew(found, name, arguments):
+        elif name and found.name and _opens_new_call(found, name, arguments):
             found = None
         return found or self._open(None, slot)
 
-    def _locate_by_id(self, id: str, name: str | None, slot: int | None) -> _Call:
+    def _locate_by_id(self, id: str, name: str | None, slot: int | None) -> _CallState:
         known = self._by_id.get(id)
         if known is None and slot is not None:
             waiting = self._by_slot.get(slot)
@@ -127,11 +127,11 @@ class ToolCallStream:
             self._by_slot[slot] = known
         return known
 
-    def _last(self) -> _Call | None:
+    def _last(self) -> _CallState | None:
         return self._calls[-1] if self._calls else None
 
-    def _open(self, id: str | None, slot: int | None) -> _Call:
-        call = _Call(id=id, slot=slot)
+    def _open(self, id: str | None, slot: int | None) -> _CallState:
+        call = _CallState(id=id, slot=slot)
         self._calls.append(call)
         if id is not None:
             self._by_id[id] = call
@@ -141,10 +141,10 @@ class ToolCallStream:
 
 
 def repair_message(message: dict[str, Any], new_id: NewId, *, cut: bool = False) -> int:
-    """Put the tool calls of a complete assistant message right, in place; returns their number.
+    """Repair the tool calls of a complete assistant message in place; returns their number.
 
-    Each gets an id of its own, a type, and arguments as a string; a call without a name goes.
-    `cut` says that the reply ended by a limit, so that missing arguments are not made up.
+    Each gets a unique id, a type, and arguments as a string; a call without a name is removed.
+    `cut`: a limit ended the reply, so that missing arguments are not filled in.
     """
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
@@ -168,10 +168,10 @@ def _repair_call(
         return None
     if _is_custom(call):
         return dict(call)
-    function = call.get("function")
-    if not isinstance(function, Mapping) or not _text(function.get("name")):
+    function = as_mapping(call.get("function"))
+    if not as_text(function.get("name"), ""):
         return None
-    id = _unused(_text(call.get("id")) or new_id(index), taken)
+    id = _unused(as_text(call.get("id"), "") or new_id(index), taken)
     taken.add(id)
     arguments = ArgumentStream()
     text = arguments.push(arguments_text(function.get("arguments"))) + arguments.finish(cut=cut)
@@ -184,8 +184,8 @@ def _repair_call(
 def finish_reason(reason: str | None, calls: int) -> str | None:
     """The finish reason that agrees with the number of tool calls in the choice.
 
-    `stop` beside calls becomes `tool_calls`, `tool_calls` without any becomes `stop`; a limit or a
-    filter is left as it is.
+    `stop` with calls becomes `tool_calls`, and `tool_calls` without any becomes `stop`; other
+    reasons are not changed.
     """
     if calls and reason == "stop":
         return "tool_calls"
@@ -194,12 +194,8 @@ def finish_reason(reason: str | None, calls: int) -> str | None:
     return reason
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
 def _is_custom(call: Mapping[str, Any]) -> bool:
-    """Whether this is a call of a custom tool, whose input is free text and not ours to read."""
+    """Whether this is a call of a custom tool, whose input is free text."""
     return call.get("type") == "custom" or "custom" in call
 
 
@@ -210,14 +206,14 @@ def _unused(id: str, taken: set[str]) -> str:
     return candidate
 
 
-def _another(known: _Call, name: str | None, *, slot: object) -> bool:
+def _another(known: _CallState, name: str | None, *, slot: object) -> bool:
     """Whether a delta with the id of `known` belongs to a second call that shares the id."""
     if name is None or known.name is None:
         return False
     return name != known.name or (known.arguments.complete and slot != known.slot)
 
 
-def _starts_anew(found: _Call, name: str, arguments: str) -> bool:
+def _opens_new_call(found: _CallState, name: str, arguments: str) -> bool:
     """Whether a delta without id opens a new call in the slot of `found`."""
     again = found.arguments.complete and arguments.lstrip().startswith("{")
     return name != found.name or again

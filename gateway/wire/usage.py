@@ -1,10 +1,12 @@
-"""Token usage as providers report it -> one value."""
+"""Token usage in the forms of all dialects, as one value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from gateway.wire.coerce import as_int, first_mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +24,8 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
     """The counts in a `usage` object of any dialect; never raises."""
     if not usage:
         return TokenUsage()
-    input_details = _mapping(usage, "prompt_tokens_details", "input_tokens_details")
-    output_details = _mapping(usage, "completion_tokens_details", "output_tokens_details")
+    input_details = first_mapping(usage, "prompt_tokens_details", "input_tokens_details")
+    output_details = first_mapping(usage, "completion_tokens_details", "output_tokens_details")
     return TokenUsage(
         input=_input(usage),
         output=_count(usage, "completion_tokens", "output_tokens"),
@@ -36,22 +38,14 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
 
 
 def _input(usage: Mapping[str, Any]) -> int | None:
-    whole = _count(usage, "prompt_tokens", "input_tokens")
-    if whole is None or "prompt_tokens" in usage:
-        return whole
-    # Anthropic counts what came from the cache, or went into it, beside the rest.
-    beside = ("cache_read_input_tokens", "cache_creation_input_tokens")
-    return whole + sum(_count(usage, name) or 0 for name in beside)
-
-
-def _mapping(usage: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    found = (usage.get(name) for name in names)
-    return next((value for value in found if isinstance(value, Mapping)), {})
+    total = _count(usage, "prompt_tokens", "input_tokens")
+    if total is None or "prompt_tokens" in usage:
+        return total
+    # Anthropic's `input_tokens` leaves out what was read from the cache or written to it.
+    separate = ("cache_read_input_tokens", "cache_creation_input_tokens")
+    return total + sum(_count(usage, name) or 0 for name in separate)
 
 
 def _count(values: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-    return None
+    found = (as_int(values[name], -1) for name in names if name in values)
+    return next((count for count in found if count >= 0), None)

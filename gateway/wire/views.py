@@ -1,20 +1,20 @@
-"""Lists of messages that are put together when they are read, and not copied."""
+"""Lists of messages that are composed on access instead of copied."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 
 class MessagesView(Sequence[Any]):
-    """A sequence that gives one message at a time; a subclass has a length and `at`."""
+    """A sequence of messages; a subclass defines its length and `at`."""
 
     __slots__ = ()
 
     @abstractmethod
     def at(self, index: int) -> Any:
-        """The message at `index`, which lies in [0, length)."""
+        """The message at `index`, which is in [0, length)."""
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -29,3 +29,20 @@ class MessagesView(Sequence[Any]):
         if not 0 <= at < len(self):
             raise IndexError(index)
         return self.at(at)
+
+
+class AsMappings(MessagesView):
+    """Messages as placement reads them: a malformed one counts as empty."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: Sequence[Any]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def at(self, index: int) -> Mapping[str, Any]:
+        """See MessagesView."""
+        found = self._messages[index]
+        return found if isinstance(found, dict) else {}

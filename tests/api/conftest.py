@@ -1,4 +1,4 @@
-"""Gateways whose control plane is asked, and agents that give it something to tell."""
+"""Gateways with a control plane to ask, and agents whose runs it shows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from tests.patience import DEADLINE_MS
 
 Start = Callable[..., AppServer]
 
 SETTINGS: Mapping[str, Any] = {
     "embedding": {"embedder": "hashing"},
-    # A limit on latency; a busy test machine must not turn it into an unsteered request.
-    "steering": {"deadline_ms": 10_000},
+    "steering": {"deadline_ms": DEADLINE_MS},
 }
 
 
@@ -42,7 +42,7 @@ class Agent:
         self.run_id = ""
 
     def step(self, thought: str = "Let me look again.", result: str = "Error: no such file") -> str:
-        """One call that asks for the command, and its result; the state the gateway told."""
+        """One call that asks for the command, and its result; returns the state in the headers."""
         call = ToolCall("bash", '{"command": "ls"}', id=f"call_{len(self._messages)}")
         state = self._ask(Reply(thought, tool_calls=(call,)))
         self._messages.append({"role": "tool", "tool_call_id": call.id, "content": result})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.api.access import COOKIE, Gate
+from gateway.auth.access import COOKIE, Gate
+from gateway.auth.authenticator import Authenticator
+from gateway.auth.keyring import key_digest
 from gateway.config import AuthSettings, Secret
-from gateway.endpoints.auth import Authenticator
 from gateway.errors import Forbidden, GatewayError, Unauthorized
 from gateway.testing import AppServer
 from tests.api.conftest import Start, client_of
@@ -37,7 +40,7 @@ def a_request(method: str = "GET", **headers: str) -> dict[str, Any]:
 
 def with_session(gate: Gate, key: str, method: str = "GET", **headers: str) -> dict[str, Any]:
     """A request of a browser that logged in."""
-    return a_request(method, cookie=f"other=1; {COOKIE}={gate.log_in(key)}", **headers)
+    return a_request(method, cookie=f"other=1; {COOKIE}={gate.log_in(key, a_request())}", **headers)
 
 
 def test_the_admin_key_sees_everything() -> None:
@@ -104,40 +107,74 @@ def test_loopback_has_several_names(host: str) -> None:
     assert a_gate(admin=None).admit(a_request(host=host)).operator
 
 
-def test_a_session_stands_for_the_key_it_was_begun_with() -> None:
+def test_a_session_has_the_access_of_its_key() -> None:
     """The admin's sees everything, a tenant's its own."""
     gate = a_gate(acme=ACME)
     assert gate.admit(with_session(gate, ADMIN)).operator
     access = gate.admit(with_session(gate, ACME))
     assert (access.tenant, access.how) == ("acme", "session")
-    assert gate.log_in("wrong") is None
+    assert gate.log_in("wrong", a_request()) is None
 
 
 @pytest.mark.parametrize("change", ["x", ".x", "", "é"])
 def test_a_changed_session_is_no_session(change: str) -> None:
     """What is not signed as it was made opens nothing."""
     gate = a_gate()
-    cookie = f"{COOKIE}={gate.log_in(ADMIN)}{change}" if change else f"{COOKIE}=."
+    cookie = f"{COOKIE}={gate.log_in(ADMIN, a_request())}{change}" if change else f"{COOKIE}=."
     with pytest.raises(Unauthorized):
         gate.admit(a_request(cookie=cookie))
 
 
 def test_a_session_ends_with_its_key() -> None:
     """Another admin key, or a key taken away, ends the sessions begun with the old one."""
-    gate = a_gate(acme=ACME)
-    admin, acme = gate.log_in(ADMIN), gate.log_in(ACME)
-    for changed in (a_gate(admin="another", acme=ACME), a_gate(globex=ACME), a_gate()):
-        for cookie in (admin, acme):
-            if changed.log_in(ADMIN) and cookie == admin:
-                continue
-            with pytest.raises(Unauthorized):
-                changed.admit(a_request(cookie=f"{COOKIE}={cookie}"))
+
+    def settings(admin: str, **keys: str) -> AuthSettings:
+        secrets = {tenant: Secret(key) for tenant, key in keys.items()}
+        return AuthSettings(admin_key=Secret(admin), gateway_keys=secrets)
+
+    def admits(cookie: str | None) -> bool:
+        try:
+            return gate.admit(a_request(cookie=f"{COOKIE}={cookie}")).how == "session"
+        except Unauthorized:
+            return False
+
+    auth = Authenticator(settings(ADMIN, acme=ACME, other="k"), host="127.0.0.1")
+    gate = Gate(auth)
+    admin, acme = gate.log_in(ADMIN, a_request()), gate.log_in(ACME, a_request())
+    for admin_key, keys, left in [
+        (ADMIN, {"acme": ACME}, (True, True)),
+        (ADMIN, {"globex": ACME}, (True, False)),
+        (ADMIN, {"acme": "another"}, (True, False)),
+        (ADMIN, {"acme": ACME}, (True, True)),
+        ("another", {"acme": ACME}, (False, False)),
+        (ADMIN, {"acme": ACME}, (False, False)),
+    ]:
+        auth.update(settings(admin_key, **keys))
+        assert (admits(admin), admits(acme)) == left
+
+
+def test_a_session_says_nothing_about_the_key() -> None:
+    """No digest of a key, and no signature that a guessed key would reproduce."""
+    gates = [a_gate(acme=ACME) for _ in range(2)]
+    for key in (ADMIN, ACME):
+        cookies = [gate.log_in(key, a_request()) or "" for gate in gates]
+        signatures = {cookie.partition(".")[2] for cookie in cookies}
+        assert len(signatures) == 2
+        for cookie in cookies:
+            assert key_digest(key).hex() not in _claims(cookie).decode()
+    tags = {json.loads(_claims(gate.log_in(ACME, a_request())))["k"] for gate in gates}
+    assert len(tags) == 2
+
+
+def _claims(cookie: str | None) -> bytes:
+    body = (cookie or "").partition(".")[0]
+    return base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
 
 
 def test_a_session_ends_with_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """After twelve hours one logs in again."""
     gate = a_gate()
-    monkeypatch.setattr("gateway.api.access.SESSION_S", -1)
+    monkeypatch.setattr("gateway.auth.access.SESSION_S", -1)
     with pytest.raises(Unauthorized):
         gate.admit(with_session(gate, ADMIN))
 

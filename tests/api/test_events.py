@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.events import EventHub, TooManySubscribers
+from gateway.observability.live_events import EventHub, TooManySubscribers
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Start, a_finished_run, client_of
 
@@ -29,7 +29,7 @@ async def test_every_listener_hears_its_tenant() -> None:
 
 
 async def test_a_slow_listener_loses_the_oldest() -> None:
-    """The queue is bounded, the loss is counted, and nobody else loses anything."""
+    """The queue is bounded, the loss is counted, and no other subscriber loses anything."""
     hub = EventHub(queue_limit=3)
     with hub.subscribe(tenant=None) as slow:
         for number in range(5):
@@ -43,12 +43,12 @@ async def test_a_listener_that_comes_back_hears_what_it_missed() -> None:
     hub = EventHub(queue_limit=3)
     with hub.subscribe(tenant="a") as listener:
         hub.publish({"type": "step", "tenant": "a", "n": 0})
-        (heard,) = await listener.take(1)
+        (received,) = await listener.take(1)
     assert hub.active
     for number in (1, 2):
         hub.publish({"type": "step", "tenant": "ab"[number % 2 == 0], "n": number})
     hub.publish({"type": "step", "tenant": "a", "n": 3})
-    with hub.subscribe(tenant="a", after=heard["id"]) as back:
+    with hub.subscribe(tenant="a", after=received["id"]) as back:
         assert [event["n"] for event in await back.take(1)] == [1, 3]
         assert back.dropped == 0
     with hub.subscribe(tenant="a", after=hub.newest) as idle:
@@ -58,7 +58,7 @@ async def test_a_listener_that_comes_back_hears_what_it_missed() -> None:
 
 @pytest.mark.parametrize("after", ["", "nobody's", "\u0663"])
 async def test_an_id_that_is_not_kept(after: str) -> None:
-    """Something may be missing then, and the listener is told so."""
+    """Events may be missing, which the subscriber learns as one dropped event."""
     hub = EventHub(queue_limit=1)
     old = hub.newest
     for _ in range(2):
@@ -80,42 +80,50 @@ async def test_nothing_happening_ends_a_wait() -> None:
         assert len(await waiting) == 1
 
 
-async def test_listeners_come_and_go() -> None:
+async def test_subscribers_come_and_go() -> None:
     """Nobody listening costs nothing; too many are refused."""
     hub = EventHub(limit=1, linger_s=0)
-    assert not hub.active
+    seen = [hub.active]
     with hub.subscribe(tenant=None):
-        assert hub.active
+        seen.append(hub.active)
         with pytest.raises(TooManySubscribers), hub.subscribe(tenant=None):
             pass
-    assert not hub.active
+    assert [*seen, hub.active] == [False, True, False]
 
 
 class Listener:
-    """Reads a gateway's events in a thread, until the stream ends."""
+    """Reads a gateway's events in a thread, until the gateway drains."""
 
-    def __init__(self, server: AppServer, key: str | None = None, **params: str) -> None:
+    def __init__(self, server: AppServer, key: str | None = None) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(server, key, params), daemon=True)
+        self._server = server
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._read, args=(key,), daemon=True)
         self._thread.start()
-        assert self._ready.wait(20)
+        self._wait_for(1)
 
-    def end(self) -> list[tuple[str, dict[str, Any]]]:
-        """All events, when the stream has ended."""
+    def end(self, count: int) -> list[tuple[str, dict[str, Any]]]:
+        """All events, once there are `count` of them and the stream has ended."""
+        self._wait_for(count)
+        self._server.app.runtime.draining = True
         self._thread.join(20)
         assert not self._thread.is_alive()
         return self.events
 
-    def _read(self, server: AppServer, key: str | None, params: dict[str, str]) -> None:
-        ask = {"until_idle_s": "1", **params}
+    def _wait_for(self, count: int) -> None:
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.events) >= count, 20), self.events
+
+    def _read(self, key: str | None) -> None:
+        ask = {"until_idle_s": "0"}
         with (
-            client_of(server, key) as client,
+            client_of(self._server, key) as client,
             client.stream("GET", "/api/events", params=ask) as answer,
         ):
-            for name, data in _events(answer.iter_lines()):
-                self.events.append((name, data))
-                self._ready.set()
+            for event in _events(answer.iter_lines()):
+                with self._news:
+                    self.events.append(event)
+                    self._news.notify_all()
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -127,14 +135,14 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, json.loads(line.removeprefix("data: "))
 
 
-def test_a_run_is_heard_as_it_goes(start: Start, upstream: ScriptedUpstream) -> None:
+def test_a_run_is_published_while_it_runs(start: Start, upstream: ScriptedUpstream) -> None:
     """`ready`, then one event a step with numbers and names, then the outcome; no texts."""
     server = start()
     listener = Listener(server)
     run_id = a_finished_run(server, upstream, task="My secret is in the kitchen.")
     with client_of(server) as client:
         client.post(f"/api/runs/{run_id}/outcome", json={"outcome": "success"})
-    events = listener.end()
+    events = listener.end(6)
     assert [name for name, _ in events] == ["ready", *["step"] * 4, "outcome"]
     steps = [event for name, event in events if name == "step"]
     assert [event["step"] for event in steps] == [0, 1, 2, 3]
@@ -149,7 +157,7 @@ def test_a_line_that_was_lost_is_taken_up(start: Start, upstream: ScriptedUpstre
     """A browser names the last event it got, and hears the others before new ones."""
     server = start()
     with client_of(server) as client:
-        ask = {"params": {"until_idle_s": 1}}
+        ask: dict[str, Any] = {"params": {"until_idle_s": 1}}
         with client.stream("GET", "/api/events", **ask) as answer:
             last = next(line for line in answer.iter_lines() if line.startswith("id: "))
         a_finished_run(server, upstream)
@@ -165,7 +173,7 @@ def test_a_tenant_hears_its_own(start: Start, upstream: ScriptedUpstream) -> Non
     listener = Listener(server, ACME)
     theirs = a_finished_run(server, upstream, key=GLOBEX)
     ours = a_finished_run(server, upstream, key=ACME)
-    events = listener.end()
+    events = listener.end(5)
     assert {event["run_id"] for name, event in events if name == "step"} == {ours}
     assert theirs not in json.dumps(events)
 
@@ -173,12 +181,11 @@ def test_a_tenant_hears_its_own(start: Start, upstream: ScriptedUpstream) -> Non
 def test_streams_end_when_the_gateway_does(start: Start) -> None:
     """A listener does not hold up the shutdown."""
     server = start()
-    listener = Listener(server, until_idle_s="0")
-    server.app.runtime.draining = True
-    assert [name for name, _ in listener.end()] == ["ready"]
+    listener = Listener(server)
+    assert [name for name, _ in listener.end(1)] == ["ready"]
 
 
-def test_too_many_listeners_are_sent_away(start: Start) -> None:
+def test_too_many_subscribers_are_refused(start: Start) -> None:
     """With a time to come back."""
     server = start()
     server.app.runtime.events._limit = 0

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.auth.keyring import KeyRing, key_digest, make_key
 from gateway.cli import main
-from gateway.keys import KeyRing, key_digest, make_key
-from gateway.stores.base import StoreUnavailable
+from gateway.stores.protocols import StoreUnavailable
 from gateway.testing import AppServer
 from tests.api.conftest import Start, client_of, until
 
@@ -78,12 +82,16 @@ def test_keys_are_listed_without_themselves(shell: Shell, path: str) -> None:
 def test_a_key_is_shown_once(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without --json the key stands on a line of its own, to be copied."""
+    """Without --json the key is printed on a separate line, to be copied."""
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", path)
     assert main(["keys", "create", "acme"]) == 0
-    key, note = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    key, note = printed.out.splitlines()
     assert key.startswith("gw-")
     assert "acme" in note
+    assert "from now on every request needs one" in printed.err
+    assert main(["keys", "create", "globex"]) == 0
+    assert not capsys.readouterr().err  # no longer news
     assert main(["keys", "list"]) == 0
     assert "good" in capsys.readouterr().out
 
@@ -99,6 +107,51 @@ def test_what_cannot_be_done_is_said(
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", path)
     assert main(["keys", *words]) == 2
     assert capsys.readouterr().err.startswith("gateway: ")
+
+
+def test_a_reset_leads_back(
+    start: Start, path: str, shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A running gateway that required a key answers without one again; keys do not work twice."""
+    server = start(storage={"path": path})
+    made = [shell("create", tenant)[0] for tenant in ("acme", "globex")]
+    shell("revoke", made[1]["id"])
+    until(lambda: chat_status(server, None) == 401)
+    assert main(["keys", "reset"]) == 2  # pytest gives no terminal
+    assert "--yes" in capsys.readouterr().err
+    assert chat_status(server, None) == 401
+    assert shell("reset", "--yes") == [{"deleted": 1}]
+    until(lambda: chat_status(server, None) == 200)
+    assert shell("list") == []
+    shell("create", "acme")
+    until(lambda: chat_status(server, made[0]["key"]) == 401)
+
+
+@pytest.mark.parametrize(("typed", "left"), [("yes\n", 0), ("y\n", 1), ("", 1)])
+def test_a_reset_asks_at_a_terminal(path: str, shell: Shell, typed: str, left: int) -> None:
+    """Only the whole word confirms."""
+    shell("create", "acme")
+    outer, inner = pty.openpty()
+    env = {**os.environ, "GATEWAY_STORAGE__PATH": path}
+    command = [sys.executable, "-m", "gateway", "keys", "reset"]
+    with subprocess.Popen(command, stdin=inner, env=env, stderr=subprocess.PIPE) as asked:
+        os.close(inner)
+        os.write(outer, typed.encode() or b"\x04")  # nothing is typed: the end of the file
+        assert asked.wait(60) == (0 if left == 0 else 2)
+    os.close(outer)
+    assert len(shell("list")) == left
+
+
+def test_a_reset_names_keys_that_the_config_has(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those stay, so a first key changes nothing and a reset opens nothing."""
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", path)
+    monkeypatch.setenv("GATEWAY_AUTH__GATEWAY_KEYS", '{"acme": "a-key-of-the-config"}')
+    assert main(["keys", "create", "globex"]) == 0
+    assert not capsys.readouterr().err
+    assert main(["keys", "reset", "--yes"]) == 0
+    assert "auth.gateway_keys" in capsys.readouterr().err
 
 
 def test_keys_are_long_and_each_its_own() -> None:

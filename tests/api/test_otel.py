@@ -39,7 +39,7 @@ def test_nothing_is_opened_unasked() -> None:
 
 @pytest.mark.skipif(INSTALLED, reason="the extra otel is installed")
 def test_a_missing_extra_is_named() -> None:
-    """Whoever asks for it is told what to install."""
+    """The error names the extra to install."""
     with pytest.raises(ConfigError, match="extra `otel`"):
         open_telemetry({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, "1")
 

@@ -1,4 +1,4 @@
-"""Parameters: what is read, what is refused, and that nothing is passed over."""
+"""Parameters: what is read, what is refused, and that nothing is ignored."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.filters import PAGING, RUN_FILTERS, run_filter
-from gateway.api.params import Param, read_query
+from gateway.api.filters import RunFilters, run_filter
+from gateway.api.params import Parameters, Text, read_parameters
+from gateway.api.runs import RunListParameters, TraceParameters
 from gateway.errors import BadRequest
-
-ALL = (*RUN_FILTERS, *PAGING)
 
 
 def read(**values: str) -> dict[str, object]:
-    return read_query(ALL, urlencode(values).encode())
+    return dict(read_parameters(RunListParameters, urlencode(values).encode()))
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_an_absent_parameter_has_its_default() -> None:
     """Filters are off, the page is the first of fifty, newest first."""
     values = read()
     assert (values["limit"], values["sort"], values["order"]) == (50, "started_at", "desc")
@@ -58,6 +57,7 @@ def test_times_are_seconds_or_dates(text: str, seconds: float) -> None:
         ("state", "slow"),
         ("outcome", "won"),
         ("order", "up"),
+        ("count", "yes"),
         ("agent", "x" * 1001),
     ],
 )
@@ -68,44 +68,66 @@ def test_a_wrong_value_is_refused_by_name(name: str, text: str) -> None:
     assert refused.value.param == name
 
 
-def test_an_unknown_filter_is_no_filter_of_everything() -> None:
-    """A misspelt name is an error that lists the right ones."""
+def test_an_unknown_filter_is_refused() -> None:
+    """A misspelt name is an error that lists the known ones; ignored, it would select all runs."""
     with pytest.raises(BadRequest, match="failure_type") as refused:
         read(failuretype="loop")
     assert refused.value.param == "failuretype"
 
 
 def test_a_parameter_given_twice_is_refused() -> None:
-    """Which of the two was meant cannot be known."""
+    """Which of the two is meant cannot be known."""
     with pytest.raises(BadRequest, match="twice"):
-        read_query(ALL, b"agent=a&agent=b")
+        read_parameters(RunListParameters, b"agent=a&agent=b")
 
 
 def test_very_many_parameters_are_refused() -> None:
     """Before they are looked at."""
     with pytest.raises(BadRequest):
-        read_query(ALL, b"&".join(b"a=1" for _ in range(1000)))
+        read_parameters(RunListParameters, b"&".join(b"a=1" for _ in range(1000)))
 
 
-@given(st.dictionaries(st.sampled_from([p.name for p in ALL]), st.text(max_size=20)))
+@given(st.dictionaries(st.sampled_from(list(RunListParameters.model_fields)), st.text(max_size=20)))
 def test_any_values_are_read_or_refused(values: dict[str, str]) -> None:
-    """No value whatever breaks the reader, and what is read makes a filter."""
+    """No value breaks the reader, and every accepted query makes a filter."""
     try:
-        found = read_query(ALL, urlencode(values).encode())
+        found = dict(read_parameters(RunListParameters, urlencode(values).encode()))
     except BadRequest:
         return
     run_filter(found, None)
 
 
+class One(Parameters):
+    """A single text."""
+
+    a: Text | None = None
+
+
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(query: bytes) -> None:
-    """Neither does any query."""
+    """No query string breaks the reader."""
     try:
-        read_query((Param(name="a", description="."),), query)
+        read_parameters(One, query)
     except BadRequest:
         return
 
 
 def test_empty_texts_admit_all() -> None:
     """A form that leaves a field empty asks for everything."""
-    assert run_filter(read_query(RUN_FILTERS, b"agent=&task="), "t") == run_filter({}, "t")
+    found = read_parameters(RunFilters, b"agent=&task=")
+    assert run_filter(dict(found), "t") == run_filter({}, "t")
+
+
+def test_the_query_cannot_set_what_the_path_or_a_header_says() -> None:
+    """A parameter has one place; in another it is unknown."""
+    path = {"run_id": "r"}
+    assert read_parameters(TraceParameters, b"limit=2", path).run_id == "r"
+    with pytest.raises(BadRequest) as refused:
+        read_parameters(TraceParameters, b"run_id=other", path)
+    assert refused.value.param == "run_id"
+
+
+def test_an_error_names_the_key_in_words() -> None:
+    """The message starts with the parameter, and gives the limit it exceeds."""
+    with pytest.raises(BadRequest, match=r"^limit: should be less than or equal to 1000$"):
+        read(limit="1001")

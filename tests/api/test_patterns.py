@@ -100,7 +100,7 @@ def test_what_is_exported_can_be_imported(start: Start) -> None:
 
 
 def test_a_wrong_line_is_named(start: Start) -> None:
-    """The error tells the line."""
+    """The error names the line."""
     with client_of(start()) as client:
         answer = client.post("/api/patterns.jsonl", content=f"{json.dumps(RULE)}\n{{}}\n")
         assert answer.status_code == 400

@@ -19,7 +19,7 @@ LIKE_EVERY_STEP = {
 }
 
 
-def test_a_run_is_told_as_it_was(start: Start, upstream: ScriptedUpstream) -> None:
+def test_a_trace_shows_the_run(start: Start, upstream: ScriptedUpstream) -> None:
     """Each step has its state, scores, guidance with text and place, call and texts."""
     server = start()
     with client_of(server) as client:
@@ -41,9 +41,9 @@ def test_a_run_is_told_as_it_was(start: Start, upstream: ScriptedUpstream) -> No
     assert last["call"]["cost_usd"] > 0
     assert last["call"]["overhead_ms"] > 0
     assert "streak" in {name for step in steps for name in step["fired"]}
-    told = [row for step in steps for row in step["guidance"]]
-    assert {"e3", "monitor"} <= {row["source"] for row in told}
-    assert all(row["text"] and row["placement"] and row["applied"] for row in told)
+    given = [row for step in steps for row in step["guidance"]]
+    assert {"e3", "monitor"} <= {row["source"] for row in given}
+    assert all(row["text"] and row["placement"] and row["applied"] for row in given)
     assert trace["policy_in_force"] is True
     assert trace["thresholds"]["slow"] == 0.6
 
@@ -74,7 +74,7 @@ def test_pages_hold_every_run_once(start: Start, upstream: ScriptedUpstream) -> 
                 assert whole["total"] == 5
                 walked, cursor = [], None
                 while True:
-                    more = {"cursor": cursor} if cursor else {}
+                    more: dict[str, str] = {"cursor": cursor} if cursor else {}
                     page = client.get("/api/runs", params={**ask, "limit": 2, **more}).json()
                     walked += [run["id"] for run in page["runs"]]
                     if (cursor := page["next_cursor"]) is None:
@@ -107,10 +107,10 @@ def test_filters_choose(start: Start, upstream: ScriptedUpstream) -> None:
         assert chosen(agent=facets["agents"][0]) == {first, second}
 
 
-def test_an_outcome_is_kept_and_tells_its_patterns(
+def test_an_outcome_is_stored_and_credits_its_patterns(
     start: Start, upstream: ScriptedUpstream
 ) -> None:
-    """The verdict stands in the run, and the pattern it was given knows at once what it led to."""
+    """The run has the outcome, and the statistics of its patterns change at once."""
     server = start()
     with client_of(server) as client:
         client.post("/api/patterns", json=LIKE_EVERY_STEP)
@@ -135,7 +135,7 @@ def test_an_outcome_is_kept_and_tells_its_patterns(
 def test_failed_calls_are_counted_and_cost_nothing(
     start: Start, upstream: ScriptedUpstream
 ) -> None:
-    """What a provider refused is a failed call, not one whose price nobody knows."""
+    """A call that the provider refused is a failed call, not one of unknown price."""
     with client_of(start()) as client:
         agent = Agent(client, upstream, "Look.")
         agent.step()
@@ -172,8 +172,8 @@ def test_what_there_is_not_is_not_found(start: Start) -> None:
         assert client.get("/api/walks").status_code == 404
 
 
-def test_a_foreign_cursor_is_refused(start: Start) -> None:
-    """One that another list made, or nobody."""
+def test_a_cursor_of_another_list_is_refused(start: Start) -> None:
+    """As is a cursor that no list made."""
     with client_of(start()) as client:
         for path in ("/api/runs", "/api/conversations", "/api/patterns"):
             assert client.get(path, params={"cursor": "zzz"}).status_code == 400, path
@@ -203,8 +203,8 @@ def test_conversations_name_their_runs(start: Start, upstream: ScriptedUpstream)
         assert client.get("/api/conversations", params=ask).json()["conversations"] == []
 
 
-def test_without_content_no_text_is_told(start: Start, upstream: ScriptedUpstream) -> None:
-    """`store_content: false` leaves lengths and digests in the place of every text."""
+def test_without_stored_content_no_text_is_shown(start: Start, upstream: ScriptedUpstream) -> None:
+    """`store_content: false` keeps lengths and digests instead of texts."""
     server = start(storage={"store_content": False})
     run_id = a_finished_run(server, upstream, task="My secret is in the kitchen.")
     with client_of(server) as client:

@@ -1,4 +1,4 @@
-"""Two tenants: nothing of one is seen, changed, counted or heard by the other, by any route."""
+"""Two tenants: neither sees, changes, counts or receives anything of the other, by any route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.api.conftest import Start, a_finished_run, client_of
 
 ADMIN, ACME, GLOBEX = "the-admin-key", "acme-key", "globex-key"
 SECRET = "zanzibar"
-"""Stands in everything that is Globex's."""
+"""A word in everything that belongs to Globex."""
 
 
 @dataclass
@@ -169,9 +169,9 @@ def test_nothing_crosses_by_any_route(house: House) -> None:
             answer = ask(client, house)
             words = [SECRET, house.run_id, house.conversation_id, house.pattern_id]
             asked = str(answer.request.url)
-            told = [word for word in words if word in answer.text and word not in asked]
-            if answer.status_code != status or (status == 200 and told):
-                wrong.append((name, asked, answer.status_code, told))
+            shown = [word for word in words if word in answer.text and word not in asked]
+            if answer.status_code != status or (status == 200 and shown):
+                wrong.append((name, asked, answer.status_code, shown))
     assert wrong == []
 
 

@@ -157,13 +157,13 @@ def test_structured_output(upstream: ScriptedUpstream, client: openai.OpenAI) ->
 
 def test_image_parts(upstream: ScriptedUpstream, client: openai.OpenAI) -> None:
     """Parts arrive as they were sent."""
-    content = [
+    content: list[Any] = [
         {"type": "text", "text": "what is this"},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
     ]
     client.chat.completions.create(
         model="m",
-        messages=[{"role": "user", "content": content}],  # type: ignore[list-item]
+        messages=[{"role": "user", "content": content}],
     )
     assert upstream.last.messages[-1]["content"] == content
 

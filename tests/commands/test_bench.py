@@ -1,4 +1,4 @@
-"""`gateway bench`: the measurements of the source tree behind the one command."""
+"""`gateway bench` runs the benchmark of the source tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.cli import main
 
 
 def test_arguments_are_the_benchmarks_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """What the command does not know goes on to the benchmark, loaded before or not."""
+    """Arguments after the command are passed to the benchmark."""
     importlib.import_module("bench.__main__")
     with pytest.raises(SystemExit) as ended:
         main(["bench", "--help"])

@@ -1,4 +1,4 @@
-"""`gateway patterns` on a file of its own, and on one with a damaged index."""
+"""`gateway patterns` on a new file, and on one with a damaged index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from gateway.cli import main
-from gateway.stores.sqlite.pattern_schema import load_vector_extension
+from gateway.stores.sqlite.connection import load_vector_extension
 
 Run = Callable[..., list[str]]
 SAYS = '{"tier": "e1", "fields": {"situation": "the build is red", "unlock": "look at its log"}}'
@@ -50,7 +50,7 @@ def test_an_instance_is_of_the_tenant_that_keyless_requests_have(command: Run) -
 
 
 def test_an_import_names_file_and_line_of_what_it_refuses(command: Run, tmp_path: Path) -> None:
-    """All other lines are stored, and the status tells that some were not."""
+    """All other lines are stored, and the exit status says that some were not."""
     path = tmp_path / "mine.jsonl"
     path.write_text(f"{SAYS}\n{{\n\n{json.dumps({'tier': 'e2'})}\n{SAYS.replace('red', 'x')}\n")
     said = command("import", str(path), status=1)

@@ -13,12 +13,11 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.cli import main
-from gateway.steering.etrace.pattern import Pattern, Tier
-from gateway.stores.settings import StorageSettings
-from gateway.stores.sqlite.opening import open_gateway_file
-from gateway.stores.sqlite.states import SqliteStateStore
-from tests.dashboard.many_runs import write_runs
-from tests.stores.builders import (
+from gateway.config.storage import StorageSettings
+from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.states import SQLiteStateStore
+from gateway.testing.store_conformance.records import (
     a_call,
     a_conversation,
     a_first_step,
@@ -27,6 +26,7 @@ from tests.stores.builders import (
     an_injection,
     some_content,
 )
+from tests.dashboard.many_runs import write_runs
 
 Run = Callable[..., str]
 
@@ -36,7 +36,7 @@ async def log(tmp_path: Path) -> str:
     """Forty runs of two tenants, half of them of an experiment, and one with hostile texts."""
     path = str(tmp_path / "log.db")
     await write_runs(path, runs=40, steps=8, now=time.time())
-    database = await open_gateway_file(StorageSettings(path=path))
+    database = await Database.open(StorageSettings(path=path))
     said = some_content(thought="\x1b[2Jgone \x1b]0;t\x07\u202e")
     call = a_call(
         conversation=a_conversation("c-hostile"),
@@ -47,7 +47,7 @@ async def log(tmp_path: Path) -> str:
         ),
         injections=(an_injection(1, "c-hostile.0", text="Stop.\x1b[5m"),),
     )
-    await SqliteStateStore(database).commit(call)
+    await SQLiteStateStore(database).commit(call)
     await database.close()
     return path
 
@@ -159,7 +159,7 @@ def test_an_experiment_is_reported(command: Run, tmp_path: Path) -> None:
         "●",
         "┊",
         "sample ratio",
-        "before you conclude",
+        "before you draw conclusions",
         "within strata",
     ):
         assert part in shown

@@ -82,7 +82,7 @@ def test_every_key_of_a_deployment_is_shown() -> None:
     assert not missing, f"not shown for model_list: {missing}"
 
 
-def test_units_are_told() -> None:
+def test_units_are_in_words() -> None:
     """A key with a unit in its name has it in words, in its comment or its section's."""
     units = {"_s": "second", "_ms": "millisecond", "_mb": "MiB", "_days": "day", "_chars": "char"}
     for section in re.split(r"\n\n", FILE.read_text()):

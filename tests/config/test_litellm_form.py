@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 from gateway.config import ignored_keys, settings_from_dict
@@ -77,7 +79,8 @@ def test_each_deployment_takes_the_lane_that_is_right() -> None:
     """OpenAI's wire goes native, every other through LiteLLM."""
     settings = settings_from_dict(yaml.safe_load(PROXY_FILE), ENV)
     table = DeploymentTable(settings, ENV)
-    lanes = {(t.name, t.provider): t.lane for t in table.targets()}
+    targets = [t for name in [*table.names, "unlisted"] for t in table.resolve(name)]
+    lanes = {(t.name, t.provider): t.lane for t in targets}
     assert lanes == {
         ("gpt-4o", "azure"): "litellm",
         ("gpt-4o", "openai"): "native",
@@ -105,13 +108,17 @@ def test_our_own_sections_win() -> None:
 
 def test_empty_sections_of_theirs() -> None:
     """A section that is null, or a list, says nothing."""
-    raw = {"router_settings": None, "litellm_settings": None, "general_settings": []}
+    raw: dict[str, Any] = {
+        "router_settings": None,
+        "litellm_settings": None,
+        "general_settings": [],
+    }
     assert settings_from_dict(raw) == settings_from_dict({})
     assert ignored_keys(raw) == []
 
 
 def test_aliases_of_model_groups() -> None:
-    """A name that stands for another has its deployments; one that is configured is no alias."""
+    """An alias has the deployments of its target; a configured name is not an alias."""
     raw = yaml.safe_load(PROXY_FILE)
     aliases = {"gpt-4": "gpt-4o", "old": {"model": "claude", "hidden": True}, "local": "claude"}
     raw["router_settings"]["model_group_alias"] = aliases

@@ -133,7 +133,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"difficulty": {"scorer": "judge"}}, r"difficulty\.judge\.model: needed by scorer judge"),
     (
         {"difficulty": {"scorer": "judge", "judge": {"model": "m"}}},
-        r"difficulty\.judge: 40 ms are no time .*; raise steering\.deadline_ms",
+        r"difficulty\.judge: 40 ms is too short .*; raise steering\.deadline_ms",
     ),
     ({"difficulty": {"judge": {"deadline_share": 1}}}, r"difficulty\.judge\.deadline_share: must"),
     ({"experiment": {"random_guidance_share": 2}}, r"experiment\.random_guidance_share: expected"),
@@ -204,7 +204,7 @@ def test_a_list_in_the_environment_that_is_none(text: str, says: str) -> None:
     ],
 )
 def test_broken_yaml_names_file_and_place(text: str, says: str) -> None:
-    """Whoever edits the file is told where to look."""
+    """The error says where in the file to look."""
     Path(DEFAULT_FILE).write_text(text)
     with pytest.raises(ConfigError, match=f"^{says}"):
         load_settings(env={})
@@ -243,7 +243,7 @@ def test_anchors_are_no_repetition() -> None:
 
 
 def test_a_wrong_variable_is_named() -> None:
-    """A complaint about a key that is nowhere in the file tells where it comes from."""
+    """An error about a key that is not in the file names the variable that set it."""
     with pytest.raises(ConfigError, match=r"server\.prt: .* \(set by GATEWAY_SERVER__PRT\)"):
         load_settings(env={"GATEWAY_SERVER__PRT": "1"})
     Path(DEFAULT_FILE).write_text("server: {port: x}")
@@ -284,7 +284,7 @@ def test_a_missing_variable_is_named(reference: str) -> None:
 
 
 def test_secrets_do_not_show_themselves() -> None:
-    """No key is in the representation of the settings, wherever it stands."""
+    """No secret is in the representation of the settings, wherever it was set."""
     raw = {
         "default_upstream": {"api_key": "hush-1"},
         "auth": {"admin_key": "hush-2", "gateway_keys": {"t": "hush-3"}},

@@ -1,4 +1,4 @@
-"""What a request brings that no agent wrote and no step holds."""
+"""The system and user messages of a request that are recorded next to its steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
-from gateway.steering.steps import Action, Step
+from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.records import PromptMessage
 from tests.steering.builders import assistant, call, system, tool, user
 
@@ -39,13 +39,13 @@ def test_an_opening_ends_at_the_first_reply() -> None:
 
 
 def test_a_later_run_opens_with_the_system_prompt_too() -> None:
-    """What stands in front of the conversation holds for each of its runs."""
+    """The system prompt before the conversation is part of the opening of each run."""
     messages = [system("Be kind."), user("One."), assistant("Done."), user("Two.")]
     assert texts(opening_prompts({}, messages, 3)) == [("system", "Be kind."), ("user", "Two.")]
 
 
-def test_a_system_prompt_beside_the_messages() -> None:
-    """Dialects that keep it out of the messages have it first in the opening."""
+def test_a_system_prompt_outside_of_the_messages() -> None:
+    """In a dialect with a separate field for it, it comes first in the opening."""
     for key in ("system", "instructions"):
         assert texts(opening_prompts({key: "Be kind."}, [user("One.")], 0)) == [
             ("system", "Be kind."),
@@ -53,15 +53,15 @@ def test_a_system_prompt_beside_the_messages() -> None:
         ]
 
 
-def test_later_prompts_stand_behind_the_last_reply() -> None:
-    """A user message after a tool's result is one; the result is not."""
+def test_later_prompts_come_after_the_last_reply() -> None:
+    """A user message after a tool's result is a prompt; the result is not."""
     messages = [user("One."), assistant(None, call()), tool("ok"), user("ok, now hurry")]
     latest = Step(index=0, actions=(Action(name="bash", observation="ok"),))
     assert texts(later_prompts(messages, latest)) == [("user", "ok, now hurry")]
 
 
-def test_a_written_calls_result_is_no_prompt() -> None:
-    """Where calls are written into the text, the user message behind them is their result."""
+def test_the_result_of_a_call_in_text_is_not_a_prompt() -> None:
+    """When calls are written in the text, the user message after them is their result."""
     messages = [user("One."), assistant("Action: ls"), user("Observation: setup.py")]
     latest = Step(index=0, actions=(Action(name="ls", observation="setup.py"),))
     assert later_prompts(messages, latest) == []
@@ -69,15 +69,15 @@ def test_a_written_calls_result_is_no_prompt() -> None:
 
 
 def test_the_task_is_the_first_user_message_of_the_run() -> None:
-    """At or behind its first message; empty when the user says nothing."""
+    """At or after the run's first message; empty when there is no user message."""
     messages = [system(), user("One."), assistant("Done."), user("Two.")]
     assert [task_of(messages, start) for start in (0, 2, 4)] == ["One.", "Two.", ""]
 
 
 @given(MESSAGES, st.integers(0, 8), ANYTHING)
-def test_nothing_malformed_is_stumbled_over(messages: list[Any], start: int, beside: Any) -> None:
-    """Whatever stands in a request, the prompts are texts with a role of their own."""
-    found = opening_prompts({"system": beside}, messages, start) + later_prompts(messages, None)
+def test_malformed_messages_never_raise(messages: list[Any], start: int, system: Any) -> None:
+    """Whatever is in a request, each prompt is a text with one of three roles."""
+    found = opening_prompts({"system": system}, messages, start) + later_prompts(messages, None)
     for item in found:
         assert item.role in ("system", "developer", "user")
         assert item.text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.steering.steps import Action
+from gateway.config.storage import StorageSettings
+from gateway.steering.transcript.steps import Action
 from gateway.stores.records import (
     CallRecord,
     CallRow,
@@ -17,9 +19,8 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.commits import save_call
-from gateway.stores.sqlite.opening import open_gateway_file
+from gateway.stores.sqlite.database import Database
 
 MONITORS = ("streak", "call_count", "edit_revert", "test_repeat", "diversity", "hedge")
 _FAILURES = ("loop", "budget", "edit_revert", "test_repeat", "diversity", "hedge")
@@ -36,11 +37,11 @@ _BATCH = 200
 
 async def write_runs(path: str, *, runs: int, steps: int, now: float, seed: int = 7) -> None:
     """`runs` runs with `steps` steps on average, the newest ending at `now`."""
-    database = await open_gateway_file(StorageSettings(path=path))
+    database = await Database.open(StorageSettings(path=path))
     made = _runs(random.Random(seed), runs, steps, now)
     try:
         while batch := list(itertools.islice(made, _BATCH)):
-            await database.write(lambda connection, batch=batch: _save(batch, connection))
+            await database.write(functools.partial(_save, batch))
     finally:
         await database.close()
 

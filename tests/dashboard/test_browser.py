@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.offline.replay import run_replay
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.dashboard.browser import Tab, browser, chromium
@@ -67,7 +69,7 @@ async def test_the_list_follows_a_run(start: Start, upstream: ScriptedUpstream, 
 async def test_a_run_page_follows_its_run(
     start: Start, upstream: ScriptedUpstream, tab: Tab
 ) -> None:
-    """Course and transcript grow with the run; what was opened stays open."""
+    """Chart and transcript grow with the run; what was opened stays open."""
     server = start()
     with client_of(server) as client:
         agent = Agent(client, upstream, "Find the file")
@@ -87,8 +89,8 @@ async def test_a_run_page_follows_its_run(
     await quiet(tab, server)
 
 
-async def told_by_the_page(tab: Tab) -> list[list[Any]]:
-    return await tab.js(  # type: ignore[no-any-return]
+async def steps_on_the_page(tab: Tab) -> list[list[Any]]:
+    return await tab.js(
         "[...document.querySelectorAll('table.steps tbody tr')].map(r => [+r.dataset.step, "
         "r.dataset.state, r.dataset.difficulty === '' ? null : +r.dataset.difficulty, "
         "r.dataset.composite === '' ? null : +r.dataset.composite])"
@@ -96,7 +98,7 @@ async def told_by_the_page(tab: Tab) -> list[list[Any]]:
 
 
 async def heights_of_the_curve(tab: Tab) -> list[float]:
-    return await tab.js(  # type: ignore[no-any-return]
+    return await tab.js(
         "[...document.querySelector('path.curve').getAttribute('d')"
         ".matchAll(/[ML][\\d.]+ ([\\d.]+)/g)].map(m => +m[1])"
     )
@@ -110,7 +112,7 @@ async def check_run_page(tab: Tab, server: AppServer, run_id: str) -> None:
     wanted = [
         [s["step_index"], s["state"], s["difficulty"], s["composite"]] for s in trace["steps"]
     ]
-    assert await told_by_the_page(tab) == wanted
+    assert await steps_on_the_page(tab) == wanted
     scores = [s["difficulty"] for s in trace["steps"] if s["difficulty"] is not None]
     drawn = [1 - (y - 4) / (190 - 8) for y in await heights_of_the_curve(tab)]
     assert drawn == pytest.approx(scores, abs=0.005)
@@ -154,12 +156,12 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
         trace = client.get(f"/api/runs/{agent.run_id}").json()
     given = [s for s in trace["steps"] if s["guidance"]]
     await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
-    await tab.js("document.querySelector('#course').focus()")
+    await tab.js("document.querySelector('#step-slider').focus()")
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
-        before = await tab.js("document.querySelector('#course').ariaValueNow")
+        before = await tab.js("document.querySelector('#step-slider').ariaValueNow")
         await tab.key(key)
-        await tab.until(f"document.querySelector('#course').ariaValueNow !== '{before}'")
-    now = int(await tab.js("document.querySelector('#course').ariaValueNow"))
+        await tab.until(f"document.querySelector('#step-slider').ariaValueNow !== '{before}'")
+    now = int(await tab.js("document.querySelector('#step-slider').ariaValueNow"))
     assert (await tab.js("document.querySelector('#readout').textContent")).startswith(
         f"Step {now} "
     )
@@ -170,7 +172,7 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
     text = await tab.js(f"{card}.querySelector('.guidance pre').textContent")
     assert text.strip() == following["guidance"][0]["text"].strip()
     place = await tab.js(f"{card}.querySelector('.guidance-head').textContent")
-    assert "in the system message" in place or "message of its own" in place
+    assert "in the system message" in place or "as a separate message" in place
     reached = set()
     await tab.js("document.activeElement.blur()")
     for _ in range(30):
@@ -205,7 +207,7 @@ async def test_a_pattern_is_edited(start: Start, tab: Tab) -> None:
     server = start()
     await tab.open(f"{server.url}/dashboard/patterns")
     await tab.following(
-        "document.querySelector('input[name=text]').value = 'first line';"
+        "document.querySelector('input[name=text]').value = 'whole error message';"
         "document.querySelector('form.filters').requestSubmit()"
     )
     await tab.following("document.querySelector('table.patterns a.task').click()")
@@ -222,7 +224,7 @@ async def test_a_pattern_is_edited(start: Start, tab: Tab) -> None:
 
 
 async def test_an_experiment_is_read(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
-    """From the list to the report, whose figures are the API's."""
+    """From the list to the report, whose numbers are the API's."""
     server = start(experiment={"id": "routing/2", "arms": {"on": 1, "off": 1}})
     with client_of(server) as client:
         for number in range(24):
@@ -235,8 +237,8 @@ async def test_an_experiment_is_read(start: Start, upstream: ScriptedUpstream, t
     drawn = await tab.js("document.querySelector('.forest tr').innerText")
     estimate = report["comparisons"][0]["success"]["estimate"]
     assert f"{100 * estimate:+.1f} points" in drawn
-    told = await tab.js("[...document.querySelectorAll('.caveat')].map(c => c.textContent)")
-    assert told == [caveat["message"] for caveat in report["caveats"]]
+    shown = await tab.js("[...document.querySelectorAll('.caveat')].map(c => c.textContent)")
+    assert shown == [caveat["message"] for caveat in report["caveats"]]
     await quiet(tab, server)
 
 
@@ -247,15 +249,15 @@ async def test_a_thousand_steps_are_no_burden(
     import random
     import time
 
-    from gateway.stores.settings import StorageSettings
-    from gateway.stores.sqlite.opening import open_gateway_file
-    from gateway.stores.sqlite.states import SqliteStateStore
+    from gateway.config.storage import StorageSettings
+    from gateway.stores.sqlite.database import Database
+    from gateway.stores.sqlite.states import SQLiteStateStore
     from tests.dashboard.many_runs import one_run
 
     path = str(tmp_path / "long.db")
-    database = await open_gateway_file(StorageSettings(path=path))
+    database = await Database.open(StorageSettings(path=path))
     call = one_run(random.Random(3), 1, 1000, time.time() - 12_000)
-    await SqliteStateStore(database).commit(call)
+    await SQLiteStateStore(database).commit(call)
     await database.close()
     server = start(storage={"path": path})
     await check_run_page(tab, server, call.runs[0].id)
@@ -305,3 +307,24 @@ async def test_pages_fit_their_window(start: Start, upstream: ScriptedUpstream, 
     await tab.js("document.querySelector('#theme').click()")
     assert await tab.js(background) != night
     await quiet(tab, server)
+
+
+async def test_a_replay_page_fits_its_window_and_loads_nothing(tab: Tab, tmp_path: Path) -> None:
+    """The file of `gateway replay --html`, in the dashboard's style, is complete by itself."""
+    page = tmp_path / "replay.html"
+    sample = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
+    assert run_replay([sample], html=page, jobs=1, out=io.StringIO(), err=io.StringIO()) == 0
+    for width in (1440, 390):
+        for dark in (False, True):
+            await tab.look(width=width, dark=dark)
+            await tab.open(page.as_uri())
+            over = await tab.js("document.documentElement.scrollWidth - innerWidth")
+            assert over <= 0, width
+            if SHOTS:
+                kind = "dark" if dark else "light"
+                await tab.picture(Path(SHOTS) / f"replay-{width}-{kind}.png")
+    assert await tab.js("document.querySelectorAll('.replay-run path.curve').length") > 0
+    radius = "getComputedStyle(document.querySelector('.card')).borderRadius"
+    assert await tab.js(radius) == "8px"
+    assert set(tab.requested) == {page.as_uri()}
+    assert tab.problems == []

@@ -329,7 +329,12 @@ def test_an_experiments_page_tells_the_report(start: Start, upstream: ScriptedUp
     assert "routing/2" in listed
     assert [f">{arm}</th>" in listed for arm in ARMS] == [True] * 4
     page = page_of(server, "/dashboard/experiments/routing%2F2?stratum=model")
-    for words in ("on against off", "Before you conclude", "Sample ratio", "Success by day"):
+    for words in (
+        "on against off",
+        "Before you draw conclusions",
+        "Sample ratio",
+        "Success by day",
+    ):
         assert words in page
     page_of(server, "/dashboard/experiments/none", status=404)
     page_of(server, "/dashboard/experiments/routing%2F2?shares=x", status=400)
@@ -398,4 +403,4 @@ def test_live_pages_see_a_revoked_session_end(start: Start) -> None:
             assert answer.status_code == 200
         client.cookies.clear()
         assert client.get("/api/events").status_code == 401
-    until(lambda: not server.app.runtime.events.listeners)
+    until(lambda: not server.app.runtime.events.subscribers)

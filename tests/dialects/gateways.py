@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 
 from gateway.testing import AppServer, ReceivedRequest, Reply, ToolCall
+from tests.patience import DEADLINE_MS
 
 Start = Callable[..., AppServer]
 
-STEERING = {"steering": {"deadline_ms": 10_000}}
-"""The deadline is a limit on latency; a busy test machine must not make a request unsteered."""
-OFF = {"steering": {"deadline_ms": 10_000, "mode": "off"}}
+STEERING = {"steering": {"deadline_ms": DEADLINE_MS}}
+OFF = {"steering": {"deadline_ms": DEADLINE_MS, "mode": "off"}}
 GUIDANCE = "[STEERING GUIDANCE]"
 
 

@@ -220,7 +220,13 @@ def test_every_moment_to_leave(
         upstream.wait_for_requests(len(before) + 1)
         return line
 
-    moments = [(SLOW, False), (SLOW, True), (STALL, False), (STALL, True), (BUSY, True)]
+    moments: list[tuple[Reply | Fault, bool]] = [
+        (SLOW, False),
+        (SLOW, True),
+        (STALL, False),
+        (STALL, True),
+        (BUSY, True),
+    ]
     for reset in (False, True):
         for entry, stream in moments:
             before = list(upstream.requests)

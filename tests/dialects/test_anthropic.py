@@ -198,8 +198,8 @@ async def test_streams_are_relayed_and_recorded(
         message = await stream.get_final_message()
     assert message.content[-1].input == {"command": "ls", "deep": {"a": [1, 2]}}
     assert [row[0] for row in await asyncio.to_thread(states, server)] == [0]
-    async with httpx.AsyncClient() as client:
-        runs = (await client.get(f"{server.url}/api/runs")).json()["runs"]
+    async with httpx.AsyncClient() as http:
+        runs = (await http.get(f"{server.url}/api/runs")).json()["runs"]
     totals = runs[0]["totals"]
     assert (totals["input_tokens"], totals["cached_tokens"]) == (100, 60)
     assert (totals["cache_write_tokens"], totals["output_tokens"]) == (30, 7)

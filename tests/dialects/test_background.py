@@ -39,13 +39,13 @@ def spent(server: AppServer) -> tuple[int, int, int, int]:
     """Calls, repeated calls, input and output tokens on record."""
     found = totals(server)
     names = ("calls", "retries", "input_tokens", "output_tokens")
-    return tuple(found[name] for name in names)  # type: ignore[return-value]
+    return tuple(found[name] for name in names)
 
 
 def left_open(server: AppServer) -> None:
     """Return when the gateway has noticed that an answer is still being made."""
     deadline = time.monotonic() + 20
-    while not len(server.app.runtime.under_way):
+    while not len(server.app.runtime.pending_responses):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -160,7 +160,7 @@ def test_what_is_cancelled_or_deleted_has_no_answer(server: AppServer, client: O
     name = client.responses.create(**{**ASKED, "input": "Another."}).id
     client.responses.delete(name)
     assert spent(server) == (1, 0, 0, 0)
-    assert len(server.app.runtime.under_way) == 0
+    assert len(server.app.runtime.pending_responses) == 0
 
 
 def test_nobody_else_settles_it(gateway_server: Start, upstream: ScriptedUpstream) -> None:
@@ -174,6 +174,6 @@ def test_nobody_else_settles_it(gateway_server: Start, upstream: ScriptedUpstrea
     for _ in range(3):
         httpx.get(f"{url}/resp_1", headers=other)
     httpx.get(f"{url}/resp_1/input_items", headers=mine)
-    assert len(server.app.runtime.under_way) == 1
+    assert len(server.app.runtime.pending_responses) == 1
     httpx.get(f"{url}/resp_1", headers=mine)
-    assert len(server.app.runtime.under_way) == 0
+    assert len(server.app.runtime.pending_responses) == 0

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gateway.config import settings_from_dict
 from gateway.steering.fold import ConversationFold, StepOutcome
 from gateway.steering.policy import Policy
-from gateway.steering.steps import extract
-from gateway.wire.heads import chain_digests, extend
+from gateway.steering.transcript.steps import extract
+from gateway.wire.prefix_hash import chain_digests, extend
 from tests.dialects.translate import Message, canonical, to_items, to_messages
 from tests.live.agents import read_runs
 

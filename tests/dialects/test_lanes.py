@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from gateway.config import settings_from_dict
+from gateway.dialects import DIALECTS, MESSAGES, RESPONSES
 from gateway.testing import Reply, ScriptedUpstream
 from gateway.upstream.deployments import DeploymentTable
 from tests.dialects.gateways import STEERING, Start
@@ -21,7 +22,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def deployment(model: str, **params: Any) -> dict[str, Any]:
-    extra = {k: params.pop(k) for k in ("dialects", "lane") if k in params}
+    extra: dict[str, Any] = {k: params.pop(k) for k in ("dialects", "lane") if k in params}
     return {"model_name": "m", "litellm_params": {"model": model, **params}, **extra}
 
 
@@ -47,20 +48,20 @@ def table(*models: dict[str, Any], env: dict[str, str] | None = None, **more: An
 def test_the_lane_is_chosen_by_dialect(made: dict[str, Any], native: set[str]) -> None:
     """What the upstream speaks goes as it is; the rest is translated."""
     target = table(made).resolve("m")[0]
-    for dialect in ("chat", "responses", "messages"):
+    for name, dialect in DIALECTS.items():
         lane = target.for_dialect(dialect).lane
-        assert lane == ("native" if dialect in native else "litellm")
+        assert lane == ("native" if name in native else "litellm")
 
 
 def test_the_default_upstream_speaks_what_it_is_asked_in() -> None:
     """Messages of names without a deployment go to Anthropic while the default is OpenAI's API."""
     default = table().resolve("claude-x")[0]
-    assert str(default.for_dialect("messages").api_base) == "https://api.anthropic.com/v1"
-    assert str(default.for_dialect("responses").api_base) == "https://api.openai.com/v1"
+    assert str(default.for_dialect(MESSAGES).api_base) == "https://api.anthropic.com/v1"
+    assert str(default.for_dialect(RESPONSES).api_base) == "https://api.openai.com/v1"
     elsewhere = table(default_upstream={"api_base": "http://own/v1"}).resolve("claude-x")[0]
-    assert str(elsewhere.for_dialect("messages").api_base) == "http://own/v1"
+    assert str(elsewhere.for_dialect(MESSAGES).api_base) == "http://own/v1"
     named = table(default_upstream={"messages_api_base": "http://two"}).resolve("claude-x")[0]
-    assert str(named.for_dialect("messages").api_base) == "http://two/v1"
+    assert str(named.for_dialect(MESSAGES).api_base) == "http://two/v1"
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
@@ -127,10 +128,10 @@ def test_keys_of_the_environment(upstream: ScriptedUpstream) -> None:
 
 def test_the_clients_key_goes_to_its_own_provider_only() -> None:
     """A client of Messages has a key for Anthropic, so it goes there and nowhere else."""
-    here = table().resolve("anthropic/claude-x")[0].for_dialect("messages")
+    here = table().resolve("anthropic/claude-x")[0].for_dialect(MESSAGES)
     assert (here.lane, here.forward_client_key) == ("native", True)
     there = table(deployment("anthropic/x", api_base="http://other")).resolve("m")[0]
-    assert not there.for_dialect("messages").forward_client_key
+    assert not there.for_dialect(MESSAGES).forward_client_key
 
 
 def test_an_answer_stays_with_who_gave_it(
@@ -149,8 +150,13 @@ def test_an_answer_stays_with_who_gave_it(
             place.default = Reply("Hello.", id=f"resp_{number}")
         url = f"{server.base_url}/responses"
         body = {"model": "m", "input": "Hi", "background": True}
-        asked = [httpx.post(url, json=body).json()["id"] for _ in range(2)]
-        assert sorted(asked) == ["resp_0", "resp_1"]
+        asked: set[str] = set()
+        for number in range(100):  # each conversation keeps one of the two
+            opened = httpx.post(url, json={**body, "input": f"Hi {number}"})
+            asked.add(opened.json()["id"])
+            if len(asked) == len(places):
+                break
+        assert asked == {"resp_0", "resp_1"}
         for number, place in enumerate(places):
             name = f"resp_{number}"
             assert httpx.get(f"{url}/{name}").json()["id"] == name

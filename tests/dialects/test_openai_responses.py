@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
 
-TOOL = {
+TOOL: Any = {
     "type": "function",
     "name": "bash",
     "description": "run a command",

@@ -74,7 +74,7 @@ def _items(message: Message) -> Iterator[Message]:
         yield {"type": "reasoning", "id": "rs_1", "summary": summary}
     calls = message.get("tool_calls") or ()
     if content or not calls:
-        part = {"type": "output_text", "text": content or "", "annotations": []}
+        part: dict[str, Any] = {"type": "output_text", "text": content or "", "annotations": []}
         yield {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
     for call in calls:
         head = {"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"]}

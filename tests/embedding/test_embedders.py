@@ -1,4 +1,4 @@
-"""What every embedder promises, and what each adds."""
+"""What all embedders have in common, and what each adds."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ async def test_vectors_have_unit_length_and_the_promised_dimensions(embedder: Em
 
 
 async def test_equal_texts_have_equal_vectors(embedder: Embedder) -> None:
-    """Embedding is deterministic, whatever else is embedded beside."""
+    """A vector does not depend on the other texts of the call."""
     alone = await embedder.embed(["the build is broken"])
-    beside = await embedder.embed(["something else", "the build is broken"])
-    assert alone[0] == beside[1]
+    together = await embedder.embed(["something else", "the build is broken"])
+    assert alone[0] == together[1]
 
 
 async def test_related_texts_are_nearer_than_unrelated_ones(embedder: Embedder) -> None:
@@ -84,7 +84,7 @@ def test_the_packaged_model_is_small_and_carries_its_licences() -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "mixed"])
 def test_a_damaged_model_is_named_at_load(tmp_path: Path, damage: str) -> None:
-    """A missing, truncated or foreign file raises EmbeddingError that names the folder."""
+    """A missing, truncated or unrelated file raises an EmbeddingError that names the folder."""
     folder = Path(shutil.copytree(MODEL, tmp_path / "model"))
     if damage == "missing":
         (folder / "scales.npy").unlink()
@@ -98,7 +98,7 @@ def test_a_damaged_model_is_named_at_load(tmp_path: Path, damage: str) -> None:
 
 
 def test_importing_the_package_loads_neither_numpy_nor_litellm() -> None:
-    """Memory is taken only by the embedder that is opened."""
+    """Only the opened embedder takes memory."""
     code = (
         "import sys, gateway.embedding, gateway.embedding.static, gateway.embedding.litellm;"
         "sys.exit(any(name in sys.modules for name in ('numpy', 'litellm')))"
@@ -107,11 +107,11 @@ def test_importing_the_package_loads_neither_numpy_nor_litellm() -> None:
 
 
 async def test_the_cache_embeds_a_text_once_and_forgets_the_oldest() -> None:
-    """A cached text costs nothing; past its size the cache drops what was used longest ago."""
+    """A cached text is not embedded again; a full cache drops the least recently used one."""
     asked: list[str] = []
 
     class Counting(HashingEmbedder):
-        async def embed(self, texts):  # type: ignore[no-untyped-def]
+        async def embed(self, texts):
             asked.extend(texts)
             return await super().embed(texts)
 

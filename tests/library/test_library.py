@@ -1,29 +1,31 @@
-"""The library: texts in, matches out; files; re-embedding; the patterns that ship."""
+"""The library: searches by text, files, re-embedding, the patterns that ship."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gateway.backends import open_stores
+from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.embedding import Embedder, EmbeddingError, Vector
 from gateway.embedding.hashing import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary, gates_for, starter_patterns
-from gateway.steering.etrace.codec import to_line
-from gateway.steering.etrace.families import ModelFamily
-from gateway.steering.etrace.pattern import Pattern, Query, Tier, content
-from gateway.steering.etrace.render import PLACEHOLDER, pattern_text
-from gateway.steering.etrace.settings import EtraceSettings, Gates
-from gateway.steering.monitors.base import FAILURE_TYPES
-from gateway.stores.base import StoreError
-from gateway.stores.patterns import Added, PatternFilter, Search
-from gateway.stores.patterns_memory import MemoryPatternStore
+from gateway.steering.guidance.codec import to_line
+from gateway.steering.guidance.families import ModelFamily
+from gateway.steering.guidance.pattern import Pattern, Query, Tier, content
+from gateway.steering.guidance.render import PLACEHOLDER, pattern_text
+from gateway.steering.guidance.settings import EtraceSettings, Gates
+from gateway.steering.monitors import FAILURE_TYPES
+from gateway.stores.patterns import Added, PatternFilter, PatternStore
 from gateway.stores.sqlite.patterns import SQLitePatternStore
-from tests.stores.test_patterns import open_database
+from tests.stores.conftest import open_database
 
 STARTER = starter_patterns()
 SETTINGS = EtraceSettings()
@@ -31,15 +33,33 @@ QUERY = Query(tier=Tier.E2, text="I run the same failing test again", top_k=2, f
 
 
 class Failing(HashingEmbedder):
-    """An embedder whose provider is gone."""
+    """An embedder whose provider cannot be reached."""
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         raise EmbeddingError("gone")
 
 
-async def a_library(embedder: Embedder | None = None, *, starter: bool = False) -> PatternLibrary:
+Fresh = Callable[[], Awaitable[PatternStore]]
+
+
+@pytest.fixture
+async def fresh() -> AsyncIterator[Fresh]:
+    """Opens empty pattern stores, in memory."""
+    async with AsyncExitStack() as opened:
+
+        async def fresh() -> PatternStore:
+            stores = await open_stores(StorageSettings(path=IN_MEMORY), vectors=True)
+            opened.push_async_callback(stores.close)
+            return stores.patterns
+
+        yield fresh
+
+
+async def a_library(
+    fresh: Fresh, embedder: Embedder | None = None, *, starter: bool = False
+) -> PatternLibrary:
     return await PatternLibrary.open(
-        MemoryPatternStore(), embedder or HashingEmbedder(), SETTINGS, starter=starter
+        await fresh(), embedder or HashingEmbedder(), SETTINGS, starter=starter
     )
 
 
@@ -48,9 +68,9 @@ def an_e1(text: str, tenant: str) -> Pattern:
     return Pattern(tier=Tier.E1, fields=fields, tenant=tenant)
 
 
-async def test_an_empty_store_gets_the_starter_patterns_once() -> None:
+async def test_an_empty_store_gets_the_starter_patterns_once(fresh: Fresh) -> None:
     """A second start, or a store that has patterns, adds nothing."""
-    store = MemoryPatternStore()
+    store = await fresh()
     await PatternLibrary.open(store, HashingEmbedder(), SETTINGS)
     assert await store.count() == len(STARTER)
     (first,) = (await store.list_patterns(PatternFilter(), limit=1)).patterns
@@ -59,54 +79,52 @@ async def test_an_empty_store_gets_the_starter_patterns_once() -> None:
     assert await store.count() == len(STARTER) - 1
 
 
-async def test_queries_of_all_tiers_are_answered_together() -> None:
+async def test_queries_of_all_tiers_are_answered_together(fresh: Fresh) -> None:
     """Searched tiers by similarity, e1 in its tenant, universal rules as a list."""
-    library = await a_library(starter=True)
+    library = await a_library(fresh, starter=True)
     await library.add([an_e1("mine", "a"), an_e1("theirs", "b")])
     queries = [
         Query(tier=Tier.E3, top_k=32),
         Query(tier=Tier.E1, text="the same failing test", top_k=3),
         QUERY,
     ]
-    found = await library(queries, "a")
+    found = await library.look_up_all(queries, "a")
     assert len(found[Tier.E3]) == sum(p.tier is Tier.E3 for p in STARTER)
     assert [match.pattern.fields["unlock"] for match in found[Tier.E1]] == ["mine"]
     assert len(found[Tier.E2]) == 2
 
 
-async def test_a_failed_look_up_is_told_and_missing_from_the_answer() -> None:
-    """Other tiers are answered all the same."""
-    told: list[tuple[Tier, str]] = []
-    store = MemoryPatternStore()
+async def test_a_failed_search_is_reported_and_left_out(fresh: Fresh) -> None:
+    """The other tiers are answered."""
+    store = await fresh()
+    failed: list[tuple[Tier, str]] = []
     await PatternLibrary.open(store, HashingEmbedder(), SETTINGS)
     library = await PatternLibrary.open(
-        store, Failing(), SETTINGS, failed=lambda tier, error: told.append((tier, str(error)))
+        store, Failing(), SETTINGS, failed=lambda tier, error: failed.append((tier, str(error)))
     )
-    found = await library([Query(tier=Tier.E3, top_k=32), QUERY], "a")
+    found = await library.look_up_all([Query(tier=Tier.E3, top_k=32), QUERY], "a")
     assert set(found) == {Tier.E3}
-    assert told == [(Tier.E2, "gone")]
+    assert failed == [(Tier.E2, "gone")]
 
 
-async def test_a_store_that_fails_is_told_too() -> None:
-    """StoreError, also of a universal rule's look-up."""
+async def test_a_failing_store_is_reported() -> None:
+    """A StoreError is reported with the tier, and nothing is found."""
 
-    class Broken(MemoryPatternStore):
-        async def search(self, search: Search) -> list:  # type: ignore[type-arg]
-            raise StoreError("damaged")
-
-    told: list[Tier] = []
+    stores = await open_stores(StorageSettings(path=IN_MEMORY), vectors=True)
+    failed: list[Tier] = []
     library = await PatternLibrary.open(
-        Broken(), HashingEmbedder(), SETTINGS, failed=lambda tier, _: told.append(tier)
+        stores.patterns, HashingEmbedder(), SETTINGS, failed=lambda tier, _: failed.append(tier)
     )
-    assert await library([QUERY], "") == {}
-    assert told == [Tier.E2]
+    await stores.close()
+    assert await library.look_up_all([QUERY], "") == {}
+    assert failed == [Tier.E2]
 
 
-async def test_excluded_patterns_do_not_use_up_the_answer() -> None:
-    """As many more candidates are fetched as there are exclusions."""
-    library = await a_library(starter=True)
+async def test_excluded_patterns_do_not_use_up_the_answer(fresh: Fresh) -> None:
+    """For each exclusion one more candidate is fetched."""
+    library = await a_library(fresh, starter=True)
     best = await library.look_up(QUERY, "")
-    again = Query(**{**_fields(QUERY), "exclude": frozenset({best[0].pattern.pattern_id})})
+    again = replace(QUERY, exclude=frozenset({best[0].pattern.pattern_id}))
     assert len(await library.look_up(again, "")) == 3
 
 
@@ -114,9 +132,9 @@ def _fields(query: Query) -> dict[str, object]:
     return {name: getattr(query, name) for name in query.__dataclass_fields__}
 
 
-async def test_a_file_is_imported_and_counted() -> None:
-    """Added, replaced and unchanged are told apart; e1 goes to the importer's tenant."""
-    library = await a_library()
+async def test_a_file_is_imported_and_counted(fresh: Fresh) -> None:
+    """Added, replaced and unchanged patterns are counted; e1 patterns become the importer's."""
+    library = await a_library(fresh)
     lines = [to_line(pattern) for pattern in STARTER] + [to_line(an_e1("x", ""))]
     seen: list[int] = []
     report = await library.import_lines(lines, "acme", seen.append)
@@ -129,18 +147,18 @@ async def test_a_file_is_imported_and_counted() -> None:
     assert [stored.pattern.tenant for stored in page.patterns] == ["acme"]
 
 
-async def test_a_bad_line_refuses_a_file_before_anything_is_stored() -> None:
-    """Its number is told, however many good lines stand before it."""
-    library = await a_library()
+async def test_a_bad_line_refuses_a_file_before_anything_is_stored(fresh: Fresh) -> None:
+    """The error has the line's number, whatever the number of valid lines before it."""
+    library = await a_library(fresh)
     many = [Pattern(tier=Tier.E3, fields={"instruction": f"rule {n}"}) for n in range(600)]
     with pytest.raises(ValueError, match="line 601: tier"):
         await library.import_lines([*map(to_line, many), '{"tier": "e7"}'], "")
     assert await library.store.count() == 0
 
 
-async def test_an_import_that_keeps_going_loses_bad_lines_only() -> None:
-    """Each is told by its number; line ends and marks of any system's editor do no harm."""
-    library = await a_library()
+async def test_an_import_that_keeps_going_loses_bad_lines_only(fresh: Fresh) -> None:
+    """Each is reported by its number; any line ending, and a byte order mark, is accepted."""
+    library = await a_library(fresh)
     lines = [b"\xef\xbb\xbf" + to_line(STARTER[0]).encode() + b"\r", b"{", b"\xff\xfe\xff", b"\r"]
     lines += [to_line(pattern).encode() for pattern in STARTER[1:]]
     report = await library.import_lines(lines, "", keep_going=True)
@@ -148,25 +166,25 @@ async def test_an_import_that_keeps_going_loses_bad_lines_only() -> None:
     assert await library.store.count() == report.total == len(STARTER)
 
 
-async def test_instances_come_back_to_the_tenants_they_were_exported_from() -> None:
-    """Where the importer lets the lines name their tenant; else they are the importer's."""
-    library = await a_library()
+async def test_instances_come_back_to_the_tenants_they_were_exported_from(fresh: Fresh) -> None:
+    """If the importer lets the lines name their tenant; otherwise they become the importer's."""
+    library = await a_library(fresh)
     await library.add([an_e1("mine", "a"), an_e1("theirs", "b")])
     lines = [line async for line in library.export_lines(PatternFilter())]
-    other = await a_library()
+    other = await a_library(fresh)
     await other.import_lines(lines, "default", names_tenant=True)
     page = await other.store.list_patterns(PatternFilter())
     assert [stored.pattern.tenant for stored in page.patterns] == ["a", "b"]
-    taken = await a_library()
+    taken = await a_library(fresh)
     await taken.import_lines(lines, "c")
     page = await taken.store.list_patterns(PatternFilter())
     assert [stored.pattern.tenant for stored in page.patterns] == ["c", "c"]
 
 
-async def test_a_text_with_any_line_end_survives_a_file() -> None:
+async def test_a_text_with_any_line_end_survives_a_file(fresh: Fresh) -> None:
     """Lines are split at line feeds only."""
     text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"
-    library, other = await a_library(), await a_library()
+    library, other = await a_library(fresh), await a_library(fresh)
     await library.add([Pattern(tier=Tier.E3, fields={"instruction": text})])
     (line,) = [line async for line in library.export_lines(PatternFilter())]
     await other.import_lines(f"{line}\n".encode().split(b"\n"), "")
@@ -174,15 +192,15 @@ async def test_a_text_with_any_line_end_survives_a_file() -> None:
     assert stored.pattern.fields["instruction"] == text
 
 
-async def test_an_export_can_be_imported_again() -> None:
-    """Everything comes back, more than a page of it, other tenants' patterns not."""
-    library = await a_library(starter=True)
+async def test_an_export_can_be_imported_again(fresh: Fresh) -> None:
+    """Everything comes back, over several pages, without other tenants' patterns."""
+    library = await a_library(fresh, starter=True)
     many = [Pattern(tier=Tier.E2, fields={"situation": f"s{n}", "unlock": "u"}) for n in range(300)]
     await library.add([*many, an_e1("mine", "a"), an_e1("theirs", "b")])
     lines = [line async for line in library.export_lines(PatternFilter(tenant="a"))]
     assert len(lines) == len(STARTER) + 301
     assert not any("theirs" in line for line in lines)
-    other = await a_library()
+    other = await a_library(fresh)
     report = await other.import_lines(lines, "a")
     assert report.counts[Added.ADDED] == len(lines)
 
@@ -195,7 +213,7 @@ async def sqlite_store(tmp_path: Path) -> AsyncIterator[SQLitePatternStore]:
 
 
 async def test_another_embedder_finds_after_reindexing(sqlite_store: SQLitePatternStore) -> None:
-    """Before it nothing is found, never a vector of the old embedder; after it everything."""
+    """Before reindexing nothing is found, never by an old vector; afterwards everything."""
     await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS)
     library = await PatternLibrary.open(sqlite_store, StaticEmbedder.load(), SETTINGS)
     assert await library.look_up(QUERY, "") == []
@@ -218,7 +236,7 @@ async def test_edits_are_found_by_their_new_text(sqlite_store: SQLitePatternStor
 
 
 def test_gates_belong_to_the_embedder_unless_set() -> None:
-    """Calibrated for ours, the reference's for others; a set gate wins."""
+    """Calibrated for the built-in embedders, the reference's for others, unless configured."""
     assert gates_for("litellm/x@8", SETTINGS) == Gates(e1=0.80, e2=0.70)
     assert gates_for(StaticEmbedder.embedder_id, SETTINGS) != Gates(e1=0.80, e2=0.70)
     chosen = EtraceSettings(e1_gate=0.1, e2_gate=0.0)
@@ -239,7 +257,7 @@ def test_the_starter_library_covers_every_failure_and_kind_of_agent() -> None:
 
 @pytest.mark.parametrize("pattern", STARTER, ids=lambda pattern: pattern.pattern_id)
 def test_a_starter_pattern_is_whole(pattern: Pattern) -> None:
-    """Each names situation, cause, way out, dead end and evidence, short and in plain words."""
+    """Each has a situation, a cause, a remedy, a dead end and evidence, short and plain."""
     texts = content(pattern.fields)
     if pattern.tier is Tier.E3:
         assert texts.instruction

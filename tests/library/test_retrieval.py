@@ -8,7 +8,7 @@ import pytest
 from bench import situations
 from gateway.embedding.static import EMBEDDER_ID, StaticEmbedder
 from gateway.library.gates import CALIBRATED
-from gateway.steering.etrace.pattern import embedding_text
+from gateway.steering.guidance.pattern import embedding_text
 
 EMBEDDER = StaticEmbedder.load()
 GATES = CALIBRATED[EMBEDDER_ID]

@@ -1,1 +1,1 @@
-"""Steering seen from outside: requests through a running gateway."""
+"""Steering as clients see it: requests through a running gateway."""

@@ -16,7 +16,7 @@ import httpx
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
 from gateway.testing import ReceivedRequest, Reply, ToolCall
-from gateway.wire.heads import chain_digests
+from gateway.wire.prefix_hash import chain_digests
 
 Run = Mapping[str, Any]
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
@@ -32,16 +32,16 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def recorded_replies(runs: Sequence[Run]) -> Callable[[ReceivedRequest], Reply]:
-    """A provider that says what the recorded model said."""
+    """A provider that replies as the recorded model did."""
     known = {(run["id"], i): m for run in runs for i, m in enumerate(run["messages"])}
 
     def reply(request: ReceivedRequest) -> Reply:
-        run_id, _, index = request.header(_WHICH).rpartition("|")
+        run_id, _, index = str(request.header(_WHICH)).rpartition("|")
         message = known[run_id, int(index)]
-        calls = [
+        calls = tuple(
             ToolCall(c["function"]["name"], c["function"]["arguments"], id=c["id"])
             for c in message.get("tool_calls") or []
-        ]
+        )
         return Reply(message.get("content") or "", tool_calls=calls)
 
     return reply
@@ -49,7 +49,7 @@ def recorded_replies(runs: Sequence[Run]) -> Callable[[ReceivedRequest], Reply]:
 
 @dataclass
 class Report:
-    """What a drive saw."""
+    """The results of a drive."""
 
     requests: int = 0
     identities: Counter[str] = field(default_factory=Counter)
@@ -59,12 +59,12 @@ class Report:
 
     @property
     def merges(self) -> list[str]:
-        """Conversations that requests of several runs landed in."""
+        """Conversations that got requests of several runs."""
         return [c for c, runs in self.owners.items() if len(runs) > 1]
 
     @property
     def splits(self) -> list[str]:
-        """Runs whose requests landed in several conversations."""
+        """Runs whose requests are in several conversations."""
         return [r for r, conversations in self.homes.items() if len(conversations) > 1]
 
 
@@ -103,7 +103,7 @@ class Drive:
                 fold.extend(messages[:index])
                 if call < self._first_call:
                     continue
-                body = {"model": "scripted", "messages": messages[:index]}
+                body: dict[str, Any] = {"model": "scripted", "messages": messages[:index]}
                 body |= {"tools": tools} if tools else {}
                 body |= {"stream": True} if number % 2 else {}
                 answer = await self._send(client, body, f"{run['id']}|{index}")
@@ -124,7 +124,7 @@ class Drive:
         self.report.identities[headers.get("x-gateway-identity", "none")] += 1
         conversation = headers.get("x-gateway-conversation-id", "none")
         if own:
-            # Runs are one conversation for as long as their histories are the same.
+            # Runs are one conversation as long as their histories are the same.
             self.report.owners[conversation].add(run_id)
             self.report.homes[run_id].add(conversation)
         found = tuple(
@@ -135,18 +135,18 @@ class Drive:
 
 
 def calls_of(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Where the recorded model spoke: the lengths of the histories that were sent."""
+    """The positions of the recorded replies: the lengths of the histories that were sent."""
     return [i for i, m in enumerate(messages) if m["role"] == "assistant"]
 
 
 def histories(run: Run) -> list[bytes]:
-    """One key per call: equal where two runs sent the same history, up to what clients rewrite."""
+    """One key per call: equal when two runs sent the same history, except what clients rewrite."""
     digests = chain_digests(run["messages"], "any").digests
     return [digests[index] for index in calls_of(run["messages"])]
 
 
 def expected(fold: ConversationFold) -> tuple[str | None, ...]:
-    """The steering headers that the offline fold calls for."""
+    """The steering headers that follow from the offline fold."""
     run = fold.current
     if not run.outcomes:
         return (str(run.steps), run.state.value, None, None)

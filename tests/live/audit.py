@@ -1,4 +1,4 @@
-"""Recorded runs through a live gateway, each call held against the rules of guidance."""
+"""Recorded runs through a live gateway, each call checked against the rules of guidance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from gateway.stores.patterns import Search
-from gateway.stores.sqlite.runs import SqliteRunStore
+from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.agents import Run, calls_of
 
@@ -23,7 +23,7 @@ _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
 
 @dataclass(kw_only=True)
 class Looked:
-    """What one call looked up: searches, lists of rules, texts embedded."""
+    """The look-ups of one call: searches, lists of rules, texts embedded."""
 
     searches: list[Search] = field(default_factory=list)
     rules: int = 0
@@ -35,7 +35,7 @@ class Looked:
 
 
 class Watch:
-    """Counts the look-ups of a gateway of this process."""
+    """Counts the look-ups of a gateway in this process."""
 
     def __init__(self, server: AppServer) -> None:
         self.now = Looked()
@@ -58,14 +58,14 @@ class Watch:
         store.search, store.universal, embedder.embed = searching, listing, embedding
 
     def take(self) -> Looked:
-        """What was looked up since the last time."""
+        """The look-ups since the last call of `take`."""
         looked, self.now = self.now, Looked()
         return looked
 
 
 @dataclass(kw_only=True)
-class Told:
-    """What one run was told so far."""
+class Given:
+    """The guidance that one run has got so far."""
 
     monitor: list[int] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -75,7 +75,7 @@ class Told:
 
 
 class Audit:
-    """Sends runs one after the other; `wrong` names every call that broke a rule."""
+    """Sends runs one after the other; `wrong` lists every call that broke a rule."""
 
     def __init__(self, server: AppServer, upstream: ScriptedUpstream) -> None:
         self.wrong: list[str] = []
@@ -92,7 +92,7 @@ class Audit:
 
     async def _one(self, client: httpx.AsyncClient, run: Run) -> None:
         messages = [{k: m[k] for k in _SENT if k in m} for m in run["messages"]]
-        told, conversation = Told(), {"x-conversation-id": run["id"]}
+        given, conversation = Given(), {"x-conversation-id": run["id"]}
         runs = 0
         for number, index in enumerate(calls_of(messages)):
             headers = {**conversation, "x-test-reply": f"{run['id']}|{index}"}
@@ -100,8 +100,8 @@ class Audit:
             answer = await client.post(self._url, json=body, headers=headers)
             sent, looked = self._upstream.last.body, self._watch.take()
             if answer.headers.get("x-gateway-step") == "0":
-                told, runs = Told(), runs + 1
-            broken = [*self._broken(answer.headers, looked, told)]
+                given, runs = Given(), runs + 1
+            broken = [*self._broken(answer.headers, looked, given)]
             if looked.searches:
                 run_id = f"{answer.headers['x-gateway-conversation-id']}.{runs - 1}"
                 step = int(answer.headers["x-gateway-step"])
@@ -117,10 +117,10 @@ class Audit:
             self.wrong += [f"{run['id']}, call {number}: {what}" for what in broken]
             await asyncio.sleep(0)
 
-    def _broken(self, headers: httpx.Headers, looked: Looked, told: Told) -> list[str]:
+    def _broken(self, headers: httpx.Headers, looked: Looked, given: Given) -> list[str]:
         step, state = int(headers["x-gateway-step"]), headers["x-gateway-state"]
         fired = [name for name in headers.get("x-gateway-monitors", "").split(",") if name]
-        told.fired[step] = fired
+        given.fired[step] = fired
         items = [i.split(":", 1) for i in headers.get("x-gateway-guidance", "").split(",") if i]
         tiers = [tier for tier, _ in items]
         self.seen.update(tiers)
@@ -134,41 +134,41 @@ class Audit:
             broken.append(f"FAST looked up {looked}")
         if step == 0 and (looked.searches or looked.embedded or set(tiers) - {"e3"}):
             broken.append("the first call searched")
-        broken += self._searches(looked, told)
-        broken += self._allowances(step, state, items, looked, told)
+        broken += self._searches(looked, given)
+        broken += self._allowances(step, state, items, looked, given)
         return broken
 
-    def _searches(self, looked: Looked, told: Told) -> list[str]:
+    def _searches(self, looked: Looked, given: Given) -> list[str]:
         broken = []
         for search in looked.searches:
             self.seen[f"{search.tier.value} searches"] += 1
-            if search.tier.value == "e1" and told.tiers["e1"]:
+            if search.tier.value == "e1" and given.tiers["e1"]:
                 broken.append("e1 searched, its allowance spent")
-            if search.tier.value == "e2" and search.failure_type in told.e2_spent:
+            if search.tier.value == "e2" and search.failure_type in given.e2_spent:
                 broken.append(f"e2 searched, {search.failure_type} spent")
         return broken
 
     def _allowances(
-        self, step: int, state: str, items: list[list[str]], looked: Looked, told: Told
+        self, step: int, state: str, items: list[list[str]], looked: Looked, given: Given
     ) -> list[str]:
         broken = []
         for tier in {tier for tier, _ in items} - {"monitor", "skip"}:
-            told.tiers[tier] += 1
-            if tier != "e2" and told.tiers[tier] > 1:
+            given.tiers[tier] += 1
+            if tier != "e2" and given.tiers[tier] > 1:
                 broken.append(f"{tier} given again")
             if tier == "e2":
-                told.e2_spent |= {s.failure_type for s in looked.searches if s.tier.value == "e2"}
+                given.e2_spent |= {s.failure_type for s in looked.searches if s.tier.value == "e2"}
         for kind in [kind for tier, kind in items if tier == "monitor"]:
-            if told.monitor and step - told.monitor[-1] < COOLDOWN.get(state, 3):
-                broken.append(f"monitor text at {told.monitor[-1]} and {step} in {state}")
-            told.monitor.append(step)
-            told.kinds[kind] += 1
-            if len(told.monitor) > 5 or told.kinds[kind] > 3:
-                broken.append(f"monitor texts {told.kinds}")
+            if given.monitor and step - given.monitor[-1] < COOLDOWN.get(state, 3):
+                broken.append(f"monitor text at {given.monitor[-1]} and {step} in {state}")
+            given.monitor.append(step)
+            given.kinds[kind] += 1
+            if len(given.monitor) > 5 or given.kinds[kind] > 3:
+                broken.append(f"monitor texts {given.kinds}")
         return broken
 
-    async def gates(self, log: SqliteRunStore) -> None:
-        """Hold every search against the recorded readings of its step and the two before."""
+    async def gates(self, log: SQLiteRunStore) -> None:
+        """Check every search against the recorded readings of its step and the two before."""
         for (run_id, step), call in self._searched.items():
             found = await log.get_run(run_id, tenant=None)
             assert found is not None

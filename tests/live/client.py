@@ -1,4 +1,4 @@
-"""An agent in a few lines: keeps its history, calls a gateway, answers the calls it gets."""
+"""A small agent: keeps its history, calls a gateway, and answers the tool calls it gets."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import httpx
 import orjson
 
+from gateway.config.storage import StorageSettings
 from gateway.steering.acting import ACTIONS
 from gateway.stores.queries import RunTrace
-from gateway.stores.settings import StorageSettings
-from gateway.stores.sqlite.opening import open_gateway_file
-from gateway.stores.sqlite.runs import SqliteRunStore
+from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.testing import ReceivedRequest, Reply, ToolCall
 from gateway.wire.completion import assemble
+from tests.patience import DEADLINE_MS
 
 Message = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
-# By the reference's formulas, which say at which step what happens, and acting on every sign.
-# The deadline is a limit on latency: a busy test machine must not turn it into a wrong reading.
+# The reference's formulas, which fix at which step something happens, and no precision bars.
 GUIDING: dict[str, Any] = {
-    "steering": {"deadline_ms": 10_000, "act_above": dict.fromkeys(ACTIONS, 0.0)},
+    "steering": {"deadline_ms": DEADLINE_MS, "act_above": dict.fromkeys(ACTIONS, 0.0)},
     "difficulty": {"scorer": "heuristic"},
     "monitors": {"suite": "reference"},
 }
-# The same without guidance, where identity, steps, states and routes are looked at.
+# The same without guidance, for tests of identity, steps, states and routes.
 PLAIN: dict[str, Any] = {
     **GUIDING,
     "etraces": {"enabled": False},
@@ -47,7 +47,7 @@ def opening(task: str = "Fix the failing test.") -> list[Message]:
 def worker(steps: int = 5) -> Callable[[ReceivedRequest], Reply]:
     """A model that calls one tool a turn, and answers after `steps` of them.
 
-    What it says tells the turn and the task, so that conversations differ where their tasks do.
+    Its text names the turn and the task, so that conversations with different tasks differ.
     """
 
     def reply(request: ReceivedRequest) -> Reply:
@@ -63,7 +63,7 @@ def worker(steps: int = 5) -> Callable[[ReceivedRequest], Reply]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a gateway answered; `message` is the first choice's, None in an error."""
+    """A gateway's answer; `message` is that of the first choice, None in an error."""
 
     status: int
     headers: httpx.Headers
@@ -85,7 +85,7 @@ class Answer:
 
     @property
     def place(self) -> tuple[str | None, ...]:
-        """Where the run stands: step, state, difficulty, monitors."""
+        """The headers about the run: step, state, difficulty, monitors."""
         return tuple(map(self.gateway, ("step", "state", "difficulty", "monitors")))
 
 
@@ -109,7 +109,7 @@ class Agent:
         self.sent = b""
 
     async def send(self, messages: Sequence[Any] | None = None, **changes: Any) -> Answer:
-        """One request, with the history as it is, or other messages; nothing is kept of it."""
+        """One request, with the history or with `messages`; the history stays as it is."""
         headers = {**self.headers, **changes.pop("headers", {})}
         body = {"messages": self.messages if messages is None else messages, **self.body, **changes}
         body = {key: value for key, value in body.items() if value is not None}
@@ -125,7 +125,7 @@ class Agent:
         )
 
     async def turn(self, result: str = "ok") -> Answer:
-        """One request; the reply and a result for each of its calls go into the history."""
+        """One request; adds the reply and a result for each of its calls to the history."""
         answer = await self.send()
         if answer.message is not None:
             self.take(answer.message, result)
@@ -136,7 +136,7 @@ class Agent:
         return [await self.turn(result) for _ in range(turns)]
 
     def take(self, message: Message, result: str = "ok") -> None:
-        """Put a reply and its results into the history."""
+        """Add a reply and its results to the history."""
         self.messages.append(message)
         for call in message.get("tool_calls") or ():
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
@@ -156,11 +156,11 @@ def _message(answer: httpx.Response) -> Message | None:
 
 
 @asynccontextmanager
-async def run_log(path: Path) -> AsyncIterator[SqliteRunStore]:
-    """The run log of a database that a gateway may be writing."""
-    database = await open_gateway_file(StorageSettings(path=str(path)))
+async def run_log(path: Path) -> AsyncIterator[SQLiteRunStore]:
+    """The run log of a database that a gateway may be writing to."""
+    database = await Database.open(StorageSettings(path=str(path)))
     try:
-        yield SqliteRunStore(database)
+        yield SQLiteRunStore(database)
     finally:
         await database.close()
 

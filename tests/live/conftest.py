@@ -1,4 +1,4 @@
-"""What the tests of the running gateway share."""
+"""Fixtures of the tests of a running gateway."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    """A client that keeps no connection, so that a gateway may go away."""
+    """A client that keeps no connection open, so that a gateway may stop."""
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=60, limits=limits) as client:
         yield client

@@ -1,4 +1,4 @@
-"""The token budget: tracked always, acted upon only when the config says so."""
+"""The token budget: always tracked, and acted on only when configured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.steering.etrace.guidance import SKIP_DIRECTIVE
+from gateway.steering.guidance.texts import SKIP_DIRECTIVE
 from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
 
 Start = Callable[..., AppServer]
@@ -27,24 +27,24 @@ def _run(url: str) -> httpx.Response:
     return answer
 
 
-@pytest.mark.parametrize(("action", "told"), [("none", [0, 0, 0]), ("wrap_up", [0, 0, 1])])
+@pytest.mark.parametrize(("action", "directives"), [("none", [0, 0, 0]), ("wrap_up", [0, 0, 1])])
 def test_a_spent_budget(
-    action: str, told: list[int], gateway_server: Start, upstream: ScriptedUpstream
+    action: str, directives: list[int], gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:
-    """A run is told to hand over from the call on that finds its budget used up."""
+    """From the first call after the budget is spent, the model is asked to wrap up."""
     upstream.default = Reply("look", usage=Usage(prompt_tokens=60, completion_tokens=10))
     budget = {"token_budget": 100, "budget_action": action}
     server = gateway_server({"steering": budget})
     _run(server.url)
     start = SKIP_DIRECTIVE[:40]
-    assert [request.body.decode().count(start) for request in upstream.requests] == told
+    assert [request.body.decode().count(start) for request in upstream.requests] == directives
 
 
 def test_the_directive_is_in_the_run_log(gateway_server: Start, upstream: ScriptedUpstream) -> None:
-    """What the model was told is there with its place, once however often the call is made."""
+    """The directive is recorded with its place, once even when the call is made again."""
     upstream.default = Reply("look", usage=Usage(prompt_tokens=60, completion_tokens=10))
     budget = {"token_budget": 100, "budget_action": "wrap_up"}
-    server = gateway_server({"steering": {**budget, "deadline_ms": 10_000}})
+    server = gateway_server({"steering": budget})
     last = _run(server.url)
     again = httpx.post(f"{server.url}/v1/chat/completions", content=last.request.content)
     assert last.headers["x-gateway-guidance"].split(",")[0] == "skip:directive"
@@ -54,7 +54,7 @@ def test_the_directive_is_in_the_run_log(gateway_server: Start, upstream: Script
     assert (row["text"], row["applied"]) == (SKIP_DIRECTIVE, True)
     assert row["placement"] in ("system", "message")
     assert trace["steps"][-1]["guidance"][0] == row
-    told = httpx.get(f"{server.url}/metrics").text
-    assert 'gateway_injections_total{source="skip"} 1.0' in told
-    assert 'gateway_injections_total{source="e3"} 1.0' in told
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert 'gateway_injections_total{source="skip"} 1.0' in metrics
+    assert 'gateway_injections_total{source="e3"} 1.0' in metrics
     assert trace["run"]["totals"]["injections"] == 2

@@ -1,4 +1,4 @@
-"""Real agents, unchanged but for their base URL: two conversations at once, told apart.
+"""Real agents with nothing but their base URL changed: two conversations at once, kept apart.
 
 `GATEWAY_CLIENT_ENVS` names a directory with an environment per client (`<name>/bin/python`); a
 client without one is skipped by name. `tests/live/clients/README.md` says how to make them.
@@ -37,12 +37,12 @@ def traveller_of(request: ReceivedRequest) -> str:
 
 
 def turn_of(request: ReceivedRequest) -> int:
-    """How many replies the history holds."""
+    """The number of replies in the history."""
     return sum(m.get("role") == "assistant" for m in request.messages)
 
 
 def calling(request: ReceivedRequest) -> Reply:
-    """A model for agents with tools: five calls, then words."""
+    """A model for agents with tools: five calls, then a final answer."""
     turn = turn_of(request)
     if turn == len(CITIES):
         return Reply(f"Done, {traveller_of(request)}.")
@@ -50,7 +50,7 @@ def calling(request: ReceivedRequest) -> Reply:
 
 
 def calling_to_the_end(request: ReceivedRequest) -> Reply:
-    """The same for an agent whose final answer is a call of its own."""
+    """The same for an agent whose final answer is a tool call."""
     if turn_of(request) < len(CITIES):
         return calling(request)
     answer = {"answer": f"Done, {traveller_of(request)}."}
@@ -58,7 +58,7 @@ def calling_to_the_end(request: ReceivedRequest) -> Reply:
 
 
 def coding(request: ReceivedRequest) -> Reply:
-    """A model for an agent that runs the code it is sent."""
+    """A model for an agent that runs the code in its replies."""
     turn = turn_of(request)
     if turn == len(CITIES):
         code = f'final_answer("Done, {traveller_of(request)}.")'
@@ -68,7 +68,7 @@ def coding(request: ReceivedRequest) -> Reply:
 
 
 def in_shell(request: ReceivedRequest) -> Reply:
-    """A model for an agent with nothing but a shell, as a tool or as a block in its text."""
+    """A model for an agent with a shell alone, as a tool or as a block in its text."""
     turn, traveller = turn_of(request), traveller_of(request)
     command = f"echo '{CITIES[turn]}: 21 degrees, says {traveller}'" if turn < len(CITIES) else ""
     command = command or f"echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo 'Done, {traveller}.'"
@@ -79,7 +79,7 @@ def in_shell(request: ReceivedRequest) -> Reply:
 
 @dataclass(frozen=True)
 class Client:
-    """A program, the environment that runs it, and the model it talks to."""
+    """A program, the environment that runs it, and the model it calls."""
 
     environment: str
     program: str
@@ -111,7 +111,7 @@ def run_client(name: str, base_url: str, directory: Path) -> list[str]:
             "PATH": os.environ["PATH"],
             "HOME": str(directory),
             "PYTHONPATH": str(PROGRAMS),
-            # Nothing but the gateway is to be reached.
+            # The client may reach the gateway only.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         },
         capture_output=True,
@@ -135,7 +135,7 @@ async def recorded_runs(path: Path) -> dict[str, RunTrace]:
             assert run is not None
             name = re.search(r"for (Ann|Ben),", run.run.task_preview)
             assert name is not None, run.run.task_preview
-            assert name[1] not in found, f"{name[1]} was split"
+            assert name[1] not in found, f"{name[1]} has several runs"
             assert await log.get_run(f"{conversation.id}.1", tenant=None) is None
             found[name[1]] = run
     return found
@@ -146,7 +146,7 @@ async def recorded_runs(path: Path) -> dict[str, RunTrace]:
 async def test_a_real_agent(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, name: str, guided: bool
 ) -> None:
-    """Two conversations at a time: each its own, with its steps, actions and observations."""
+    """Two conversations at a time: each is recorded with its steps, actions and observations."""
     upstream.default = CLIENTS[name].model
     path = tmp_path / "runs.db"
     settings = {**(GUIDING if guided else PLAIN), "storage": {"path": str(path)}}

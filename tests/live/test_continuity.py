@@ -1,4 +1,4 @@
-"""Conversations that another gateway, or an earlier life of this one, has served."""
+"""Conversations that another gateway, or this one before a restart, has served."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
 Start = Callable[..., AppServer]
 
 
-async def test_runs_of_one_opening_are_told_apart_after_a_restart(
+async def test_runs_of_one_opening_are_distinguished_after_a_restart(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """That the first of them is in memory again does not keep the others from the store."""
+    """The others are loaded from the store even when the first is in memory again."""
     words = count()
     model = worker()
 
     def reply(request: ReceivedRequest) -> Reply:
         said = model(request)
-        # Nothing but what the model says tells the runs apart.
+        # Only the text of the model distinguishes the runs.
         return replace(said, content=f"{said.content} {next(words)}")
 
     upstream.default = reply
@@ -64,7 +64,7 @@ async def test_two_gateways_alternate_on_one_conversation(
     assert all(step.call is not None and step.call.retries == 0 for step in found.steps)
 
 
-async def test_what_one_gateway_told_the_other_tells_again(
+async def test_guidance_of_one_gateway_is_sent_again_by_the_other(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """Guidance that was given once stays in the requests, whichever gateway sends them."""
@@ -79,17 +79,19 @@ async def test_what_one_gateway_told_the_other_tells_again(
     for turn in range(9):
         agent.url = gateways[turn % 2].base_url
         await agent.turn()
-    told = [[f.strip() for f in guidance_frames(r.json)] for r in upstream.requests]
-    assert [len(frames) for frames in told[:4]] == [0, 0, 0, 1], "three equal calls are a streak"
-    assert len(told[-1]) > 1
-    for earlier, later in pairwise(told):
+    frames_sent = [[f.strip() for f in guidance_frames(r.json)] for r in upstream.requests]
+    assert [len(frames) for frames in frames_sent[:4]] == [0, 0, 0, 1], (
+        "three equal calls are a streak"
+    )
+    assert len(frames_sent[-1]) > 1
+    for earlier, later in pairwise(frames_sent):
         assert later[: len(earlier)] == earlier
 
 
 async def test_a_compacted_conversation_is_found_after_a_restart(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """A history written anew is where the conversation goes on, also for the next process."""
+    """The conversation continues in the rewritten history, also in the next process."""
     upstream.default = worker(9)
     settings = {**PLAIN, "storage": {"path": str(tmp_path / "kept.db")}}
     first = gateway_server(settings)
@@ -100,7 +102,7 @@ async def test_a_compacted_conversation_is_found_after_a_restart(
     compacted = await agent.turn()
     await asyncio.to_thread(first.stop)
     second = gateway_server(settings)
-    # What the client still sends of the old history names the conversation, its id does not.
+    # The kept part of the old history identifies the conversation, not an id.
     agent.url, agent.headers = second.base_url, {}
     after = await agent.turn()
     assert compacted.identity == "compaction"
@@ -108,11 +110,11 @@ async def test_a_compacted_conversation_is_found_after_a_restart(
     assert [a.gateway("step") for a in (before, compacted, after)] == ["3", "4", "5"]
 
 
-async def test_a_client_that_sends_back_its_guided_instructions_is_told_once(
+async def test_guided_instructions_that_come_back_are_not_doubled(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """The Responses API tells the instructions it was given; doubled each call, they would fill the
-    context."""
+    """The Responses API returns the instructions of a request; guidance in them must not be added
+    again with each call."""
     upstream.default = worker(9)
     server = gateway_server(GUIDING)
     agent = Agent(http, server.base_url)
@@ -128,7 +130,7 @@ async def test_a_client_that_sends_back_its_guided_instructions_is_told_once(
 async def test_a_fork_far_back_in_a_long_run(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """Memory holds the newest heads of a long run; where an older one forks, the store knows."""
+    """Memory has the newest prefix hashes of a long run; older ones are found in the store."""
     upstream.default = worker(200)
     agent = Agent(http, gateway_server(PLAIN).base_url)
     whole = (await agent.run(90))[-1]

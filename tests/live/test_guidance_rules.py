@@ -1,4 +1,4 @@
-"""Recorded runs told what the rules allow, whatever they are: caps, allowances, order, look-ups."""
+"""Recorded runs get only what the rules allow: caps, allowances, order, look-ups."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.agents import Run, read_runs, recorded_replies
 from tests.live.audit import Audit
 from tests.live.client import GUIDING, run_log
-from tests.live.test_recorded_runs import DEVELOPMENT_RUNS
+from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE
+from tests.patience import DEADLINE_MS
 
-SAMPLE = Path(__file__).parents[1] / "replays" / "sample.jsonl.gz"
-# Acting on every sign, and with low gates, so that there is something to hold against the rules.
+# No precision bars and low gates, so that there is much guidance to check.
 EAGER = {
-    "steering": {"deadline_ms": 10_000, "act_above": dict.fromkeys(ACTIONS, 0.0)},
+    "steering": {"deadline_ms": DEADLINE_MS, "act_above": dict.fromkeys(ACTIONS, 0.0)},
     "etraces": {"e2_gate": 0.3, "recall_floor": 0.0},
 }
 NEAR_MANY = {
@@ -51,7 +51,7 @@ async def audited(
 async def test_the_rules_hold_at_every_call_of_recorded_runs(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    """By the reference's monitors, which fire at almost every step."""
+    """With the reference's monitors, which fire at almost every step."""
     runs = read_runs(SAMPLE)[::9]
     settings = {**GUIDING, "etraces": EAGER["etraces"]}
     audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings)
@@ -60,14 +60,18 @@ async def test_the_rules_hold_at_every_call_of_recorded_runs(
     assert [name for name in seen if not audit.seen[name]] == []
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
+@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 9), DEVELOPMENT], ids=["sample", "all"])
 @pytest.mark.parametrize("eager", [False, True])
-async def test_the_rules_hold_at_every_call_of_all_development_runs(
-    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, eager: bool
+async def test_the_rules_hold_with_the_shipped_monitors(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
+    file: Path,
+    every: int,
+    eager: bool,
 ) -> None:
-    """With the settings that ship, and acting on every sign."""
-    settings = EAGER if eager else {"steering": {"deadline_ms": 10_000}}
-    runs = read_runs(DEVELOPMENT_RUNS)
+    """With the shipped settings, but without precision bars."""
+    settings = EAGER if eager else {"steering": {"deadline_ms": DEADLINE_MS}}
+    runs = read_runs(file)[::every]
     audit = await audited(gateway_server, upstream, runs, tmp_path / "a.db", settings)
     assert audit.wrong == []

@@ -1,4 +1,4 @@
-"""What a steered answer's headers and the request's log line say."""
+"""The headers of a steered answer, and the log line of its request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Start = Callable[..., AppServer]
 PREFIX = "x-gateway-"
 
 
-def told(headers: httpx.Headers) -> dict[str, str]:
+def gateway_headers(headers: httpx.Headers) -> dict[str, str]:
     """The gateway's own headers of an answer."""
     return {k.removeprefix(PREFIX): v for k, v in headers.items() if k.startswith(PREFIX)}
 
@@ -29,12 +29,12 @@ def told(headers: httpx.Headers) -> dict[str, str]:
 async def test_every_header_of_a_steered_answer(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """A call with something of everything: nothing is missing, and every value is right."""
+    """A call with every kind of action: no header is missing, and every value is right."""
     upstream.default = worker(9)
     server = gateway_server({**GUIDING, "model_routing": {"NORMAL": "routed"}})
     agent = Agent(http, server.base_url)
     first, *_, last = await agent.run(4)
-    assert told(first.headers).keys() == {
+    assert gateway_headers(first.headers).keys() == {
         "conversation-id",
         "identity",
         "mode",
@@ -45,8 +45,8 @@ async def test_every_header_of_a_steered_answer(
         "attempts",
         "overhead-ms",
     }
-    given = told(last.headers)
-    assert given.keys() == told(first.headers).keys() | {"difficulty", "monitors"}
+    given = gateway_headers(last.headers)
+    assert given.keys() == gateway_headers(first.headers).keys() | {"difficulty", "monitors"}
     assert given["conversation-id"] == first.conversation
     assert (first.identity, given["identity"]) == ("new", "prefix")
     assert (given["mode"], given["step"], given["state"]) == ("on", "3", "NORMAL")
@@ -57,7 +57,9 @@ async def test_every_header_of_a_steered_answer(
     guidance = given["guidance"].split(",")
     assert guidance[0] == "monitor:loop"
     assert all(name.startswith(("e1:", "e2:")) for name in guidance[1:])
-    assert all(name.startswith("e3:") for name in told(first.headers)["guidance"].split(","))
+    assert all(
+        name.startswith("e3:") for name in gateway_headers(first.headers)["guidance"].split(",")
+    )
     assert (given["model"], given["attempts"]) == ("routed", "1")
     assert 0 < float(given["overhead-ms"]) < 10_000
 
@@ -66,7 +68,7 @@ async def test_every_header_of_a_steered_answer(
 async def test_headers_do_not_depend_on_streaming(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, stream: bool | None
 ) -> None:
-    """The same run says the same of itself, streamed or not."""
+    """The same run has the same headers, streamed or not."""
     upstream.default = worker(9)
     agent = Agent(http, gateway_server(PLAIN).base_url, stream=stream)
     answers = await agent.run(4)
@@ -93,7 +95,7 @@ async def test_the_request_id(
 async def test_an_error_of_the_provider_keeps_the_headers(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """A failed call tells its conversation and step too; it is steered all the same."""
+    """A failed call has the headers of its conversation and step too, and is steered."""
     upstream.default = worker(9)
     agent = Agent(http, gateway_server(PLAIN).base_url)
     await agent.run(2)
@@ -104,7 +106,7 @@ async def test_an_error_of_the_provider_keeps_the_headers(
 
 
 async def test_the_canonical_log_line(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    """One line a request, with all that steering found, and not a word of its content."""
+    """One line per request, with the results of steering and without any content."""
     upstream.default = worker(9)
     config: dict[str, Any] = {
         **GUIDING,
@@ -119,7 +121,7 @@ async def test_the_canonical_log_line(upstream: ScriptedUpstream, tmp_path: Path
             answers = await agent.run(5, "a secret result")
     lines = gateway.events("request")
     assert len(lines) == 5
-    line, answer = lines[3], told(answers[3].headers)
+    line, answer = lines[3], gateway_headers(answers[3].headers)
     assert line["conversation"] == answer["conversation-id"]
     assert line["identity"] == "prefix"
     assert (line["mode"], line["step"], line["state"]) == ("on", 3, "NORMAL")

@@ -1,4 +1,4 @@
-"""Which conversation a live request is counted to, and what it does to it."""
+"""Which conversation a live request belongs to, and how it changes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gateway(gateway_server: Start, upstream: ScriptedUpstream, database: Path) -> AppServer:
-    """A gateway that gives no guidance, before a model that works for a long time."""
+    """A gateway without guidance, and a model that makes many calls."""
     upstream.default = worker(99)
     return gateway_server({**PLAIN, "storage": {"path": str(database)}})
 
@@ -49,14 +49,14 @@ async def test_where_the_id_comes_from(
     body: dict[str, Any],
     label: str,
 ) -> None:
-    """The label names the header or field that was used, or that the history was looked at."""
+    """The label names the header or field that was used, or that the history was compared."""
     agent = Agent(http, gateway.base_url, headers=headers, **body)
     first, second = await agent.run(2)
     assert (first.identity, second.identity) == (label, "prefix" if label == "new" else label)
     assert first.conversation == second.conversation
 
 
-async def test_tenants_do_not_meet(
+async def test_tenants_share_no_conversation(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
     """The same id and the same history under two keys are two conversations."""
@@ -75,7 +75,7 @@ async def test_tenants_do_not_meet(
 async def test_a_request_sent_again_changes_nothing(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Each call of a run is made three times: the same place, model, bytes, and no step more."""
+    """Each call of a run is made three times: same step, state, model and bytes, no new step."""
     upstream.default = worker(99)
     routing = {"model_routing": {"NORMAL": "routed"}, "storage": {"path": str(database)}}
     server = gateway_server({**GUIDING, **routing})
@@ -97,14 +97,14 @@ async def test_a_request_sent_again_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.BAD_REQUEST, FaultKind.DROP_MID_BODY])
-async def test_a_retry_of_what_failed(
+async def test_a_retry_of_a_failed_call(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
     database: Path,
     kind: FaultKind,
 ) -> None:
-    """A call that broke is no step; sent again it gets the same bytes and goes on from there."""
+    """A failed call is not a step; sent again it gets the same bytes, and the run continues."""
     upstream.default = worker(99)
     settings = {**GUIDING, "router": {"num_retries": 0}, "storage": {"path": str(database)}}
     agent = Agent(http, gateway_server(settings).base_url)
@@ -125,7 +125,7 @@ async def test_a_retry_of_what_failed(
 async def test_two_continuations_are_two_branches(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """The second one forks: a child with a copy of what its parent was told, going its own way."""
+    """The second one forks: a child with a copy of its parent's guidance, which continues alone."""
     upstream.default = worker(99)
     server = gateway_server({**GUIDING, "storage": {"path": str(database)}})
     agent = Agent(http, server.base_url)
@@ -134,14 +134,14 @@ async def test_two_continuations_are_two_branches(
     agent.messages[-1] = {**agent.messages[-1], "content": "one result"}
     other.messages[-1] = {**other.messages[-1], "content": "another result"}
     first = await agent.turn()
-    told = guidance_frames(upstream.last.json)
+    sent_frames = guidance_frames(upstream.last.json)
     second = await other.turn()
     copied = guidance_frames(upstream.last.json)
     assert first.conversation == before.conversation
     assert (second.identity, second.gateway("step")) == ("fork", "5")
     assert second.conversation != first.conversation
-    # What both were told before they parted; what each is told from there on is its own.
-    assert copied[: len(told) - 1] == told[: len(told) - 1] != []
+    # Both have the guidance from before the fork; later guidance differs.
+    assert copied[: len(sent_frames) - 1] == sent_frames[: len(sent_frames) - 1] != []
     for branch, home in ((agent, first), (other, second)):
         answers = await branch.run(2)
         assert {answer.conversation for answer in answers} == {home.conversation}
@@ -155,7 +155,7 @@ async def test_two_continuations_are_two_branches(
 async def test_a_rewritten_history_keeps_state_and_caps(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """After a compaction the run goes on: its step count and state stay, spent caps stay spent."""
+    """After a compaction the run continues: step count, state and spent caps stay."""
     upstream.default = Reply("maybe the error in app.main fails because of a bug, wait")
     settings = {
         **PLAIN,
@@ -177,10 +177,10 @@ async def test_a_rewritten_history_keeps_state_and_caps(
 
 
 @pytest.mark.parametrize("explicit", [False, True])
-async def test_side_requests_touch_nothing(
+async def test_side_requests_change_nothing(
     gateway: AppServer, http: httpx.AsyncClient, database: Path, explicit: bool
 ) -> None:
-    """A title asked for beside the work is answered, and the run goes on as if it had not been."""
+    """A title request in parallel to the run is answered and does not change the run."""
     headers = {"x-session-id": "s"} if explicit else {}
     agent = Agent(http, gateway.base_url, headers=headers)
     before = (await agent.run(3))[-1]
@@ -202,7 +202,7 @@ async def test_side_requests_touch_nothing(
 async def test_fifty_runs_of_one_opening(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Parallel runs part as soon as their replies differ, and never meet again."""
+    """Parallel runs separate as soon as their replies differ, and stay separate."""
     model = worker(99)
     spoken = iter(range(10_000))
 
@@ -229,7 +229,7 @@ async def test_fifty_runs_of_one_opening(
 async def test_racing_requests_lose_and_double_nothing(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Two equal requests at a time, at every turn: both succeed, each step is recorded once."""
+    """Two equal requests at a time, in every turn: both succeed, each step is recorded once."""
     agent = Agent(http, gateway.base_url)
     for _ in range(8):
         answers = await asyncio.gather(*(agent.send() for _ in range(2)))
@@ -246,7 +246,7 @@ async def test_racing_requests_lose_and_double_nothing(
 async def test_racing_continuations_become_branches(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Two different continuations at a time: both succeed, in conversations of their own."""
+    """Two different continuations at a time: both succeed, each in its own conversation."""
     agent = Agent(http, gateway.base_url)
     await agent.run(2)
     agents = [Agent(http, gateway.base_url, agent.messages) for _ in range(2)]
@@ -267,7 +267,7 @@ async def test_racing_continuations_become_branches(
 async def test_parallel_sub_agents_of_one_session(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Agents that share a session id, all at work at once, keep their own steps."""
+    """Agents that share a session id and work in parallel keep their own steps."""
     headers = {"x-session-id": "shared"}
     roles = [
         [
@@ -294,7 +294,7 @@ async def test_parallel_sub_agents_of_one_session(
 async def test_agents_that_open_with_the_same_words(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """Ids keep apart what begins alike, and what one says is never counted to the other."""
+    """Ids separate runs that begin the same; no reply is counted for another run."""
     agents = [
         Agent(http, gateway.base_url, headers={"x-conversation-id": str(n)}) for n in range(3)
     ]

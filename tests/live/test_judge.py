@@ -25,7 +25,7 @@ def settings(upstream: ScriptedUpstream, path: Path, **judge: Any) -> dict[str, 
         **PLAIN,
         "model_list": [{"model_name": "judge-of-mine", "litellm_params": reached}],
         "router": {"num_retries": 0},
-        # Limits on latency, which a busy test machine may not meet.
+        # A busy test machine may exceed the default time limits.
         "steering": {**PLAIN["steering"], "deadline_ms": 200_000},
         "difficulty": {
             "scorer": "judge",
@@ -38,7 +38,7 @@ def settings(upstream: ScriptedUpstream, path: Path, **judge: Any) -> dict[str, 
 
 
 def judging(*answers: str | Reply | Fault) -> Callable[[ReceivedRequest], Any]:
-    """An agent's model, and a judge that gives these answers, the last one for ever."""
+    """An agent's model, and a judge that gives these answers and then repeats the last one."""
     left = list(answers)
     agent = worker(30)
 
@@ -52,12 +52,12 @@ def judging(*answers: str | Reply | Fault) -> Callable[[ReceivedRequest], Any]:
 
 
 def asked(upstream: ScriptedUpstream) -> list[ReceivedRequest]:
-    """What the judge was asked."""
+    """The requests to the judge."""
     return [request for request in upstream.requests if request.json["model"] == "judge"]
 
 
 async def results(http: httpx.AsyncClient, server: AppServer) -> dict[str, int]:
-    """What became of the questions, by the metrics."""
+    """The results of the questions, from the metrics."""
     text = (await http.get(f"{server.url}/metrics")).text
     prefix = 'gateway_judged_steps_total{result="'
     lines = [line.removeprefix(prefix) for line in text.splitlines() if line.startswith(prefix)]
@@ -110,7 +110,7 @@ async def test_judged_scores_decide_and_are_kept(
         (Reply("0.9", first_byte_delay_s=30), "timeout", None),
     ],
 )
-async def test_an_answer_of_no_use_leaves_the_calibrated_score(
+async def test_an_unusable_answer_leaves_the_calibrated_score(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
@@ -119,7 +119,7 @@ async def test_an_answer_of_no_use_leaves_the_calibrated_score(
     result: str,
     score: str | None,
 ) -> None:
-    """The call goes out all the same, scored as without a judge, and the case is counted."""
+    """The call goes out, scored as without a judge, and the failure is counted."""
     upstream.default = judging(answer)
     limit = {"timeout_ms": 300} if result == "timeout" else {}
     server = gateway_server(settings(upstream, tmp_path / "runs.db", **limit))
@@ -134,7 +134,7 @@ async def test_an_answer_of_no_use_leaves_the_calibrated_score(
 async def test_the_same_question_is_asked_once(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """Runs that say the same share an answer while it is in memory; `off` asks nobody."""
+    """Equal runs share an answer while it is in memory; in mode `off` the judge is not asked."""
     upstream.default = judging("0.3")
     server = gateway_server(settings(upstream, tmp_path / "runs.db"))
     for mode in ("on", "shadow", "off"):
@@ -145,14 +145,14 @@ async def test_the_same_question_is_asked_once(
 
 
 @pytest.mark.parametrize("lane", ["native", pytest.param("litellm", marks=pytest.mark.slow)])
-async def test_the_judge_is_told_nothing_of_the_client(
+async def test_the_judge_gets_nothing_of_the_client(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
     tmp_path: Path,
     lane: str,
 ) -> None:
-    """Its own key goes to it, no key or header of the client's, and a bounded text."""
+    """It gets its own key and a bounded text, but no key or header of the client."""
     upstream.default = judging("0.3")
     config = settings(upstream, tmp_path / "runs.db")
     config["model_list"][0]["lane"] = lane

@@ -1,4 +1,4 @@
-"""A gateway killed under load has kept every step whose answer a client has got."""
+"""A gateway killed under load has stored every step whose answer a client received."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import apsw
 import httpx
@@ -25,7 +26,7 @@ ENVIRONMENT = {"GATEWAY_STEERING__MODE": "on"}
 
 
 def reply(request: ReceivedRequest) -> Reply:
-    """A turn of a long run, the same whenever it is asked for."""
+    """A turn of a long run; the same request always gets the same reply."""
     turn = sum(m["role"] == "assistant" for m in request.messages)
     task = request.messages[1]["content"]
     if turn >= TURNS:
@@ -36,7 +37,7 @@ def reply(request: ReceivedRequest) -> Reply:
 
 @dataclass
 class Client:
-    """One agent; `received` are the (conversation, step) of the answers it has got in full."""
+    """One agent; `received` has the (conversation, step) of its complete answers."""
 
     name: str
     streams: bool
@@ -47,7 +48,7 @@ class Client:
     conversation: str = ""
 
     async def work(self, http: httpx.AsyncClient, url: str) -> None:
-        """Call after call until the gateway is gone."""
+        """Make calls until the gateway is gone."""
         while True:
             if not self.messages or self.messages[-1]["role"] == "assistant":
                 self.task += 1
@@ -76,7 +77,7 @@ class Client:
             raise httpx.ReadError("the gateway is gone")
 
     def _check(self, answer: httpx.Response) -> None:
-        """The call is where the history says, in the conversation it was in before."""
+        """Check that step and conversation are those that follow from the history."""
         turn = sum(m["role"] == "assistant" for m in self.messages)
         headers = answer.headers
         home = headers.get("x-gateway-conversation-id", "")
@@ -104,7 +105,7 @@ class Client:
 
 
 def recorded(path: Path) -> set[tuple[str, int]]:
-    """The (conversation, step) of every call in the file, which is whole."""
+    """The (conversation, step) of every call in the file, which must be intact."""
     with apsw.Connection(str(path)) as connection:
         assert connection.pragma("integrity_check") == "ok"
         rows = connection.execute(
@@ -112,7 +113,7 @@ def recorded(path: Path) -> set[tuple[str, int]]:
             "WHERE call IS NOT NULL"
         )
         found = [(str(run).rpartition(".")[0], int(index)) for run, index in rows]
-        steps = connection.execute(
+        steps: list[Any] = connection.execute(
             "SELECT run_pk, count(*), max(step_index) FROM steps GROUP BY run_pk"
         ).fetchall()
     assert len(found) == len(set(found))
@@ -122,7 +123,7 @@ def recorded(path: Path) -> set[tuple[str, int]]:
 
 
 async def kill_again_and_again(rounds: int, upstream: ScriptedUpstream, directory: Path) -> int:
-    """How many answers came whole, all of them checked to be recorded."""
+    """The number of complete answers; each is checked to be recorded."""
     upstream.default = reply
     upstream.requests = type(upstream.requests)(maxlen=1)
     database = directory / "gateway.db"
@@ -147,13 +148,13 @@ async def kill_again_and_again(rounds: int, upstream: ScriptedUpstream, director
 
 
 async def test_a_few_kills(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    """Three kills at random moments: nothing a client has got is missing, and runs go on."""
+    """Three kills at random moments: no received answer is missing, and runs continue."""
     assert await kill_again_and_again(3, upstream, tmp_path) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_fifty_kills(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    """Fifty kills at random moments: nothing a client has got is missing, and runs go on."""
+    """Fifty kills at random moments: no received answer is missing, and runs continue."""
     answers = await kill_again_and_again(50, upstream, tmp_path)
     print(f"{answers} answers")
     assert answers > 1000

@@ -1,4 +1,4 @@
-"""Requests that no client should send are passed on, once, and no part of steering stumbles."""
+"""Malformed requests are forwarded once, and no part of steering fails."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ WRITTEN = [
 
 
 @st.composite
-def spoilt(draw: st.DrawFn) -> list[Any]:
-    """The beginning of a run with one of its messages spoilt."""
+def malformed_run(draw: st.DrawFn) -> list[Any]:
+    """The beginning of a run with one malformed message."""
     run = draw(st.sampled_from([NATIVE, LEGACY, WRITTEN]))
     messages = list(run[: draw(st.integers(1, len(run)))])
     at = draw(st.integers(0, len(messages) - 1))
@@ -81,13 +81,13 @@ def spoilt(draw: st.DrawFn) -> list[Any]:
 
 
 def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedUpstream) -> None:
-    """Any prefix of any run, with any message spoilt: answered, sent once, and steered."""
+    """Any prefix of any run, with any message malformed: answered, sent once, and steered."""
     upstream.default = Reply("Done.")
     server = gateway_server(GUIDING)
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
 
         @settings(max_examples=150)
-        @given(spoilt(), st.booleans(), st.sampled_from([{}, {"x-session-id": "s"}]))
+        @given(malformed_run(), st.booleans(), st.sampled_from([{}, {"x-session-id": "s"}]))
         def check(messages: list[Any], stream: bool, headers: dict[str, str]) -> None:
             before = len(upstream.requests)
             body = {"model": "m", "messages": messages, "tools": TOOLS, "stream": stream}
@@ -103,7 +103,7 @@ def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedU
 def test_any_other_field_may_be_malformed(
     gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:
-    """Tools, ids, metadata and options of any type are the provider's to judge."""
+    """Tools, ids, metadata and options of any type are left to the provider."""
     upstream.default = Reply("Done.")
     server = gateway_server(GUIDING)
     names = ["tools", "functions", "metadata", "session_id", "conversation", "prompt_cache_key"]
@@ -125,7 +125,7 @@ def test_any_other_field_may_be_malformed(
 
 
 def test_any_reply_may_be_malformed(gateway_server: Start, upstream: ScriptedUpstream) -> None:
-    """A provider's message of any shape reaches the client, and the conversation goes on."""
+    """A provider's message of any form reaches the client, and the conversation continues."""
     server = gateway_server(GUIDING)
     shapes = st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4)
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
@@ -146,7 +146,7 @@ def test_any_reply_may_be_malformed(gateway_server: Start, upstream: ScriptedUps
 
 
 def failures(server: AppServer) -> dict[str, float]:
-    """What was not steered or not recorded, by metric and kind."""
+    """Failures to steer or to record, by metric and kind."""
     metrics = server.app.runtime.metrics
     counted = (metrics.steering_failures, metrics.store_failures)
     samples = [s for counter in counted for family in counter.collect() for s in family.samples]

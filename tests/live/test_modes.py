@@ -1,4 +1,4 @@
-"""On, shadow and off: what is computed, what is recorded, and what reaches the provider."""
+"""Modes on, shadow and off: what is computed, recorded and sent to the provider."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def only_arm(arm: str) -> dict[str, Any]:
 
 
 async def guided(agent: Agent, upstream: ScriptedUpstream) -> list[bool]:
-    """Five turns of a streak; for each, whether the provider got other bytes than were sent."""
+    """Five turns of a streak; for each, whether the bytes to the provider were changed."""
     changed = []
     for _ in range(5):
         await agent.turn()
@@ -62,7 +62,7 @@ async def test_a_mode_is_chosen_in_three_ways(
     way: str,
     stream: bool | None,
 ) -> None:
-    """Shadow and off leave every byte as it was; on does not; each is recorded as what it was."""
+    """Shadow and off change no byte, on does; each is recorded with its mode."""
     upstream.default = worker(9)
     sections = {"header": {}, "config": mode_in_config(mode), "arm": only_arm(mode)}[way]
     server = gateway_server(settings(database, **sections))
@@ -91,19 +91,19 @@ async def test_a_mode_is_chosen_in_three_ways(
 async def test_shadow_decides_what_on_decides(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """The record of a shadowed run says what the same run would have been told."""
+    """The record of a run in shadow mode has the guidance that mode on gives."""
     upstream.default = worker(9)
     server = gateway_server(settings(database))
-    told = []
+    recorded_guidance = []
     for mode in ("on", "shadow"):
         headers = {"x-gateway-mode": mode, "x-conversation-id": mode}
         agent = Agent(http, server.base_url, headers=headers)
         await agent.run(6)
         found = await recorded(database, agent)
-        told.append(
+        recorded_guidance.append(
             [(row.step_index, row.source, row.pattern_id, row.text) for row in found.injections]
         )
-    assert told[0] == told[1] != []
+    assert recorded_guidance[0] == recorded_guidance[1] != []
 
 
 @pytest.mark.parametrize("mode", ["shadow", "off"])
@@ -126,7 +126,7 @@ async def test_not_a_byte_is_changed(
 
 
 @pytest.mark.parametrize("name", ["x-gateway-mode", "x-gateway-outcome"])
-async def test_a_value_without_meaning_is_refused(
+async def test_an_unknown_value_is_refused(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, name: str
 ) -> None:
     """A mistyped header is a 400 that names it, not a request in another mode."""
@@ -161,10 +161,10 @@ async def test_a_unit_keeps_its_arm(
             assert (run.experiment, run.arm, run.unit) == ("trial", assign(experiment, unit), unit)
 
 
-async def test_a_conversation_is_a_unit_of_its_own(
+async def test_a_conversation_is_a_unit(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Without a named unit the conversation's id is drawn for, and all its calls share the arm."""
+    """Without a named unit, the conversation's id is the unit; all its calls have the same arm."""
     upstream.default = worker(5)
     server = gateway_server(settings(database, experiment={"id": "trial"}))
     seen = set()
@@ -181,7 +181,7 @@ async def test_a_conversation_is_a_unit_of_its_own(
 async def test_a_request_may_leave_the_experiment(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """A mode asked for by header is no draw, and is not counted as one."""
+    """A mode set by header is not an assigned arm, and is not recorded as one."""
     server = gateway_server(settings(database, **only_arm("off")))
     answer = await Agent(http, server.base_url).send(headers={"x-gateway-mode": "shadow"})
     run = (await trace(database, answer.conversation)).run
@@ -191,7 +191,7 @@ async def test_a_request_may_leave_the_experiment(
 async def test_an_outcome_by_header(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """The client's word on how the run went is kept with the run it is said in."""
+    """An outcome that the client reports is stored with the current run."""
     upstream.default = worker(2)
     agent = Agent(http, gateway_server(settings(database)).base_url)
     answers = await agent.run(2)
@@ -204,7 +204,7 @@ async def test_an_outcome_by_header(
 async def test_an_outcome_on_every_call_is_counted_once_for_a_pattern(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """From the call on that gives it; a changed word replaces the earlier one."""
+    """It counts from the call that reports it; a changed outcome replaces the earlier one."""
     upstream.default = worker(20)
     server = gateway_server(settings(database, etraces={"e2_gate": 0.0}))
     agent = Agent(http, server.base_url, headers={"x-gateway-outcome": "failure"})
@@ -219,10 +219,10 @@ async def test_an_outcome_on_every_call_is_counted_once_for_a_pattern(
     assert counts == {"injected": 1, "helped": 1, "hurt": 0}
 
 
-async def test_headers_for_the_gateway_stay_here(
+async def test_headers_for_the_gateway_are_not_forwarded(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """What is meant for the gateway is not told to the provider; what is not, is."""
+    """Headers for the gateway are removed; the others reach the provider."""
     ours = {
         "x-conversation-id": "c-1",
         "x-gateway-mode": "shadow",

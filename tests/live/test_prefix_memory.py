@@ -1,4 +1,4 @@
-"""What is remembered of a request's bytes makes the next one cheaper, and changes nothing else."""
+"""Remembered request bytes make the next request cheaper, and change nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def message(rng: random.Random, turn: int) -> list[str]:
 
 
 def bodies(seed: int) -> Iterator[Body]:
-    """The requests of a run, byte by byte as clients of many kinds might write them."""
+    """The requests of a run, with the byte forms that different clients write."""
     rng = random.Random(seed)
     comma, colon = rng.choice([(",", ":"), (", ", ": "), (" ,\n", " : ")])
     opening = f'{{"role":"user","content":"Task {seed}. {"m" * 300}"}}'
@@ -65,7 +65,7 @@ def bodies(seed: int) -> Iterator[Body]:
 async def sent(
     server: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, runs: list[list[Body]]
 ) -> list[Any]:
-    """What goes upstream, and what is said of it, for runs that take turns."""
+    """The upstream requests and the gateway's headers, for runs that alternate."""
     seen: list[Any] = []
     names: dict[str, int] = {}
     for at in range(max(map(len, runs))):
@@ -89,8 +89,8 @@ async def sent(
 async def test_the_same_bytes_go_out_with_and_without_it(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, limits: Any
 ) -> None:
-    """Numbers, escapes, keys that come twice, bytes that are no text, models and dialects that
-    change: guidance and routes are put in as where every body is read from its start."""
+    """With numbers, escapes, doubled keys, invalid UTF-8, changing models and dialects: guidance
+    and routes are the same as when every body is read from its start."""
     call = ToolCall("bash", {"command": "make"}, id="call_0")
     upstream.default = Reply("Once more.", tool_calls=(call,))
     limits = {"max_transcripts_in_memory": 2} if "max_transcripts" in limits else limits
@@ -103,9 +103,9 @@ async def test_the_same_bytes_go_out_with_and_without_it(
     with_it = await sent(on, upstream, http, runs)
     without = await sent(off, upstream, http, runs)
     assert with_it == without
-    told = Counter(
+    counts = Counter(
         (status, said.get("x-gateway-model"), bool(said.get("x-gateway-guidance")))
         for _, status, said in with_it
     )
-    assert told[200, "normal", True] > 20
-    assert told[200, "normal", False] > 20
+    assert counts[200, "normal", True] > 20
+    assert counts[200, "normal", False] > 20

@@ -1,4 +1,4 @@
-"""The control arm on the wire: what is drawn is routed and guided, and nothing else is."""
+"""The control arm live: drawn steps are routed and guided, and no others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.steering.acting import random_switch
-from gateway.steering.etrace.render import FRAME_OPEN
-from gateway.steering.etrace.settings import EtraceSettings
+from gateway.steering.experiments import random_switch
+from gateway.steering.guidance.settings import EtraceSettings
+from gateway.steering.transcript.frame import FRAME_OPEN
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, trace, worker
 
@@ -30,7 +30,7 @@ def shares(share: float) -> dict[str, float]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, Any]:
-    """Every unit in the control arm, with a model for hard states and all guidance there is."""
+    """Every unit in the control arm, with a model for hard states and all kinds of guidance."""
     return {
         **GUIDING,
         "model_routing": {"SLOW": "strong", "SKIP": "strong"},
@@ -46,19 +46,19 @@ def drawn(unit: str) -> list[bool]:
 
 
 def blocks(upstream: ScriptedUpstream) -> list[int]:
-    """How many blocks of guidance each request carries, in their order."""
+    """The number of guidance blocks in each request, in order."""
     return [request.body.count(FRAME_OPEN.encode()) for request in upstream.requests]
 
 
 @pytest.mark.parametrize("unit", UNITS)
-async def test_drawn_steps_and_only_they_are_acted_on(
+async def test_drawn_steps_alone_are_acted_on(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
     settings: dict[str, Any],
     unit: str,
 ) -> None:
-    """Model, texts, headers and record follow the draw; steps, states and readings the run."""
+    """The draw decides model, texts, headers and record; the run decides steps and readings."""
     upstream.default = worker(CALLS)
     agent = Agent(
         http, gateway_server(settings).base_url, headers={"x-gateway-experiment-unit": unit}
@@ -67,7 +67,7 @@ async def test_drawn_steps_and_only_they_are_acted_on(
     wanted = drawn(unit)
     assert 0 < sum(wanted) < CALLS
     assert [r.json["model"] == "strong" for r in upstream.requests] == wanted
-    # Nothing new where chance does not act, and something on the first step where it does.
+    # No new guidance on steps that are not drawn, and some on the first drawn one.
     counts = blocks(upstream)
     assert counts[0] == 1
     grown = [now > before for before, now in itertools.pairwise(counts)]
@@ -94,7 +94,7 @@ async def test_a_retry_a_restart_and_another_replica_draw_the_same(
     settings: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    """The provider gets the same bytes as from one gateway that was asked each call once."""
+    """The provider gets the same bytes as from one gateway that served each call once."""
     upstream.default = worker(CALLS)
     unit = {"x-gateway-experiment-unit": UNITS[0]}
     elsewhere = {**settings, "storage": {"path": str(tmp_path / "other.db")}}
@@ -118,7 +118,7 @@ async def test_a_retry_a_restart_and_another_replica_draw_the_same(
         assert upstream.last.body == wanted[call]
 
 
-async def test_limits_hold_for_chance(
+async def test_limits_apply_to_drawn_steps(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,

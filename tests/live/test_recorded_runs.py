@@ -1,4 +1,4 @@
-"""Real runs through a live gateway: the right conversation, and the same readings as offline."""
+"""Recorded runs through a live gateway: the right conversation, the same readings as offline."""
 
 from __future__ import annotations
 
@@ -6,24 +6,37 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.agents import Drive, Run, read_runs, recorded_replies
+from tests.patience import DEADLINE_MS
 
 DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
-# The deadline is a limit on latency; a busy test machine must not turn it into a wrong reading.
-STEERING = {"steering": {"deadline_ms": 10_000}}
+SAMPLE = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
+DEVELOPMENT = pytest.param(
+    DEVELOPMENT_RUNS,
+    1,
+    marks=[
+        pytest.mark.nightly,
+        pytest.mark.skipif(
+            not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here"
+        ),
+    ],
+)
+"""A file of runs, of which every `n`th is taken."""
+STEERING = {"steering": {"deadline_ms": DEADLINE_MS}}
 
 Start = Callable[..., AppServer]
 
 
 def synthetic_runs(count: int, steps: int) -> list[Run]:
     """Runs that share their system prompt and their first user message."""
-    runs = []
+    runs: list[Run] = []
     for number in range(count):
-        messages = [
+        messages: list[dict[str, Any]] = [
             {"role": "system", "content": "You repair programs. " * 20},
             {"role": "user", "content": "The test suite fails. Repair it."},
         ]
@@ -47,7 +60,7 @@ def synthetic_runs(count: int, steps: int) -> list[Run]:
 async def test_interleaved_runs_keep_their_conversations(
     gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:
-    """Headerless runs of one opening separate at their first replies, and read as offline."""
+    """Runs with one opening and no id separate at their first replies; readings are as offline."""
     runs = synthetic_runs(12, 6)
     upstream.default = recorded_replies(runs)
     server = gateway_server(STEERING)
@@ -59,7 +72,7 @@ async def test_interleaved_runs_keep_their_conversations(
 async def test_readings_survive_the_loss_of_the_database(
     gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:
-    """Another gateway with an empty database goes on with the same steps, scores and states."""
+    """Another gateway with an empty database continues with the same steps, scores and states."""
     runs = synthetic_runs(6, 8)
     upstream.default = recorded_replies(runs)
     servers = [gateway_server(STEERING), gateway_server(STEERING)]
@@ -73,7 +86,7 @@ async def test_readings_survive_the_loss_of_the_database(
 async def test_restart_continues_conversations(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    """A gateway restarted on its database knows every conversation again."""
+    """A gateway restarted on its database finds every conversation again."""
     runs = synthetic_runs(6, 6)
     upstream.default = recorded_replies(runs)
     storage = {**STEERING, "storage": {"path": str(tmp_path / "kept.db")}}
@@ -88,13 +101,14 @@ async def test_restart_continues_conversations(
         assert before.homes[run["id"]] == after.homes[run["id"]]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
-async def test_all_development_runs(gateway_server: Start, upstream: ScriptedUpstream) -> None:
-    """All recorded runs, eight at a time, half streaming: no wrong merge, split or reading."""
-    runs = read_runs(DEVELOPMENT_RUNS)
+@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 6), DEVELOPMENT], ids=["sample", "all"])
+async def test_recorded_runs_read_as_offline(
+    gateway_server: Start, upstream: ScriptedUpstream, file: Path, every: int
+) -> None:
+    """Recorded runs, eight at a time, half streaming: no wrong merge, split or reading."""
+    runs = read_runs(file)[::every]
     upstream.default = recorded_replies(runs)
-    upstream.requests = deque(maxlen=0)  # more than a gigabyte, and nobody asks for it
+    upstream.requests = deque(maxlen=0)  # they would take more than a gigabyte
     server = gateway_server(STEERING)
     report = await Drive(lambda: f"{server.url}/v1")(runs)
     print(f"{report.requests} requests, identities {dict(report.identities)}")

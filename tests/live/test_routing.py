@@ -1,4 +1,4 @@
-"""Which model a live request is sent to, and what the client is told of it."""
+"""Which model a live request is sent to, and what the response headers say about it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from gateway.testing import (
 from tests.live.client import PLAIN, Agent, opening, trace
 
 Start = Callable[..., AppServer]
-# By the reference's formula: 0.047 and 0.58 for the first two texts, 0.61 and more for the third.
+# Scores by the reference's formula: 0.047 and 0.58 for the first two texts, 0.61 and more for the
+# third.
 EASY = "Reading."
 HARD = "maybe the error in app.main fails because of a bug, wait, perhaps a broken problem, hmm"
 FAST_AFTER, SLOW_AFTER = 6, 5
 
 
 def thinking(*thoughts: str) -> Callable[[ReceivedRequest], Reply]:
-    """A model that has one thought a turn, the last one for ever."""
+    """A model with one thought per turn; the last one repeats."""
 
     def reply(request: ReceivedRequest) -> Reply:
         turn = sum(m.get("role") == "assistant" for m in request.messages)
@@ -60,7 +61,7 @@ async def test_the_state_decides_the_model(
 async def test_the_provider_names_the_model_it_served(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """The answer's `model` stays the provider's word; the header tells what was asked for."""
+    """The answer's `model` is the provider's; the header names the requested model."""
     upstream.default = Reply("Hello.", model="usual-2026-01-01")
     server = gateway_server({**PLAIN, "model_routing_by_model": {"usual": {"SLOW": "strong"}}})
     answer = await Agent(http, server.base_url, model="usual").send()
@@ -71,7 +72,7 @@ async def test_the_provider_names_the_model_it_served(
 async def test_the_map_of_the_requested_model_wins(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """`model_routing_by_model` stands before `model_routing` for the names it has."""
+    """`model_routing_by_model` has priority over `model_routing` for its names."""
     upstream.default = thinking(EASY)
     routing = {
         "model_routing": {"FAST": "small"},
@@ -84,10 +85,10 @@ async def test_the_map_of_the_requested_model_wins(
         assert answers[0].gateway("model") == requested
 
 
-async def test_a_model_that_cannot_serve_is_passed_over(
+async def test_a_model_that_cannot_serve_is_not_used(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """SKIP's model knows no tools, SLOW's is used, and the run log tells why."""
+    """SKIP's model supports no tools: SLOW's is used, and the run log has the reason."""
     upstream.default = thinking(HARD)
     path = tmp_path / "runs.db"
     deployments = [
@@ -124,7 +125,7 @@ async def test_a_model_that_cannot_serve_is_passed_over(
     assert steps[-1].call.reasons == ("routing: short not used: context of 20 tokens",)
 
 
-async def test_a_model_is_held(
+async def test_a_model_is_kept_for_the_dwell(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """With `min_dwell_steps` the strong model stays a while, also over a restart."""
@@ -152,19 +153,19 @@ async def test_a_model_is_held(
 async def test_a_retry_gets_the_same_model(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """What is sent again goes where it went, after a failure, a restart and a change of routes."""
+    """A retry goes to the same model after a cut answer, a restart and a change of routes."""
     upstream.default = thinking(HARD)
     settings = {**PLAIN, "storage": {"path": str(tmp_path / "runs.db")}}
     first = gateway_server({**settings, "model_routing": {"SLOW": "strong"}})
     agent = Agent(http, first.base_url, model="usual")
     await agent.run(5)
-    upstream.script(*[Fault(FaultKind.BAD_REQUEST)])
+    upstream.script(Fault(FaultKind.EMPTY_BODY))
     failed = await agent.send()
     again = await agent.send()
     await asyncio.to_thread(first.stop)
     agent.url = gateway_server({**settings, "model_routing": {"SLOW": "stronger"}}).base_url
     later = await agent.send()
-    assert [failed.status, again.status, later.status] == [400, 200, 200]
+    assert [failed.status, again.status, later.status] == [502, 200, 200]
     assert [again.identity, later.identity] == ["retry"] * 2
     assert {answer.place for answer in (failed, again, later)} == {failed.place}
     assert models(upstream)[-3:] == ["strong"] * 3
@@ -173,7 +174,7 @@ async def test_a_retry_gets_the_same_model(
 async def test_the_bars_of_acting_keep_a_route_from_being_taken(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """A route whose sign is right too rarely is left out, and the reason says so."""
+    """A route below its precision bar is not taken, and the reason says so."""
     upstream.default = thinking(HARD)
     path = tmp_path / "runs.db"
     bars = {**PLAIN["steering"], "act_above": {"route_slow": 1.0}}
@@ -190,8 +191,8 @@ async def test_the_bars_of_acting_keep_a_route_from_being_taken(
 IMAGE = "aGVsbG8gd29ybGQ" * 20_000  # 300 kB, as a screenshot has
 
 
-def told_of(kind: str, image: object) -> dict[str, Any]:
-    """What follows a call in one dialect, with the result of a tool."""
+def tool_result(kind: str, image: object) -> dict[str, Any]:
+    """The messages after a call in one dialect, with the result of a tool."""
     said = {"type": "text", "text": "Looking."}
     if kind == "messages":
         use = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
@@ -202,9 +203,9 @@ def told_of(kind: str, image: object) -> dict[str, Any]:
         ]
         return {"messages": [{"role": "user", "content": "Look."}, *given], "max_tokens": 9}
     if kind == "responses":
-        call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+        asked = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
         output = {"type": "function_call_output", "call_id": "c1", "output": [image]}
-        return {"input": [{"role": "user", "content": "Look."}, call, output]}
+        return {"input": [{"role": "user", "content": "Look."}, asked, output]}
     function = {"name": "look", "arguments": "{}"}
     call = {"id": "c1", "type": "function", "function": function}
     given = [
@@ -226,7 +227,7 @@ URL = f"data:image/png;base64,{IMAGE}"
         ("messages", "messages", {"type": "image", "source": SOURCE}),
     ],
 )
-async def test_an_image_is_seen_and_its_bytes_are_no_text(
+async def test_an_image_needs_vision_and_its_bytes_are_not_text(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
@@ -234,8 +235,8 @@ async def test_an_image_is_seen_and_its_bytes_are_no_text(
     path: str,
     image: dict[str, Any],
 ) -> None:
-    """A result that is an image goes to no model without eyes, also when it is not the newest
-    message; for a model with eyes its 300 kB are no 75,000 tokens."""
+    """A result with an image goes only to a model with vision, also when it is not the newest
+    message; its 300 kB do not count as 75,000 tokens of text."""
     upstream.default = Reply("Looking on.")
     names = {"blind": {"supports_vision": False}, "seeing": {"supports_vision": True}}
     deployments = [
@@ -253,7 +254,7 @@ async def test_an_image_is_seen_and_its_bytes_are_no_text(
     routes = {"one": {"NORMAL": "blind"}, "other": {"NORMAL": "seeing"}}
     settings = {**PLAIN, "model_list": deployments, "model_routing_by_model": routes}
     server = gateway_server({**settings, "conversations": {"run_boundary": "never"}})
-    body = told_of(kind, image)
+    body = tool_result(kind, image)
     asked = []
     for model in ("one", "other"):
         whole = {"model": model, **body}
@@ -264,3 +265,31 @@ async def test_an_image_is_seen_and_its_bytes_are_no_text(
             said = {"role": "assistant", "content": "Looking on."}
             whole[key] = [*whole[key], said, {"role": "user", "content": "And?"}]
     assert asked == [("NORMAL", "one")] * 2 + [("NORMAL", "seeing")] * 2
+
+
+async def test_a_conversation_keeps_its_deployment(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """All calls of one go to one of several deployments; several conversations use several."""
+    upstream.default = thinking(EASY)
+    deployments = [
+        {
+            "model_name": "usual",
+            "litellm_params": {
+                "model": "openai/x",
+                "api_base": upstream.base_url,
+                "api_key": f"key-{number}",
+            },
+        }
+        for number in range(3)
+    ]
+    server = gateway_server({**PLAIN, "model_list": deployments})
+    kept = []
+    for number in range(8):
+        upstream.requests.clear()
+        await Agent(http, server.base_url, opening(f"Task {number}."), model="usual").run(5)
+        keys = {request.header("authorization") for request in upstream.requests}
+        assert len(upstream.requests) == 5
+        assert len(keys) == 1
+        kept.append(keys.pop())
+    assert len(set(kept)) > 1

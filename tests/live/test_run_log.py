@@ -1,4 +1,4 @@
-"""What a served conversation leaves in the run log."""
+"""What the run log contains of a served conversation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.steering.steps import Action
+from gateway.steering.transcript.steps import Action
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.testing import AppServer, Reply, ScriptedUpstream
@@ -24,7 +24,7 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gateway(gateway_server: Start, database: Path) -> AppServer:
-    """A gateway that gives no guidance."""
+    """A gateway without guidance."""
     return gateway_server({**PLAIN, "storage": {"path": str(database)}})
 
 
@@ -40,7 +40,7 @@ def actions(found: RunTrace) -> list[Action]:
 async def test_steps_with_their_calls(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Each step is there once, with its call, its result, and the call made at it."""
+    """Each step is recorded once, with its tool call and result, and the model call after it."""
     upstream.default = worker(3)
     answers = await Agent(http, gateway.base_url, opening("Count.")).run(4, "it is done")
     found = await trace(database, answers[0].conversation)
@@ -60,10 +60,10 @@ async def test_steps_with_their_calls(
     assert found.run.task_preview == "Count."
 
 
-async def test_the_messages_no_agent_wrote(
+async def test_system_and_user_messages_are_recorded(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """A run's first row holds its opening, a later row what the user put in between."""
+    """A run's first row has its opening, a later row the user messages in between."""
     upstream.default = worker(3)
     agent = Agent(http, gateway.base_url)
     await agent.turn()
@@ -87,7 +87,7 @@ async def test_the_messages_no_agent_wrote(
     assert following.run.task_preview == "And the next."
 
 
-async def test_a_result_in_a_user_message_is_no_prompt(
+async def test_a_result_in_a_user_message_is_not_a_prompt(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
     """In a text protocol the user message after a call is that call's result."""
@@ -105,7 +105,7 @@ async def test_a_result_in_a_user_message_is_no_prompt(
 async def test_a_run_that_stopped_short_ends_when_the_next_begins(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """An answer that was cut off ends nothing; the user who goes on tells that it did."""
+    """A cut answer does not end the run at once; the next user message does."""
     upstream.script(Reply("The answer is", finish_reason="length"), Reply("Forty-two."))
     agent = Agent(http, gateway.base_url)
     answer = await agent.turn()
@@ -116,10 +116,10 @@ async def test_a_run_that_stopped_short_ends_when_the_next_begins(
     assert [found.run.state for found in runs] == ["END", "END"]
 
 
-async def test_a_new_list_of_tasks_is_a_run_of_its_own(
+async def test_a_new_list_of_tasks_is_a_new_run(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """After a final answer, a history written anew begins the next run of the conversation."""
+    """After a final answer, a rewritten history begins the next run of the conversation."""
     upstream.default = worker(1)
     agent = Agent(http, gateway.base_url, headers={"x-session-id": "crew"})
     first = (await agent.run(2))[-1]
@@ -136,7 +136,7 @@ async def test_a_new_list_of_tasks_is_a_run_of_its_own(
 async def test_a_run_begun_elsewhere_keeps_its_opening(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """A history that is first seen half way is recorded from its first step on."""
+    """A history that is first seen in the middle is recorded from its first step."""
     upstream.default = worker(5)
     elsewhere = Agent(http, upstream.base_url)
     await elsewhere.run(3, "so far")

@@ -1,4 +1,4 @@
-"""What each state does to live requests, in the words of the documentation it is built to."""
+"""The effect of each state on live requests; quotations are from the reference documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.demo.model import guidance_frames
-from gateway.steering.etrace.guidance import SKIP_DIRECTIVE
+from gateway.steering.guidance.texts import SKIP_DIRECTIVE
 from gateway.testing import AppServer, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, trace
 from tests.live.test_routing import EASY, HARD, thinking
@@ -46,11 +46,11 @@ async def test_fast_looks_nothing_up_and_still_watches(
     found = await trace(database, answers[0].conversation)
     for step in found.steps:
         assert step.call is not None
-        held = "look-up: none in FAST" in step.call.reasons
-        assert held == (step.step_index in fast)
-    told = [row for row in found.injections if row.step_index in fast]
-    assert {row.source for row in told} == {"monitor"}
-    steps = [row.step_index for row in told]
+        skipped = "look-up: none in FAST" in step.call.reasons
+        assert skipped == (step.step_index in fast)
+    given = [row for row in found.injections if row.step_index in fast]
+    assert {row.source for row in given} == {"monitor"}
+    steps = [row.step_index for row in given]
     assert all(later - earlier >= 5 for earlier, later in pairwise(steps))
 
 
@@ -58,7 +58,7 @@ async def test_skip_gives_its_directive_until_the_final_answer(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
     """`every subsequent step receives the skip injection until the agent produces a final answer`
-    (S1; C2); the run after it begins anew (C3)."""
+    (S1; C2); the next run starts from INIT (C3)."""
     upstream.default = thinking(HARD)
     fsm = {"skip_window": 6, "skip_threshold": 0.6}
     server = gateway_server({**GUIDING, "fsm": fsm, "storage": {"path": str(database)}})
@@ -109,7 +109,7 @@ async def test_a_run_is_frozen_once_it_has_ended(
 async def test_a_conversation_may_be_one_run(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """With `run_boundary: never` a final answer ends nothing, and steps count on."""
+    """With `run_boundary: never` a final answer does not end the run, and steps are counted on."""
     upstream.default = Reply("Here you are.")
     settings = {**PLAIN, "conversations": {"run_boundary": "never"}}
     agent = Agent(http, gateway_server(settings).base_url)
@@ -132,24 +132,26 @@ async def test_a_token_budget_changes_no_state(
 
 
 @pytest.mark.parametrize(
-    ("line", "told"), [(0.2, True), (0.5, False)], ids=["above the line", "below it"]
+    ("threshold", "given_text"),
+    [(0.2, True), (0.5, False)],
+    ids=["above the threshold", "below it"],
 )
 async def test_a_monitor_text_comes_with_a_fire_or_a_high_composite(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
-    line: float,
-    told: bool,
+    threshold: float,
+    given_text: bool,
 ) -> None:
-    """`fired or composite >= 0.35` (C13); here nothing can fire, and the line is moved."""
+    """`fired or composite >= 0.35` (C13); here nothing can fire, and the threshold is changed."""
     upstream.default = thinking(EASY)
     settings = {
         **GUIDING,
         "monitors": {"suite": "reference", "fire_threshold": 1.0},
-        "injection": {"monitor_composite": line},
+        "injection": {"monitor_composite": threshold},
         "etraces": {"enabled": False},
     }
     answers = await Agent(http, gateway_server(settings).base_url).run(5)
     assert {answer.gateway("monitors") for answer in answers[1:]} == {""}
     given = [answer.gateway("guidance") for answer in answers]
-    assert ("monitor:loop" in given) is told
+    assert ("monitor:loop" in given) is given_text

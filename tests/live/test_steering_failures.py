@@ -1,4 +1,4 @@
-"""Steering that fails costs no request: it goes out as it came, once, and a counter tells."""
+"""When steering fails, the request goes out unchanged, once, and the failure is counted."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import httpx
 import pytest
 
 from gateway.steering.fsm import next_state
-from gateway.stores.base import StoreBusy, StoreCorrupt
+from gateway.stores.protocols import StoreBusy, StoreCorrupt
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
+from tests.patience import DEADLINE_MS
 
 Start = Callable[..., AppServer]
-DEADLINE_S = 1.0
+DEADLINE_S = 2.0
 
 
 class Broken(Exception):
-    """What the broken part raises."""
+    """Raised by the broken part."""
 
 
 def broken(*_args: Any, **_kwargs: Any) -> Any:
@@ -37,7 +38,7 @@ class BrokenPart:
 
 
 def slow_transition(*args: Any) -> Any:
-    time.sleep(DEADLINE_S * 1.3)  # work that does not give way to the loop
+    time.sleep(DEADLINE_S * 1.3)  # blocks the event loop
     return next_state(*args)
 
 
@@ -45,19 +46,23 @@ async def slow_look_up(*_args: Any, **_kwargs: Any) -> None:
     await asyncio.sleep(60)
 
 
-# Where it breaks, what stands there instead, and the kind of failure that is counted.
+# The broken attribute, its replacement, and the kind of failure that is counted.
 STAGES = {
-    "identity": ("gateway.conversations.recall.identify", broken, "Broken"),
-    "digests": ("gateway.conversations.recall.read_request", broken, "Broken"),
-    "match": ("gateway.conversations.recall.match", broken, "Broken"),
+    "identity": ("gateway.conversations.resolve.identify", broken, "Broken"),
+    "digests": ("gateway.conversations.resolve.read_request", broken, "Broken"),
+    "match": ("gateway.conversations.resolve.match", broken, "Broken"),
     "scorer": ("gateway.steering.fold.make_scorer", lambda _: BrokenPart(), "Broken"),
     "monitors": ("gateway.steering.fold.make_suite", lambda _: BrokenPart(), "Broken"),
     "state machine": ("gateway.steering.fold.next_state", broken, "Broken"),
-    "routing": ("gateway.conversations.session.choose", broken, "Broken"),
-    "plan": ("gateway.conversations.session.plan", broken, "Broken"),
-    "decision": ("gateway.conversations.session.decide", broken, "Broken"),
+    "routing": ("gateway.steering.steer.choose", broken, "Broken"),
+    "plan": ("gateway.steering.steer.plan", broken, "Broken"),
+    "decision": ("gateway.steering.steer.decide", broken, "Broken"),
     "work too long": ("gateway.steering.fold.next_state", slow_transition, "deadline"),
-    "wait too long": ("gateway.conversations.session.Steering._guide", slow_look_up, "deadline"),
+    "wait too long": (
+        "gateway.conversations.steer_request.RequestSteerer._decide",
+        slow_look_up,
+        "deadline",
+    ),
 }
 
 
@@ -81,11 +86,12 @@ async def test_a_failure_before_the_call(
     where, instead, kind = STAGES[stage]
     upstream.default = worker(9)
     path = tmp_path / "runs.db"
-    limits = {"deadline_ms": DEADLINE_S * 1000, "max_conversations_in_memory": 1}
+    deadline_ms = DEADLINE_S * 1000 if kind == "deadline" else DEADLINE_MS
+    limits = {"deadline_ms": deadline_ms, "max_conversations_in_memory": 1}
     server = gateway_server({**PLAIN, "steering": limits, "storage": {"path": str(path)}})
     agent = Agent(http, server.base_url)
     before = (await agent.run(2))[-1]
-    # Another conversation drives it out of memory, and with it the parts that work.
+    # Another conversation pushes it out of memory, with its working parts.
     await Agent(http, server.base_url, opening("Something else.")).turn()
     calls = len(upstream.requests)
     with monkeypatch.context() as patch:
@@ -110,13 +116,13 @@ async def test_an_unsteered_call_is_not_waited_for(
     http: httpx.AsyncClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its reply was not seen; the client may well go on with a history of another shape."""
+    """Its reply was not seen; the client may continue with a history of another form."""
     upstream.default = worker(2)
     server = gateway_server(PLAIN)
     agent = Agent(http, server.base_url, headers={"x-session-id": "s"})
     before = (await agent.run(2))[-1]
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.conversations.session.decide", broken)
+        patch.setattr("gateway.steering.steer.decide", broken)
         await agent.turn()
     agent.messages = opening("The second task.")
     after = await agent.turn()
@@ -130,7 +136,7 @@ async def test_a_look_up_that_fails_costs_the_guidance_only(
     http: httpx.AsyncClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Scores, states and routing go on when the pattern store does not answer."""
+    """Scores, states and routing work when the pattern store does not answer."""
     upstream.default = worker(9)
     server = gateway_server(GUIDING)
 
@@ -154,7 +160,7 @@ async def test_a_store_that_cannot_be_read(
     http: httpx.AsyncClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without the store an unknown history is nobody's, rather than somebody else's."""
+    """Without the store an unknown history gets no conversation, rather than a wrong one."""
     upstream.default = worker(9)
     server = gateway_server(PLAIN)
     agent = Agent(http, server.base_url, [*opening(), {"role": "assistant", "content": "Hm."}])
@@ -163,7 +169,7 @@ async def test_a_store_that_cannot_be_read(
         raise StoreCorrupt("the file is damaged")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(server.app.runtime.store), "find_heads", unreadable)
+        patch.setattr(type(server.app.runtime.store), "find_prefix_hashes", unreadable)
         failed = await agent.send()
     assert (failed.status, failed.identity) == (200, "")
     assert len(upstream.requests) == 1
@@ -172,10 +178,10 @@ async def test_a_store_that_cannot_be_read(
     assert (await agent.send()).identity == "new"
 
 
-async def test_a_damaged_state_is_made_again_from_the_transcript(
+async def test_a_damaged_state_is_rebuilt_from_the_transcript(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """A conversation whose row cannot be read goes on with the steps its history tells."""
+    """A conversation whose row cannot be read continues with the steps of its history."""
     upstream.default = worker(9)
     path = tmp_path / "runs.db"
     settings = {**PLAIN, "storage": {"path": str(path)}}
@@ -195,7 +201,7 @@ async def test_a_damaged_state_is_made_again_from_the_transcript(
 
 
 class Faults:
-    """Faults of the disk under a running gateway, done to the connection that writes."""
+    """Disk faults under a running gateway, made on the connection that writes."""
 
     def __init__(self, server: AppServer, path: Path) -> None:
         self._server = server
@@ -203,7 +209,7 @@ class Faults:
         self._other: apsw.Connection | None = None
 
     def begin(self, kind: str) -> None:
-        """Let every write fail from now on."""
+        """Make every write fail."""
         match kind:
             case "full":
                 self._pragma("max_page_count", 1)
@@ -214,7 +220,7 @@ class Faults:
                 self._other.execute("BEGIN IMMEDIATE")
 
     def end(self) -> None:
-        """All is well again."""
+        """Undo the fault."""
         if self._other is not None:
             self._other.execute("ROLLBACK")
             self._other.close()
@@ -236,7 +242,7 @@ async def test_a_store_that_cannot_be_written(
     kind: str,
     streamed: bool,
 ) -> None:
-    """The answers come, steered; what could not be recorded is caught up when the store is back."""
+    """The answers arrive, steered; what was not recorded is stored when the store works again."""
     upstream.default = worker(9)
     path = tmp_path / "runs.db"
     storage = {"path": str(path), "busy_timeout_ms": 50}
@@ -267,7 +273,7 @@ async def test_a_store_that_hangs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A commit that never ends holds the client's last byte for a while, not for ever."""
+    """A commit that never ends delays the client's last byte for a limited time only."""
     upstream.default = worker(9)
     path = tmp_path / "runs.db"
     server = gateway_server({**PLAIN, "storage": {"path": str(path)}})
@@ -290,7 +296,7 @@ async def test_a_store_that_hangs(
 async def test_a_database_taken_away_costs_no_request(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """With its file renamed the gateway answers as before, and is not ready for more."""
+    """With its file renamed the gateway answers as before, and reports that it is not ready."""
     upstream.default = worker(9)
     path = tmp_path / "runs.db"
     server = gateway_server({**PLAIN, "storage": {"path": str(path)}})

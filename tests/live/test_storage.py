@@ -1,4 +1,4 @@
-"""What is on disk, what is not, and for how long."""
+"""What is stored on disk, what is not, and for how long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, wo
 
 Start = Callable[..., AppServer]
 
-# One for each place where a conversation can hold text.
+# One for each place where a conversation can have text.
 SECRETS = {
     place: f"{word}-Quokka-7391"
     for place, word in {
@@ -35,7 +35,7 @@ SECRETS = {
 
 
 def indiscreet(request: ReceivedRequest) -> Reply:
-    """A model in a loop that repeats secrets in everything it says, and is uncertain besides."""
+    """A model in a loop that repeats the secrets in all its texts, with hedging words."""
     turn = sum(m.get("role") == "assistant" for m in request.messages)
     if turn == 7:
         return Reply(f"It is {SECRETS['final answer']}.")
@@ -46,7 +46,7 @@ def indiscreet(request: ReceivedRequest) -> Reply:
 
 
 async def spill(agent: Agent) -> str:
-    """A run with all the secrets in it; its conversation."""
+    """Make a run that contains all the secrets; the id of its conversation."""
     result = f"FAILED test_it - AssertionError: {SECRETS['observation']} is wrong"
     await agent.run(4, result)
     agent.messages.append({"role": "user", "content": SECRETS["later user message"]})
@@ -61,7 +61,7 @@ def files(directory: Path) -> bytes:
 
 @pytest.mark.parametrize("suite", ["reference", "robust"])
 @pytest.mark.parametrize("kept", [True, False])
-async def test_content_that_is_not_to_be_stored(
+async def test_content_is_not_stored_when_configured_so(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
@@ -80,7 +80,7 @@ async def test_content_that_is_not_to_be_stored(
     messages[0]["content"] = f"You are {SECRETS['system prompt']}."
     agent = Agent(http, server.base_url, messages)
     conversation = await spill(agent)
-    assert guidance_frames(upstream.last.json), "guidance quotes what it speaks of"
+    assert guidance_frames(upstream.last.json), "guidance quotes the conversation"
     during = files(directory)
     await asyncio.to_thread(server.stop)
     after = files(directory)
@@ -94,22 +94,22 @@ async def test_content_that_is_not_to_be_stored(
     assert found_run.steps[-1].scores.keys() >= {"streak", "hedge"}
 
 
-async def test_a_run_goes_on_without_its_content(
+async def test_a_run_continues_without_its_content(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """What a restarted gateway needs to go on is kept: its place, its model, what it was told."""
+    """What a restarted gateway needs is stored: step, state, model, and the guidance given."""
     upstream.default = indiscreet
     storage = {"path": str(tmp_path / "runs.db"), "store_content": False}
     first = gateway_server({**GUIDING, "storage": storage})
     agent = Agent(http, first.base_url)
     before = (await agent.run(4))[-1]
-    told = [frame.strip() for frame in guidance_frames(upstream.last.json)]
+    given = [frame.strip() for frame in guidance_frames(upstream.last.json)]
     await asyncio.to_thread(first.stop)
     agent.url = gateway_server({**GUIDING, "storage": storage}).base_url
     after = await agent.turn()
     again = [frame.strip() for frame in guidance_frames(upstream.last.json)]
     assert (after.conversation, after.gateway("step")) == (before.conversation, "4")
-    assert again[: len(told)] == told != []
+    assert again[: len(given)] == given != []
 
 
 async def test_old_runs_are_removed(
@@ -143,7 +143,7 @@ async def test_old_runs_are_removed(
     assert await left() == [kept]
     assert (await trace(path, kept)).run.totals.calls == 3
     assert (await new.turn()).gateway("step") == "3"
-    # The removed one is still in memory, and goes on; it is recorded anew.
+    # The removed run is still in memory and continues; it is recorded again.
     assert (await old.turn()).status == 200
 
 
@@ -154,7 +154,7 @@ async def test_nothing_is_written_in_memory(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`storage.path: ":memory:"` steers and records as any store does, and leaves no file."""
+    """`storage.path: ":memory:"` steers and records like a file, and leaves no file."""
     upstream.default = worker(5)
     monkeypatch.chdir(tmp_path)
     server = gateway_server({**GUIDING, "storage": {"path": ":memory:"}})
@@ -170,10 +170,10 @@ async def test_nothing_is_written_in_memory(
     assert os.listdir(tmp_path) == []
 
 
-async def test_memory_holds_to_store_content(
+async def test_a_store_in_memory_respects_store_content(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """Without content a store in memory answers with lengths and digests too."""
+    """Without content a store in memory has lengths and digests only, too."""
     upstream.default = indiscreet
     storage = {"path": ":memory:", "store_content": False}
     server = gateway_server({**GUIDING, "storage": storage})
@@ -190,7 +190,7 @@ async def test_without_the_vector_extension_a_gateway_without_patterns_serves(
     http: httpx.AsyncClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As the complaint about the missing extension promises."""
+    """As the error message about the missing extension says."""
     monkeypatch.setitem(sys.modules, "sqlite_vec", None)
     upstream.default = worker(3)
     server = gateway_server({"etraces": {"enabled": False}})

@@ -1,4 +1,4 @@
-"""Agents that shorten their history as they go: the same run, with all its steps."""
+"""Agents that shorten their history during a run: the same run, with all its steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 
 def last_pairs(count: int) -> Trim:
-    """Keep the opening, and the newest calls with their results."""
+    """Keep the opening, and the newest `count` calls with their results."""
     return lambda messages: [*messages[:2], *messages[2:][-2 * count :]]
 
 
@@ -32,7 +32,7 @@ def cleared(messages: list[Message]) -> list[Message]:
 
 
 def grown(messages: list[Message]) -> list[Message]:
-    """Let the first user message grow with each call."""
+    """Append to the first user message with each call."""
     task = {**messages[1], "content": f"{messages[1]['content']} (files: {len(messages)})"}
     return [messages[0], task, *messages[2:]]
 
@@ -57,7 +57,7 @@ def looping(short: bool = False) -> Callable[[ReceivedRequest], Reply]:
 
 
 async def trimmed_run(agent: Agent, trim: Trim, turns: int) -> list[Answer]:
-    """Some turns of an agent that sends what `trim` leaves of its history."""
+    """Some turns of an agent that sends its history as `trim` shortens it."""
     answers = []
     for _ in range(turns):
         sent = trim(agent.messages) if len(agent.messages) > 2 else agent.messages
@@ -81,8 +81,8 @@ async def test_a_shortened_history_is_the_same_run(
     trim: Trim,
     headers: dict[str, str],
 ) -> None:
-    """Each call is the next step of one conversation, be its requests equal to the letter but for
-    the ids of calls."""
+    """Each call is the next step of one conversation, even when its requests differ only in the ids
+    of calls."""
     upstream.default = looping()
     agent = Agent(http, gateway_server(PLAIN).base_url, headers=headers)
     answers = await trimmed_run(agent, trim, 9)
@@ -91,10 +91,10 @@ async def test_a_shortened_history_is_the_same_run(
 
 
 @pytest.mark.parametrize("trim", [last_pairs(1), last_pairs(3), cleared])
-async def test_a_loop_is_seen_through_a_window(
+async def test_a_loop_is_seen_in_a_shortened_history(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, trim: Trim
 ) -> None:
-    """Leaving messages out does not blind the monitors: they read as with the whole history."""
+    """Monitor readings are those of the whole history."""
     upstream.default = looping()
     server = gateway_server(PLAIN)
     whole = await trimmed_run(Agent(http, server.base_url), list, 8)
@@ -103,10 +103,10 @@ async def test_a_loop_is_seen_through_a_window(
     assert [a.place for a in cut] == [a.place for a in whole]
 
 
-async def test_a_new_beginning_blinds_the_windows(
+async def test_a_summary_restarts_the_windows(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """A summary is more than a cut: state and steps stay, what repeats is counted anew."""
+    """After a summary state and steps stay, and repeats are counted again from zero."""
     upstream.default = looping()
     agent = Agent(http, gateway_server(PLAIN).base_url)
     before = (await trimmed_run(agent, list, 8))[-1]
@@ -119,10 +119,10 @@ async def test_a_new_beginning_blinds_the_windows(
     assert not after.gateway("monitors")
 
 
-async def test_trimming_agents_side_by_side(
+async def test_trimming_agents_in_parallel(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """Agents of one opening that do the same things are told apart by the ids of their calls, once
+    """Agents with one opening and equal actions are distinguished by the ids of their calls, once
     these differ."""
     upstream.default = looping()
     server = gateway_server(PLAIN)
@@ -137,7 +137,7 @@ async def test_trimming_agents_side_by_side(
 async def test_sending_a_shortened_request_again_is_a_retry(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """The very same request counts no step, though its reply made other calls."""
+    """The same request adds no step, although its reply made other calls."""
     upstream.default = looping()
     agent = Agent(http, gateway_server(PLAIN).base_url)
     await trimmed_run(agent, last_pairs(1), 3)
@@ -148,11 +148,11 @@ async def test_sending_a_shortened_request_again_is_a_retry(
 
 
 @pytest.mark.parametrize("constant", [True, False])
-async def test_numbered_ids_are_no_sign(
+async def test_numbered_ids_do_not_identify_a_run(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, constant: bool
 ) -> None:
-    """Ids that are the same in each reply, or short, neither merge conversations nor stop a retry
-    from being one."""
+    """Ids that are the same in each reply, or short, neither merge conversations nor prevent a
+    retry."""
     same: Any = Reply(
         "Once more.", tool_calls=(ToolCall("bash", {"command": "make"}, id="call_0"),)
     )
@@ -174,13 +174,13 @@ SUMMARY = [*opening()[:1], {"role": "user", "content": "Summary: make fails, not
 
 
 @pytest.mark.parametrize("shorter", [SUMMARY, None], ids=["rewritten", "cut back"])
-async def test_an_id_of_its_own_stands_for_one_run(
+async def test_an_exclusive_id_names_one_run(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
     shorter: list[Message] | None,
 ) -> None:
-    """Under `x-conversation-id` any shorter history goes on with the run, calls answered or not."""
+    """Under `x-conversation-id` any shorter history continues the run, with results or not."""
     upstream.default = looping()
     agent = Agent(http, gateway_server(PLAIN).base_url, headers={"x-conversation-id": "job"})
     before = (await trimmed_run(agent, list, 6))[-1]
@@ -191,10 +191,10 @@ async def test_an_id_of_its_own_stands_for_one_run(
 
 
 @pytest.mark.parametrize("name", ["x-conversation-id", "x-session-id"])
-async def test_sub_agents_that_start_together_stay_apart(
+async def test_sub_agents_that_start_together_stay_separate(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, name: str
 ) -> None:
-    """Agents with one id and one prompt that begin side by side have conversations of their own."""
+    """Agents with one id and one prompt that begin in parallel have separate conversations."""
     upstream.default = looping()
     server = gateway_server(PLAIN)
     agents = [
@@ -210,8 +210,8 @@ async def test_sub_agents_that_start_together_stay_apart(
 async def test_agents_that_share_an_id_and_number_their_calls(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, name: str
 ) -> None:
-    """That one agent owes the results of calls with the same numbers is no reason to take another's
-    request for its own, be it sent again or the next one."""
+    """A branch that awaits results of calls with the same numbers does not get another agent's
+    request, neither a retry nor the next one."""
     upstream.default = worker(9)
     server = gateway_server(PLAIN)
     one, other = (
@@ -227,10 +227,10 @@ async def test_agents_that_share_an_id_and_number_their_calls(
     assert after[1].conversation == lost.conversation != after[0].conversation
 
 
-async def test_a_number_used_for_every_call_is_no_sign_for_another_agent(
+async def test_one_call_id_for_every_call_does_not_merge_agents(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """An agent that begins under a shared id does not draw the one at work into its own."""
+    """An agent that begins under a shared id is not merged with the one that is working."""
     same = ToolCall("bash", {"command": "make"}, id="call_0")
     upstream.default = Reply("Once more.", tool_calls=(same,))
     server = gateway_server(PLAIN)
@@ -248,7 +248,7 @@ async def test_a_number_used_for_every_call_is_no_sign_for_another_agent(
 async def test_a_first_attempt_that_never_arrived(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
-    """What a client says it sends again is the next step when only this attempt came through."""
+    """A request marked as a retry is the next step when only this attempt arrived."""
     upstream.default = looping()
     agent = Agent(http, gateway_server(PLAIN).base_url)
     before = (await trimmed_run(agent, last_pairs(1), 4))[-1]
@@ -269,7 +269,7 @@ async def test_little_memory_loses_no_step(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, limits: Any
 ) -> None:
     """Agents that push each other out of memory while they wait for answers keep their runs, and
-    what repeats in them is still seen."""
+    repeats in them are still counted."""
     upstream.default = looping()
     settings = {**PLAIN, "steering": {**PLAIN["steering"], **limits}}
     roomy, narrow = gateway_server(PLAIN), gateway_server(settings)
@@ -289,7 +289,7 @@ async def test_little_memory_loses_no_step(
 
 @pytest.mark.parametrize("headers", [{}, {"x-conversation-id": "job"}, {"x-session-id": "job"}])
 @pytest.mark.parametrize("trim", TRIMS.values(), ids=TRIMS.keys())
-async def test_gateways_take_turns_at_a_shortened_history(
+async def test_gateways_alternate_on_a_shortened_history(
     gateway_server: Start,
     upstream: ScriptedUpstream,
     http: httpx.AsyncClient,
@@ -297,7 +297,7 @@ async def test_gateways_take_turns_at_a_shortened_history(
     trim: Trim,
     headers: dict[str, str],
 ) -> None:
-    """Another gateway on the same database, or the next process, goes on with the same run."""
+    """Another gateway on the same database, or the next process, continues the same run."""
     upstream.default = looping()
     settings = {**PLAIN, "storage": {"path": str(tmp_path / "shared.db")}}
     gateways = [gateway_server(settings) for _ in range(2)]

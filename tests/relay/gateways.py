@@ -15,6 +15,7 @@ from gateway.app import build_app
 from gateway.config import settings_from_dict
 from gateway.server import uvicorn_config
 from gateway.testing import AppServer
+from tests.patience import DEADLINE_MS
 
 HELLO: dict[str, Any] = {
     "model": "m",
@@ -23,7 +24,7 @@ HELLO: dict[str, Any] = {
 STREAMED = {**HELLO, "stream": True}
 
 RELAY_ONLY: dict[str, Any] = {
-    "steering": {"mode": "off"},
+    "steering": {"mode": "off", "deadline_ms": DEADLINE_MS},
     "etraces": {"enabled": False},
     "router": {"backoff_s": 0},
     "server": {"drain_s": 1},

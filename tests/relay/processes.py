@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from tests.patience import DEADLINE_MS
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
@@ -20,27 +22,34 @@ START_S = 60.0
 class GatewayProcess:
     """`gateway serve` on a free port, between `with` and its end; log lines are collected.
 
-    config: text of the config file; env: further variables.
+    config: text of the config file; env: further variables; program: the command to start, by
+    default the checkout's.
     """
 
     def __init__(
-        self, directory: Path, config: str = "", *, env: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        config: str = "",
+        *,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "gateway"),
     ) -> None:
         self.config = directory / "gateway.yaml"
         self.config.write_text(config)
-        self._env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
-        self._env.setdefault("GATEWAY_STEERING__MODE", "off")
-        self._env.setdefault("GATEWAY_ETRACES__ENABLED", "false")
+        self.env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
+        self.env.setdefault("GATEWAY_STEERING__MODE", "off")
+        self.env.setdefault("GATEWAY_STEERING__DEADLINE_MS", str(DEADLINE_MS))
+        self.env.setdefault("GATEWAY_ETRACES__ENABLED", "false")
         self._directory = directory
+        self._program = program
         self.lines: list[str] = []
         self._news = threading.Condition()
 
     def __enter__(self) -> GatewayProcess:
-        command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--config"]
         self.process = subprocess.Popen(
-            [*command, str(self.config)],
+            [*self._program, "serve", "--port", "0", "--config", str(self.config)],
             cwd=self._directory,
-            env=self._env,
+            env=self.env,
             stderr=subprocess.PIPE,
             text=True,
         )

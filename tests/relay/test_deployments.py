@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_names_without_an_entry(asked: str, lane: str, model: str | None) -> Non
 
 def test_prefixes_may_belong_to_the_upstream_itself() -> None:
     """Some upstreams use such names; then they are theirs to read."""
-    raw = {"default_upstream": {"provider_prefixes": False}}
+    raw: dict[str, Any] = {"default_upstream": {"provider_prefixes": False}}
     assert only(a_table(**raw), "anthropic/claude-x").name == "default"
 
 
@@ -90,7 +91,7 @@ def test_names_with_a_star(asked: str, model: str) -> None:
 def test_a_starred_name_for_another_provider() -> None:
     """The lane that translates is told the whole model."""
     target = only(a_table({"name": "claude-*", "model": "anthropic/claude-*"}), "claude-opus")
-    assert (target.lane, target.foreign["model"]) == ("litellm", "anthropic/claude-opus")
+    assert (target.lane, target.litellm_params["model"]) == ("litellm", "anthropic/claude-opus")
 
 
 def test_patterns_do_not_grow_without_end() -> None:
@@ -143,3 +144,47 @@ def test_a_base_url_with_a_path_and_a_slash(upstream: ScriptedUpstream, relay: R
         assert upstream.last.target == "/deep/v1/chat/completions?a=b"
         hear(client, "/files", json=HELLO)
         assert upstream.last.target == "/deep/v1/files"
+
+
+CONVERSATIONS = [f"c-{number}" for number in range(300)]
+
+
+def _two(*weights: float) -> DeploymentTable:
+    return a_table(
+        *(
+            {"name": "m", "model": "openai/x", "api_base": "http://h/v1", "weight": w, "api_key": k}
+            for w, k in zip(weights, "abcdef", strict=False)
+        )
+    )
+
+
+def test_a_conversation_keeps_its_deployment() -> None:
+    """At every call, and on another gateway with the same config: the prompt cache is there."""
+    table, other = _two(1, 1, 1), _two(1, 1, 1)
+    first = {c: table.candidates("m", 0.0, c)[0].key for c in CONVERSATIONS}
+    assert {c: table.candidates("m", 9.0, c)[0].key for c in CONVERSATIONS} == first
+    assert {c: other.candidates("m", 0.0, c)[0].key for c in CONVERSATIONS} == first
+    assert set(Counter(first.values()).values()) != {300}
+    assert min(Counter(first.values()).values()) > 60
+
+
+def test_conversations_are_spread_by_weight() -> None:
+    """A deployment of three times the weight gets about three times the conversations."""
+    table = _two(3, 1)
+    counts = Counter(table.candidates("m", 0.0, c)[0].key for c in CONVERSATIONS)
+    heavy, light = (counts[target.key] for target in table.resolve("m"))
+    assert 2.0 < heavy / light < 4.5
+
+
+def test_only_the_conversations_of_a_resting_deployment_move() -> None:
+    """They come back when it is awake again."""
+    table = _two(1, 1, 1)
+    first = {c: table.candidates("m", 0.0, c)[0] for c in CONVERSATIONS}
+    resting = first["c-0"]
+    for _ in range(20):
+        table.failed(resting, 0.0)
+    during = {c: table.candidates("m", 1.0, c)[0] for c in CONVERSATIONS}
+    moved = {c for c in CONVERSATIONS if during[c].key != first[c].key}
+    assert moved == {c for c in CONVERSATIONS if first[c].key == resting.key}
+    after = {c: table.candidates("m", 1e9, c)[0].key for c in CONVERSATIONS}
+    assert after == {c: target.key for c, target in first.items()}

@@ -189,7 +189,7 @@ def test_mutated_requests_to_any_route(
     anything(fuzzed, method, path, body, sent)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=MANY, suppress_health_check=ANYHOW)
 @chats
 def test_ten_thousand_mutated_chat_requests(
@@ -199,7 +199,7 @@ def test_ten_thousand_mutated_chat_requests(
     chat(fuzzed, body, sent, query)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=MANY, suppress_health_check=ANYHOW)
 @others
 def test_ten_thousand_mutated_requests_to_any_route(

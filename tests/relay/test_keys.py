@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gateway.config import settings_from_dict
-from gateway.server import open_to_strangers
+from gateway.server import exposes_provider_keys
 from gateway.testing import Fault, FaultKind, ScriptedUpstream
 from tests.relay.gateways import HELLO, hear
 
@@ -70,11 +70,11 @@ def test_the_clients_provider_key_goes_on_beside_a_gateway_key(
     ("headers", "says"),
     [
         ({}, "missing"),
-        ({"authorization": "Bearer wrong"}, "not known"),
+        ({"authorization": "Bearer wrong"}, "is unknown"),
         ({"authorization": "Basic Z3c6Z3c="}, "missing"),
-        ({"x-gateway-key": OURS + "x"}, "not known"),
+        ({"x-gateway-key": OURS + "x"}, "is unknown"),
         ({"x-api-key": ""}, "missing"),
-        ({"authorization": f"Bearer {ADMIN}"}, "not known"),
+        ({"authorization": f"Bearer {ADMIN}"}, "is unknown"),
     ],
 )
 @pytest.mark.parametrize("path", ["/chat/completions", "/embeddings"])
@@ -235,4 +235,4 @@ def test_a_gateway_that_strangers_can_spend_with_is_noticed(
     """Provider keys behind an address of the network, and no key asked for: worth a warning."""
     deployment = a_deployment("m", "http://x/v1", **({"api_key": key} if key else {}))
     raw = {"server": {"host": host}, "auth": auth, "model_list": [deployment]}
-    assert open_to_strangers(settings_from_dict(raw)) is warned
+    assert exposes_provider_keys(settings_from_dict(raw)) is warned

@@ -49,7 +49,6 @@ def test_the_official_client_reads_the_merged_list(relay: Relay) -> None:
         models = list(client.models.list())
     assert [model.id for model in models] == ["mine", "scripted-small", "scripted-model"]
     assert all(model.object == "model" for model in models)
-    assert client.models.retrieve
 
 
 @pytest.mark.parametrize(

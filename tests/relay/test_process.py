@@ -196,7 +196,7 @@ def test_it_does_not_start_before_itself(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_says_why_and_ends(tmp_path: Path) -> None:
     """A store that cannot be opened, an address that is taken: no traceback, not status 0."""
-    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken").write_text("not a database " * 100)
     ended = run("serve", "--port", "0", directory=tmp_path, env={"GATEWAY_STORAGE__PATH": "taken"})
     assert ended.returncode == 1
     assert "taken" in ended.stderr
@@ -237,6 +237,104 @@ def test_check_config(
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is (status == 0)
     assert says in f"{report['problem']} {report['ignored']} gateway.yaml: ok"
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (
+            "model_list: [{model_name: small, litellm_params: {model: openai/x}}]\n"
+            "model_routing: {FAST: smal}",
+            "model_routing.FAST: no deployment of model_list serves 'smal': it is asked of "
+            "https://api.openai.com/v1 with the client's own key; did you mean 'small'?",
+        ),
+        (
+            "default_upstream: {api_key: sk-d}\nmodel_routing_by_model: {big: {SLOW: huge}}",
+            "model_routing_by_model.big.SLOW: no deployment of model_list serves 'huge': it is "
+            "asked of https://api.openai.com/v1 with default_upstream.api_key",
+        ),
+        (
+            "router: {fallbacks: [{big: [other]}]}",
+            "router.fallbacks[0].big: no deployment of model_list serves 'other': it is asked of "
+            "https://api.openai.com/v1 with the client's own key",
+        ),
+        ("auth: {admin_key: sk-1234}", "auth.admin_key: 7 characters can be guessed; use 16"),
+        (
+            "auth: {gateway_keys: {acme: abababababababababab}}",
+            "auth.gateway_keys.acme: few different characters can be guessed",
+        ),
+    ],
+)
+def test_check_config_warns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, says: str
+) -> None:
+    """Doubtful settings are named by their key path; the config is still accepted."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(config)
+    assert main(["check-config", "--config", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert f"warning: {says}" in printed
+    assert printed.endswith("gateway.yaml: ok\n")
+    assert main(["check-config", "--json", "--config", str(file)]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning.startswith(says)
+    assert "sk-1234" not in printed
+    assert "abab" not in printed
+
+
+def test_check_config_accepts_what_is_as_it_should_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Deployed models and random keys are not mentioned; an admin key may be a gateway key."""
+    file = tmp_path / "gateway.yaml"
+    key = "gw-Zk3vP0q9TnW7xYc5"
+    file.write_text(
+        "model_list: [{model_name: small, litellm_params: {model: openai/x}}]\n"
+        "model_routing: {FAST: small, SLOW: anthropic/claude-x}\n"
+        f"auth: {{admin_key: {key}, gateway_keys: {{acme: {key}, other: {key}2}}}}\n"
+    )
+    assert main(["check-config", "--json", "--config", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (
+            "auth: {gateway_keys: {acme: one-long-key-of-both, zeta: one-long-key-of-both}}",
+            "auth.gateway_keys.zeta: the same key as that of 'acme'",
+        ),
+        ("storage: {path: gateway.yaml/gateway.db}", "gateway.yaml' is a file, not a folder"),
+        ("storage: {path: ../..}", "storage.path: '../..' is a folder, not a file"),
+    ],
+)
+def test_a_shared_key_and_a_wrong_storage_path_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    config: str,
+    says: str,
+) -> None:
+    """By `check-config` and by `serve`, before anything is opened."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gateway.yaml").write_text(config)
+    assert main(["check-config", "--config", "gateway.yaml"]) == 2
+    assert says in capsys.readouterr().out
+    assert main(["serve", "--config", "gateway.yaml", "--port", "0"]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_storage_path_without_permission_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder is named, which is created with the file's journal in it."""
+    folder = tmp_path / "read-only"
+    folder.mkdir(mode=0o500)
+    file = tmp_path / "gateway.yaml"
+    file.write_text(f"storage: {{path: {folder}/runs/gateway.db}}")
+    assert main(["check-config", "--config", str(file)]) == 2
+    assert f"storage.path: '{folder}' cannot be written" in capsys.readouterr().out
 
 
 def test_what_is_not_understood_is_refused(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.reporting.amounts import Spent, amount_of, ratio_of
+from gateway.reporting.amounts import Spent, amount_of, amount_ratio
 
 amounts = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=60)
 
@@ -59,13 +59,13 @@ def test_nothing_known_gives_nothing() -> None:
     """Without a known amount there is no figure, and no ratio."""
     nobody = Spent(runs=[])
     assert amount_of(nobody) is None
-    assert ratio_of(nobody, each_alone([1.0]), seed="s") is None
+    assert amount_ratio(nobody, each_alone([1.0]), seed="s") is None
 
 
 def test_a_saving_shows_as_its_share() -> None:
     """A tenth off every run is a ratio of 0.9, of means and of medians."""
     costs = some_costs(1, 300)
-    found = ratio_of(each_alone([0.9 * c for c in costs]), each_alone(costs), seed="s")
+    found = amount_ratio(each_alone([0.9 * c for c in costs]), each_alone(costs), seed="s")
     assert found is not None
     for ratio in (found.mean, found.median):
         assert ratio is not None
@@ -76,9 +76,9 @@ def test_a_saving_shows_as_its_share() -> None:
 def test_the_same_runs_give_the_same_report() -> None:
     """The draws depend on the seed alone, not on when or where they are made."""
     treated, baseline = each_alone(some_costs(1, 80)), each_alone(some_costs(2, 90))
-    once, again = (ratio_of(treated, baseline, seed="experiment") for _ in range(2))
+    once, again = (amount_ratio(treated, baseline, seed="experiment") for _ in range(2))
     assert once == again
-    assert once != ratio_of(treated, baseline, seed="other")
+    assert once != amount_ratio(treated, baseline, seed="other")
 
 
 def test_repeated_units_widen_the_interval() -> None:
@@ -88,8 +88,8 @@ def test_repeated_units_widen_the_interval() -> None:
     def tenfold(values: list[float]) -> Spent:
         return Spent(runs=[(f"u{i}", v) for i, v in enumerate(values) for _ in range(10)])
 
-    once = ratio_of(each_alone(costs), each_alone(others), seed="s")
-    repeated = ratio_of(tenfold(costs), tenfold(others), seed="s")
+    once = amount_ratio(each_alone(costs), each_alone(others), seed="s")
+    repeated = amount_ratio(tenfold(costs), tenfold(others), seed="s")
     assert once is not None
     assert repeated is not None
     assert once.mean is not None
@@ -101,7 +101,7 @@ def test_repeated_units_widen_the_interval() -> None:
 @pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [0.0] * 20])
 def test_what_cannot_be_told_is_none(values: list[float]) -> None:
     """Too few units, or nothing spent at all, give no ratio."""
-    found = ratio_of(each_alone(values), each_alone(some_costs(5, 20)), seed="s")
+    found = amount_ratio(each_alone(values), each_alone(some_costs(5, 20)), seed="s")
     assert found is not None
     assert found.mean is None
     assert found.median is None

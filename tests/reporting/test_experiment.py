@@ -70,7 +70,7 @@ def test_on_is_compared_with_chance_too() -> None:
     assert compared("on", "shadow") == [("random", "off")]
 
 
-def test_an_effect_of_timing_is_told_from_one_of_acting() -> None:
+def test_an_effect_of_timing_is_separated_from_one_of_acting() -> None:
     """Where timing is all there is, random is no better than off; where it is none, on is no better
     than random. The split of three and of four arms is checked as that of two."""
     for success, timing, acting in (

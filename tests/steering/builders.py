@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.steering.difficulty import DifficultySettings
 from gateway.steering.monitors import MonitorSettings, Readings, evaluate
 from gateway.steering.policy import Policy
-from gateway.steering.steps import Action, Step
+from gateway.steering.scoring.scorer import DifficultySettings
+from gateway.steering.transcript.steps import Action, Step
 
 Message = dict[str, Any]
 

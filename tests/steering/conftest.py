@@ -1,4 +1,4 @@
-"""Property tests of the pure core are judged by what holds, not by how fast the machine is."""
+"""Property tests of the pure core have no time limit per example."""
 
 from __future__ import annotations
 

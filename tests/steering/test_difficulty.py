@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 import sys
-import types
-from typing import Any
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.difficulty import (
+from gateway.steering.scoring.heuristic import (
     ERROR_WORDS,
     HEDGES,
-    DifficultySettings,
     HeuristicScorer,
     heuristic_score,
-    make_scorer,
 )
+from gateway.steering.scoring.scorer import DifficultySettings, ScorerName, make_scorer
 from tests.steering.builders import acts, thinks
 
 SAMPLES = [
@@ -49,7 +48,7 @@ PLAIN_ENTITY = re.compile(
 
 
 def direct_score(thought: str | None) -> float:
-    """The formula, written down once more without any care for speed."""
+    """The formula again, in its plain and slow form."""
     if not thought:
         return 0.5
     low = thought.lower()
@@ -86,7 +85,7 @@ def test_the_word_lists_have_thirteen_and_ten_entries() -> None:
 
 
 def test_each_entry_counts_once_and_inside_words() -> None:
-    """Substring presence: "await" holds "wait", repetition adds nothing but length."""
+    """Substrings count: "await" contains "wait"; repetition adds only length."""
     assert heuristic_score("await x") == heuristic_score("wait x")
     assert heuristic_score("error error") < heuristic_score("error exception")
 
@@ -102,7 +101,7 @@ def test_each_entry_counts_once_and_inside_words() -> None:
     ],
 )
 def test_entities_are_paths_dotted_identifiers_and_quoted_stretches(text: str, count: int) -> None:
-    """Rule 6; a dotted number is no identifier, a quoted stretch has three characters or more."""
+    """Rule 6; a dotted number does not count, a quoted stretch has at least three characters."""
     assert len(PLAIN_ENTITY.findall(text)) == count
     assert heuristic_score(text) == direct_score(text)
 
@@ -121,7 +120,7 @@ _BITS = st.text(alphabet="ab1._-/\\:'\"` c:é\n²K", max_size=40)
 
 @given(st.lists(st.one_of(_WORDS, _BITS), max_size=20).map(" ".join))
 def test_the_fast_form_equals_the_formula(thought: str) -> None:
-    """Searching by the character an entity cannot lack finds what the plain alternation finds."""
+    """The search by required characters finds the same entities as the plain alternation."""
     assert heuristic_score(thought) == direct_score(thought)
 
 
@@ -134,33 +133,47 @@ def test_any_text_scores_within_the_range(thought: str) -> None:
 
 
 def test_the_heuristic_scorer_reads_the_thought_alone() -> None:
-    """No observation, no action, no history: equal thoughts score alike."""
+    """No observation, no action, no history: equal thoughts have equal scores."""
     scorer = make_scorer(DifficultySettings(scorer="heuristic"))
     assert isinstance(scorer, HeuristicScorer)
     with_error = acts("bash", thought="maybe", observation="Traceback: error")
     assert scorer.push(with_error) == scorer.push(thinks("maybe")) == heuristic_score("maybe")
 
 
-def test_the_calibrated_scorer_is_loaded_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`calibrated` comes from its own module, one instance per run."""
+LOADED = """
+import sys
+from gateway.steering.scoring.scorer import DifficultySettings, ScorerName, make_scorer
 
-    class CalibratedScorer:
-        def __init__(self, calibration: Any) -> None:
-            assert calibration is None
+make_scorer(DifficultySettings(scorer=sys.argv[1]))
+print(*[name for name in sys.modules if name.startswith("gateway.steering.scoring.")])
+"""
 
-        def push(self, step: Any) -> float:
-            return 0.25
 
-    module = types.ModuleType("gateway.steering.calibrated")
-    module.CalibratedScorer = CalibratedScorer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gateway.steering.calibrated", module)
-    settings = DifficultySettings(scorer="calibrated")
-    first, second = make_scorer(settings), make_scorer(settings)
-    assert first is not second
-    assert first.push(thinks("x")) == 0.25
+@pytest.mark.parametrize(
+    ("scorer", "modules"),
+    [
+        ("heuristic", {"heuristic"}),
+        ("calibrated", {"calibrated"}),
+        ("judge", {"judged", "calibrated"}),
+    ],
+)
+def test_only_the_scorer_in_use_is_imported(scorer: str, modules: set[str]) -> None:
+    """The word lists and weights of the others are not read."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADED, scorer], capture_output=True, text=True, check=True
+    )
+    loaded = {name.rpartition(".")[2] for name in ended.stdout.split()}
+    assert loaded == {"scorer", "calibration", *modules}
+
+
+@pytest.mark.parametrize("scorer", get_args(ScorerName))
+def test_each_run_has_its_own_scorer(scorer: ScorerName) -> None:
+    """Two runs share no scorer state."""
+    settings = DifficultySettings(scorer=scorer)
+    assert make_scorer(settings) is not make_scorer(settings)
 
 
 def test_an_unknown_scorer_is_refused() -> None:
-    """The message names the field and what is known."""
+    """The message names the field and the allowed values."""
     with pytest.raises(ValueError, match="scorer: 'oracle' is none of heuristic"):
         DifficultySettings(scorer="oracle")  # type: ignore[arg-type]

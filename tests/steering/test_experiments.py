@@ -1,9 +1,10 @@
-"""Experiment arms: the same draw everywhere and for ever, in the proportions asked for."""
+"""Experiment arms: always the same draw everywhere, in the configured proportions."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,8 +28,8 @@ def test_draws_are_pinned() -> None:
         assert draw(experiment, unit) == int.from_bytes(first, "big") / 2**64
 
 
-def test_parts_that_join_to_the_same_text_are_apart() -> None:
-    """("a:b", "c") and ("a", "b:c") were one draw in the reference; here each part has a length."""
+def test_parts_that_join_to_the_same_text_have_different_draws() -> None:
+    """("a:b", "c") and ("a", "b:c") are one draw in the reference; here each part has a length."""
     assert draw("a:b", "c") != draw("a", "b:c")
     assert draw("ab", "c") != draw("a", "bc")
 
@@ -43,7 +44,7 @@ def test_a_draw_lies_in_the_unit_interval(experiment: str, unit: str) -> None:
 
 @given(st.sampled_from(ARMS), UNITS)
 def test_the_whole_share_takes_every_unit(arm: str, unit: str) -> None:
-    """An arm with everything gets everybody, one with nothing nobody."""
+    """An arm with the whole share gets all units, one without a share none."""
     shares = dict.fromkeys(ARMS, 0.0) | {arm: 3.0}
     assert assign(ExperimentSettings(id="e", arms=shares), unit) == arm
 
@@ -56,7 +57,7 @@ def test_arms_get_their_shares() -> None:
         assert arms[arm] / 6000 == pytest.approx(share, abs=0.03)
 
 
-def test_the_order_of_arms_in_the_config_is_no_matter() -> None:
+def test_the_order_of_arms_in_the_config_does_not_matter() -> None:
     """The same shares written in another order give every unit the same arm."""
     one = ExperimentSettings(id="e", arms={"off": 0.5, "on": 0.5})
     other = ExperimentSettings(id="e", arms={"on": 0.5, "off": 0.5})
@@ -69,8 +70,8 @@ def test_an_arm_is_a_mode_or_chance() -> None:
     assert {arm: mode_of(arm) for arm in ARMS} == {**{m: m for m in MODES}, "random": "on"}
 
 
-def test_an_arm_without_a_share_moves_nobody() -> None:
-    """Who is assigned between the arms of old stays there, by the sums of old."""
+def test_an_arm_without_a_share_moves_no_unit() -> None:
+    """A new arm with share 0 leaves every unit in the arm it had."""
     settings = ExperimentSettings(id="e", arms={"on": 5, "shadow": 3, "off": 2, "random": 0})
     for number in range(500):
         point = draw("e", f"task-{number}") * 10
@@ -78,16 +79,20 @@ def test_an_arm_without_a_share_moves_nobody() -> None:
         assert assign(settings, f"task-{number}") == wanted
 
 
+def settings_of(changes: dict[str, Any]) -> ExperimentSettings:
+    return ExperimentSettings(**changes)
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), True])
 def test_a_share_of_steps_is_a_share(share: float) -> None:
     """The message names the key."""
     for name in ("random_routing_share", "random_guidance_share"):
         with pytest.raises(ValueError, match=rf"{name}: expected a number in \[0, 1\], got"):
-            ExperimentSettings(**{name: share})
+            settings_of({name: share})
 
 
 def test_half_and_half_is_the_default() -> None:
-    """Without shares of its own an experiment compares on with off."""
+    """Without configured shares an experiment compares on with off."""
     assert ExperimentSettings().arms == {"on": 0.5, "off": 0.5}
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering import fold as fold_module
-from gateway.steering.difficulty import heuristic_score
-from gateway.steering.fold import Carried, ConversationFold, RunFold, StepOutcome
+from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMSettings, FSMState
 from gateway.steering.policy import Policy
-from gateway.steering.steps import Step, extract
+from gateway.steering.scoring.heuristic import heuristic_score
+from gateway.steering.transcript.steps import Step, extract
 from tests.steering.builders import (
     REFERENCE,
     acts,
@@ -34,7 +34,7 @@ ENDLESS = replace(REFERENCE, run_boundary="never")
 
 
 class Scripted:
-    """A scorer that gives out prepared scores."""
+    """A scorer that returns prepared scores."""
 
     def __init__(self, scores: list[float]) -> None:
         self._scores = scores
@@ -48,7 +48,7 @@ class Scripted:
 
 @pytest.fixture
 def scores(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Scores that the scorers of the test give out, in order."""
+    """Scores that the scorers of the test return, in order."""
     prepared: list[float] = []
     monkeypatch.setattr(fold_module, "make_scorer", lambda settings: Scripted(prepared))
     return prepared
@@ -94,7 +94,7 @@ class TestRunFold:
     def test_a_score_out_of_range_is_clamped(
         self, scores: list[float], raw: float, stored: float
     ) -> None:
-        """No NaN and nothing outside of [0, 1] comes out of a fold, or goes into its history."""
+        """No outcome and no history contains NaN or a value outside [0, 1]."""
         scores += [raw, 0.25]
         run = RunFold(POLICY)
         first, second = run.push(thinks("x")), run.push(thinks("y"))
@@ -102,7 +102,7 @@ class TestRunFold:
         assert run.history == [stored, 0.25]
 
     def test_the_states_page_run(self, scores: list[float]) -> None:
-        """Five hard steps lead to SLOW, one below 0.5 back; monitors and tokens play no part."""
+        """Five hard steps lead to SLOW, one below 0.5 back; monitors and tokens have no effect."""
         scores += [0.7] * 5 + [0.4]
         run = RunFold(POLICY)
         states = [run.push(acts("ls")).state for _ in range(6)]
@@ -119,19 +119,19 @@ class TestRunFold:
         assert (outcome.index, outcome.state) == (5, FSMState.SLOW)
         assert outcome.readings == evaluate_reference([acts("ls")])
 
-    def test_what_is_carried_goes_on_in_another_run_fold(self, scores: list[float]) -> None:
+    def test_another_run_fold_continues_from_a_snapshot(self, scores: list[float]) -> None:
         """State, step count and the tail of the history that transitions can depend on."""
         scores += [0.7] * 12
         policy = replace(REFERENCE, fsm=FSMSettings(fast_window=1, slow_window=3, skip_window=2))
-        run = RunFold(policy, base=Carried(run=2))
+        run = RunFold(policy, base=RunSnapshot(run=2))
         for _ in range(5):
             run.push(acts("ls"))
-        carried = run.carry()
-        assert carried == Carried(run=2, state=FSMState.SLOW, history=(0.7, 0.7, 0.7), steps=5)
-        assert RunFold(policy, base=carried).push(acts("ls")).index == 6
+        snapshot = run.snapshot()
+        assert snapshot == RunSnapshot(run=2, state=FSMState.SLOW, history=(0.7, 0.7, 0.7), steps=5)
+        assert RunFold(policy, base=snapshot).push(acts("ls")).index == 6
 
     def test_only_the_newest_outcomes_are_kept_when_bounded(self) -> None:
-        """They hold the texts of their steps; the numbers go on."""
+        """Outcomes contain the texts of their steps; the step count continues."""
         run = RunFold(POLICY, keep=2)
         outcomes = [run.push(acts("ls")) for _ in range(5)]
         assert list(run.outcomes) == outcomes[-2:]
@@ -192,7 +192,7 @@ class TestRuns:
         assert outcome.step.thought == "Hm."
         assert len(fold.runs) == 1
 
-    def test_a_run_that_was_only_a_chat(self) -> None:
+    def test_a_run_that_is_only_a_chat(self) -> None:
         """Questions and answers alone: every answer ends a run without steps."""
         fold = ConversationFold(POLICY)
         assert fold.extend([user(), assistant("a"), user(), assistant("b"), user()]) == []
@@ -220,12 +220,12 @@ class TestRuns:
         assert fold.peek_final(reply) is final
         assert fold.extend([user(), assistant("x", call()), tool()])[0].index == 1
 
-    def test_no_reply_is_final_in_an_endless_run(self) -> None:
+    def test_no_reply_is_final_in_a_run_that_never_ends(self) -> None:
         """With boundary `never` there is nothing to end."""
         assert not ConversationFold(ENDLESS).peek_final(assistant("Done."))
 
     def test_peeking_knows_the_protocol_of_the_conversation(self) -> None:
-        """A block of code is a call where the prompt asks for blocks."""
+        """A block of code is a call when the prompt asks for blocks."""
         prompt = system("Your response must contain exactly one ```bash block.")
         reply = assistant("```bash\nls\n```")
         asked, chat = ConversationFold(POLICY), ConversationFold(POLICY)
@@ -236,7 +236,7 @@ class TestRuns:
 
 
 class Watched(Sequence[Any]):
-    """A transcript that notes which of its messages are looked at."""
+    """A transcript that records which of its messages are read."""
 
     def __init__(self, messages: Sequence[Any]) -> None:
         self._messages = messages
@@ -251,9 +251,9 @@ class Watched(Sequence[Any]):
 
 
 class TestIncrements:
-    """Whole transcripts come every time; only what is new is worked on."""
+    """Every request has the whole transcript; only the new messages are read."""
 
-    def test_old_messages_are_not_touched(self) -> None:
+    def test_old_messages_are_not_read_again(self) -> None:
         """The cost of a call is that of its new messages."""
         messages = looped(30)
         fold = ConversationFold(POLICY)
@@ -264,15 +264,15 @@ class TestIncrements:
         assert watched.touched == [60, 61]
         assert fold.consumed == 62
 
-    def test_the_same_transcript_again_gives_nothing(self) -> None:
-        """A retry, or a shorter one, advances nothing."""
+    def test_the_same_transcript_again_gives_no_outcome(self) -> None:
+        """A retry, or a shorter transcript, changes nothing."""
         fold = ConversationFold(POLICY)
         fold.extend(looped(3))
         assert fold.extend(looped(3)) == fold.extend(looped(2)) == []
         assert fold.current.steps == 3
 
-    def test_a_late_result_brings_its_step_back(self) -> None:
-        """The step scored last comes again under its own index, and the run goes on from it."""
+    def test_a_late_result_returns_its_step_again(self) -> None:
+        """The step scored last is returned under its old index, and the run continues from it."""
         messages = looped(3)
         fold = ConversationFold(POLICY)
         first = fold.extend(messages[:-1])
@@ -284,14 +284,14 @@ class TestIncrements:
         more = looped(5)
         assert [o.index for o in fold.extend(more)] == [4, 5]
 
-    def test_the_answer_to_a_block_brings_its_step_back_in_an_endless_run(self) -> None:
-        """A text scored as such turns out to be a call."""
+    def test_the_answer_to_a_block_returns_its_step_in_a_run_that_never_ends(self) -> None:
+        """A step that was scored as a text becomes a call."""
         messages = [user(), assistant("```bash\nls\n```"), user("<returncode>0</returncode>")]
         fold = ConversationFold(ENDLESS)
         assert fold.extend(messages[:2])[0].step.actions == ()
         assert fold.extend(messages)[0].step.actions[0].name == "bash"
 
-    def test_after_an_error_the_next_call_begins_anew(self, scores: list[float]) -> None:
+    def test_after_an_error_the_next_call_starts_again(self, scores: list[float]) -> None:
         """A scorer that fails leaves no half-scored run behind."""
         scores += [0.1, -99.0]
         fold = ConversationFold(POLICY)
@@ -302,15 +302,15 @@ class TestIncrements:
 
 
 class TestCompaction:
-    """A rewritten transcript goes on with what the run had become."""
+    """A rewritten transcript continues with the state of the run."""
 
-    def test_state_and_history_go_on_over_the_new_transcript(self, scores: list[float]) -> None:
-        """Steps behind the offset are new; those before it are not scored again."""
+    def test_state_and_history_continue_in_the_new_transcript(self, scores: list[float]) -> None:
+        """Steps after the offset are new; those before it are not scored again."""
         scores += [0.7] * 6
         fold = ConversationFold(POLICY, keep=3)
         fold.extend(looped(4))
         summary = [system(), user("Summary so far."), assistant("ok", call()), tool()]
-        after = fold.compacted(offset=4)
+        after = ConversationFold(POLICY, base=fold.current.snapshot(), offset=4, keep=3)
         assert after.extend(summary) == []
         (outcome,) = after.extend([*summary, assistant("on", call("ls", id="n")), tool("x", "n")])
         assert (outcome.run, outcome.index, outcome.state) == (0, 5, FSMState.SLOW)
@@ -318,9 +318,9 @@ class TestCompaction:
         assert after.current.start == 4
 
     def test_a_final_answer_before_the_offset_ends_nothing(self) -> None:
-        """What the base stands for has been accounted for."""
+        """The base contains everything before the offset."""
         kept = [user(), assistant("Done."), user("Next.")]
-        base = Carried(run=1, state=FSMState.SLOW, history=(0.7,), steps=9)
+        base = RunSnapshot(run=1, state=FSMState.SLOW, history=(0.7,), steps=9)
         fold = ConversationFold(POLICY, base=base, offset=3)
         fold.extend(kept)
         assert (len(fold.runs), fold.current.state) == (1, FSMState.SLOW)
@@ -330,8 +330,8 @@ class TestCompaction:
         assert earlier.current.index == 2
 
     def test_a_late_result_rebuilds_on_the_base(self) -> None:
-        """The base is the beginning of everything this fold makes."""
-        base = Carried(state=FSMState.FAST, history=(0.1,) * 6, steps=6)
+        """A new fold of all messages starts from the base."""
+        base = RunSnapshot(state=FSMState.FAST, history=(0.1,) * 6, steps=6)
         fold = ConversationFold(POLICY, base=base)
         messages = looped(1)
         assert [o.index for o in fold.extend(messages[:-1])] == [7]
@@ -340,7 +340,7 @@ class TestCompaction:
 
     def test_a_base_whose_run_has_ended_begins_the_next_run(self) -> None:
         """A completed run is frozen."""
-        base = Carried(run=1, state=FSMState.END, history=(0.7,), steps=9)
+        base = RunSnapshot(run=1, state=FSMState.END, history=(0.7,), steps=9)
         fold = ConversationFold(POLICY, base=base)
         assert (fold.current.index, fold.current.state, fold.current.steps) == (
             2,
@@ -377,7 +377,7 @@ _TRANSCRIPTS = st.lists(st.one_of(_REPLIES, _OTHERS), max_size=24)
 
 
 def latest(outcomes: list[StepOutcome]) -> dict[tuple[int, int], StepOutcome]:
-    """The outcomes by run and index, a step that came back replacing its older form."""
+    """The outcomes by run and index; a step returned again replaces its older form."""
     return {(outcome.run, outcome.index): outcome for outcome in outcomes}
 
 
@@ -441,8 +441,8 @@ class TestSettledAnswer:
         fold.extend([user("help"), assistant("It is done."), user("now another thing")])
         assert [run.state for run in fold.runs] == [FSMState.END, FSMState.INIT]
 
-    def test_a_reply_is_judged_before_the_user_answers(self) -> None:
-        """The end of a run can be told from the reply alone."""
+    def test_a_final_reply_is_recognised_before_the_user_answers(self) -> None:
+        """The reply alone shows whether it ends the run."""
         fold = ConversationFold(Policy())
         fold.extend([user("help")])
         assert fold.peek_final(assistant("It is done."))

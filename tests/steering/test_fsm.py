@@ -33,7 +33,7 @@ def test_each_states_value_is_its_name() -> None:
 
 
 def test_the_defaults_are_those_of_the_states_page() -> None:
-    """The parameter table: 0.2, 0.6, 0.85, 0.1, windows 6, 5, 35; SKIP is held by default."""
+    """The parameter table: 0.2, 0.6, 0.85, 0.1, windows 6, 5, 35; SKIP holds by default."""
     assert dataclasses.asdict(DEFAULT) == {
         "fast_threshold": 0.2,
         "slow_threshold": 0.6,
@@ -60,7 +60,7 @@ def test_a_nan_score_leaves_every_state_unchanged() -> None:
 
 
 def test_without_a_score_the_state_stays() -> None:
-    """An empty history moves nothing."""
+    """An empty history changes nothing."""
     for state in FSMState:
         assert next_state(state, [], DEFAULT) is state
 
@@ -91,7 +91,7 @@ def test_slow_becomes_skip_at_the_thirty_fifth_very_hard_step() -> None:
         (SLOW, [0.5]),
     ],
 )
-def test_thresholds_themselves_move_nothing(state: FSMState, history: list[float]) -> None:
+def test_scores_equal_to_a_threshold_change_nothing(state: FSMState, history: list[float]) -> None:
     """C4: every comparison is strict; 0.3 and 0.2 + 0.1 stay FAST, 0.5 stays SLOW."""
     assert next_state(state, history, DEFAULT) is state
 
@@ -152,7 +152,7 @@ def test_end_is_absorbing() -> None:
 def test_scores_never_lead_to_end_or_back_to_init(
     state: FSMState, history: list[float], skip_exit: Any
 ) -> None:
-    """END is set by the boundary of a run, never by scores; INIT is only ever left."""
+    """END is set when a run ends, never by scores; INIT is only left, never entered."""
     after = next_state(state, history, FSMSettings(skip_exit=skip_exit))
     assert after is not END or state is END
     assert after is not INIT or state is INIT
@@ -162,13 +162,13 @@ def test_scores_never_lead_to_end_or_back_to_init(
 def test_only_the_longest_window_of_the_history_matters(
     history: list[float], state: FSMState
 ) -> None:
-    """What lies before the last 35 scores cannot change a transition."""
+    """Scores before the last 35 cannot change a transition."""
     tail = history[-DEFAULT.longest_window :]
     assert next_state(state, history, DEFAULT) is next_state(state, tail, DEFAULT)
 
 
 def test_fast_is_tested_before_slow() -> None:
-    """Rules are tried in order: a window of one that is easy is never looked at as hard."""
+    """Rules are tried in order: a window of one easy score is never tested as hard."""
     settings = FSMSettings(fast_window=1, slow_window=1)
     assert next_state(NORMAL, [0.1], settings) is FAST
     assert next_state(NORMAL, [0.7], settings) is SLOW
@@ -209,8 +209,8 @@ def test_slow_may_equal_skip() -> None:
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_nan_breaks_the_window_wherever_it_stands(at: int) -> None:
-    """A window that holds an unknown score is not a window of hard ones."""
+def test_nan_breaks_the_window_at_any_position(at: int) -> None:
+    """A window with an unknown score is not a window of hard scores."""
     history = [0.9] * 5 + [0.9]
     history[at] = math.nan
     assert next_state(FSMState.NORMAL, history, FSMSettings()) is (

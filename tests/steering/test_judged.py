@@ -1,4 +1,4 @@
-"""Scores that a model gave: read from its answer, found again when the transcript is."""
+"""Scores that a model gave: read from its answer, and found again for the same transcript."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.difficulty import DifficultySettings
 from gateway.steering.fold import ConversationFold, RunFold
-from gateway.steering.judged import question, read_score
 from gateway.steering.policy import Policy
-from gateway.steering.step import Step
+from gateway.steering.scoring.judged import question, read_score
+from gateway.steering.scoring.scorer import DifficultySettings
+from gateway.steering.transcript.step import Step
 
 JUDGED = Policy(difficulty=DifficultySettings(scorer="judge"))
 CALIBRATED = Policy()
 
 
 def transcript(count: int, last: str = "ok") -> list[dict[str, Any]]:
-    """A run of some steps, the newest with a result of its own."""
+    """A run of `count` steps, the newest with the result `last`."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Repair it."}]
     for n in range(count):
         call = {"id": f"c{n}", "type": "function"}
@@ -31,7 +31,7 @@ def transcript(count: int, last: str = "ok") -> list[dict[str, Any]]:
 
 
 def judge(fold: ConversationFold, judged: dict[str, float], score: float | None) -> None:
-    """What a gateway does with a model's answer about the newest step."""
+    """Apply a model's score to the newest step, as the gateway does."""
     if score is not None:
         judged[fold.current.score_key] = score
         fold.current.rescore(score)
@@ -47,13 +47,13 @@ def judge(fold: ConversationFold, judged: dict[str, float], score: float | None)
     ],
 )
 def test_an_answer_is_one_number_or_none(answer: str, score: float | None) -> None:
-    """What surrounds the number may be decoration, never another statement."""
+    """Text around the number may be decoration, never another statement."""
     assert read_score(answer) == score
 
 
 @given(st.text(max_size=60))
-def test_no_answer_breaks_the_reading(answer: str) -> None:
-    """Any text gives a finite number or nothing."""
+def test_any_answer_can_be_read(answer: str) -> None:
+    """Any text gives a finite number or None."""
     score = read_score(answer)
     assert score is None or abs(score) < float("inf")
 
@@ -62,7 +62,7 @@ def test_no_answer_breaks_the_reading(answer: str) -> None:
 def test_a_transcript_folded_again_has_the_judged_scores(
     scores: list[float | None], data: st.DataObject
 ) -> None:
-    """Scores kept by their keys give the same scores, states and readings in one go."""
+    """Scores kept by their keys give the same scores, states and readings in one fold."""
     judged: dict[str, float] = {}
     fold = ConversationFold(JUDGED, judged=judged)
     for count, score in enumerate(scores, 1):
@@ -81,7 +81,7 @@ def test_a_transcript_folded_again_has_the_judged_scores(
 
 
 def test_a_score_belongs_to_its_history() -> None:
-    """Another last step has the calibrated score, and so has all that follows it."""
+    """A different step has the calibrated score, and so have all steps after it."""
     judged: dict[str, float] = {}
     fold = ConversationFold(JUDGED, judged=judged)
     for count in range(1, 6):
@@ -107,13 +107,13 @@ def test_five_hard_scores_are_slow() -> None:
 
 
 def test_other_scorers_take_no_score() -> None:
-    """There is no place for a model's score where none is asked for."""
+    """The other scorers have no key for a judged score."""
     run = RunFold(CALIBRATED)
     run.push(Step(index=0, thought="-"))
     assert run.score_key == ""
 
 
-def test_steps_that_say_nothing_are_no_question() -> None:
-    """Nobody is asked about nothing."""
+def test_empty_steps_give_no_question() -> None:
+    """Without any text there is no question for the judge."""
     assert question([]) == question([Step(index=0)]) == ""
     assert "Try it." in question([Step(index=0, thought="Try it.")])

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.steering.difficulty import DifficultySettings
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import MonitorSettings
 from gateway.steering.policy import Policy
+from gateway.steering.scoring.scorer import DifficultySettings
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_digest_is_the_same_in_another_process() -> None:
 
 
 def test_the_digest_takes_values_of_any_plain_kind() -> None:
-    """Fields to come may hold enums, sets, lists and nested settings."""
+    """New fields may be enums, sets, lists and nested settings."""
 
     class Kind(enum.Enum):
         ONE = "one"
@@ -64,7 +64,7 @@ def test_the_digest_takes_values_of_any_plain_kind() -> None:
 
 
 def test_an_unknown_run_boundary_is_refused() -> None:
-    """The message names the field and what is known."""
+    """The message names the field and the allowed values."""
     with pytest.raises(
         ValueError, match="run_boundary: 'idle' is none of settled_answer, final_answer, never"
     ):

@@ -1,4 +1,4 @@
-"""Routing: the model of a state, among those that can serve the request, held for a while."""
+"""Routing: the model of a state, among those that can serve the request, kept for some steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gateway.steering.fsm import FSMState
 from gateway.steering.routing import (
     ROUTED_STATES,
-    Held,
-    Route,
+    ModelPin,
+    RoutedModel,
     Routes,
     RoutingSettings,
     Serves,
@@ -34,16 +34,16 @@ def route(
     *,
     step: int = 1,
     dwell: int = 0,
-    held: Held | None = None,
+    pinned: ModelPin | None = None,
     serves: Serves | None = None,
-) -> Route:
+) -> RoutedModel:
     return choose(
         state,
         REQUESTED,
         step,
         routes=Routes(by_state=models),
         settings=RoutingSettings(min_dwell_steps=dwell),
-        held=held,
+        pinned=pinned,
         serves=serves,
     )
 
@@ -80,7 +80,7 @@ def test_skip_shares_the_routing_of_slow() -> None:
 
 @pytest.mark.parametrize("name", ["INIT", "END", "slow", "SLEEPY", ""])
 def test_an_unknown_state_is_refused(name: str) -> None:
-    """A key that is no routed state stops the start, and the message names it."""
+    """A key that is not a routed state is refused, and the message names it."""
     with pytest.raises(ValueError, match=rf"model_routing\.{name}: not one of FAST, NORMAL"):
         Routes(by_state={name: "m"})
     with pytest.raises(ValueError, match=rf"model_routing_by_model\.gpt\.{name}"):
@@ -94,7 +94,7 @@ def test_an_empty_model_name_is_refused() -> None:
 
 
 def test_the_map_of_a_requested_name_wins_as_a_whole() -> None:
-    """A name with routes of its own takes none of the common ones."""
+    """A requested name with its own routes uses none of the common ones."""
     routes = Routes(
         by_state={"FAST": "small", "SLOW": "strong"}, by_model={REQUESTED: {"SLOW": "own"}}
     )
@@ -107,8 +107,8 @@ def test_the_map_of_a_requested_name_wins_as_a_whole() -> None:
     assert models == [REQUESTED, "own", "own", "small", "strong", "strong"]
 
 
-def test_a_model_that_cannot_serve_gives_way_to_the_next_best() -> None:
-    """SKIP's model, then SLOW's, then the requested one; each refusal is told with its reason."""
+def test_a_model_that_cannot_serve_is_replaced_by_the_next() -> None:
+    """SKIP's model, then SLOW's, then the requested one; each refusal has its reason."""
     models = {"SLOW": "strong", "SKIP": "strongest"}
     refusals = {"strongest": "no tools"}
     found = route(FSMState.SKIP, models, serves=refusals.get)
@@ -121,7 +121,7 @@ def test_a_model_that_cannot_serve_gives_way_to_the_next_best() -> None:
 
 
 def test_the_requested_model_is_never_refused() -> None:
-    """What the client asked for is the client's to answer for."""
+    """The requested model is used without a check of its capabilities."""
 
     def serves(model: str) -> str | None:
         raise AssertionError(f"{model} was asked about")
@@ -131,42 +131,44 @@ def test_the_requested_model_is_never_refused() -> None:
 
 
 def test_a_negative_dwell_is_refused() -> None:
-    """The number of steps a model is held is 0 or more."""
+    """The number of steps a model is kept is 0 or more."""
     with pytest.raises(ValueError, match="min_dwell_steps: must be 0 or more"):
         RoutingSettings(min_dwell_steps=-1)
 
 
 def run_through(states: list[FSMState], models: Mapping[str, str], dwell: int) -> list[str]:
     """The model of each step of a run that goes through `states`."""
-    held, asked = None, []
+    pinned, asked = None, []
     for step, state in enumerate(states):
-        found = route(state, models, step=step, dwell=dwell, held=held)
-        held = found.held
+        found = route(state, models, step=step, dwell=dwell, pinned=pinned)
+        pinned = found.pin
         asked.append(found.model)
     return asked
 
 
-def test_a_stronger_model_is_held_before_a_cheaper_one_returns() -> None:
-    """Leaving SLOW at once would throw the provider's cache away a second time."""
+def test_a_stronger_model_is_kept_before_a_cheaper_one_returns() -> None:
+    """Leaving SLOW at once would lose the provider's cache a second time."""
     models = {"FAST": "small", "SLOW": "strong"}
     states = [FSMState.SLOW, *[FSMState.NORMAL] * 4]
     assert run_through(states, models, 3) == ["strong"] * 3 + [REQUESTED] * 2
     assert run_through(states, models, 0) == ["strong"] + [REQUESTED] * 4
 
 
-def test_a_held_model_is_told() -> None:
-    """The reason says how long the model will still be held."""
-    held = Held(model="strong", state=FSMState.SLOW, since_step=4)
-    found = route(FSMState.NORMAL, {"SLOW": "strong"}, step=5, dwell=3, held=held)
-    assert (found.model, found.held) == ("strong", held)
+def test_a_pinned_model_has_its_reason() -> None:
+    """The reason says for how many more steps the model is kept."""
+    pinned = ModelPin(model="strong", state=FSMState.SLOW, since_step=4)
+    found = route(FSMState.NORMAL, {"SLOW": "strong"}, step=5, dwell=3, pinned=pinned)
+    assert (found.model, found.pin) == ("strong", pinned)
     assert found.reasons == ("routing: strong held for 2 more steps",)
 
 
-def test_a_held_model_that_cannot_serve_is_left() -> None:
-    """Holding is for the sake of cost; it does not make a request fail."""
-    held = Held(model="strong", state=FSMState.SLOW, since_step=4)
+def test_a_pinned_model_that_cannot_serve_is_left() -> None:
+    """The pin saves cost and never makes a request fail."""
+    pinned = ModelPin(model="strong", state=FSMState.SLOW, since_step=4)
     serves = {"strong": "no vision"}.get
-    found = route(FSMState.NORMAL, {"SLOW": "strong"}, step=5, dwell=9, held=held, serves=serves)
+    found = route(
+        FSMState.NORMAL, {"SLOW": "strong"}, step=5, dwell=9, pinned=pinned, serves=serves
+    )
     assert found.model == REQUESTED
 
 
@@ -176,7 +178,7 @@ RANK = {"INIT": 1, "FAST": 0, "NORMAL": 1, "SLOW": 2, "SKIP": 3}
 
 @given(STATES, st.integers(0, 6))
 def test_an_escalation_is_never_delayed(states: list[FSMState], dwell: int) -> None:
-    """Whatever is held, a harder state than the last gets its own model at once."""
+    """Whatever model is pinned, a harder state gets its own model at once."""
     models = {"FAST": "small", "SLOW": "strong", "SKIP": "strongest"}
     asked = run_through(states, models, dwell)
     for number in range(1, len(states)):
@@ -186,8 +188,8 @@ def test_an_escalation_is_never_delayed(states: list[FSMState], dwell: int) -> N
 
 
 @given(STATES, st.integers(1, 6))
-def test_a_cheaper_model_waits_its_turn(states: list[FSMState], dwell: int) -> None:
-    """After a switch to a stronger model, none of a cheaper state is asked for `dwell` steps."""
+def test_a_cheaper_model_waits_for_the_dwell(states: list[FSMState], dwell: int) -> None:
+    """After a switch to a stronger model, none of an easier state is used for `dwell` steps."""
     models = {"FAST": "small", "NORMAL": "usual", "SLOW": "strong", "SKIP": "strongest"}
     cost = {"small": 0, "usual": 1, "strong": 2, "strongest": 3}
     asked = run_through(states, models, dwell)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.etrace.render import frame
 from gateway.steering.fold import ConversationFold
+from gateway.steering.guidance.render import frame
 from gateway.steering.policy import Policy
-from gateway.steering.steps import Action, Step, extract, is_final, steps_from_records
+from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
 from tests.steering.builders import Message, assistant, call, system, tool, user
 
 
@@ -21,7 +21,7 @@ def only(*messages: Any) -> Step:
 
 
 def test_one_step_is_one_assistant_message_with_its_answers() -> None:
-    """System and user messages are no steps; the index counts from 0."""
+    """System and user messages are not steps; the index counts from 0."""
     steps = extract(
         [
             system(),
@@ -39,7 +39,7 @@ def test_one_step_is_one_assistant_message_with_its_answers() -> None:
         ),
         Step(index=1, thought="Done."),
     )
-    assert [is_final(step) for step in steps] == [False, True]
+    assert [not step.actions for step in steps] == [False, True]
 
 
 def test_parallel_calls_are_all_kept_and_matched_by_id() -> None:
@@ -71,7 +71,7 @@ def test_parallel_calls_are_all_kept_and_matched_by_id() -> None:
 def test_without_usable_ids_the_order_decides(
     call_ids: tuple[Any, Any], answer_ids: tuple[Any, Any]
 ) -> None:
-    """Ids that are missing, doubled or unknown leave the answers to the calls still open."""
+    """With missing, doubled or unknown ids, answers go to the open calls in order."""
     step = only(
         assistant(None, *[call(f"t{i}", id=id) for i, id in enumerate(call_ids)]),
         *[tool(f"r{i}", id) for i, id in enumerate(answer_ids)],
@@ -81,12 +81,12 @@ def test_without_usable_ids_the_order_decides(
 
 
 def test_an_unanswered_call_has_an_empty_observation() -> None:
-    """A call at the end of a run is an action all the same."""
+    """A call at the end of a run is an action too."""
     assert only(assistant(None, call("submit"))).actions == (Action(name="submit", arguments="{}"),)
 
 
-def test_answers_beyond_the_calls_are_left_out() -> None:
-    """A result sent twice does not invent a call."""
+def test_surplus_answers_are_left_out() -> None:
+    """A result sent twice does not add a call."""
     step = only(assistant(None, call("a")), tool("one"), tool("again"))
     assert [a.observation for a in step.actions] == ["one"]
 
@@ -170,7 +170,7 @@ def test_content_in_every_form(content: Any, thought: str) -> None:
 
 
 def test_a_refusal_is_a_thought() -> None:
-    """It stands in for the text that is not there."""
+    """It replaces the missing text."""
     assert only(assistant(None, refusal="I cannot.")).thought == "I cannot."
     assert only(assistant("text", refusal=None)).thought == "text"
 
@@ -184,7 +184,7 @@ def test_a_refusal_is_a_thought() -> None:
         assistant([{"type": "reasoning", "text": "why"}, "x"]),
     ],
 )
-def test_reasoning_is_kept_beside_the_thought(message: Message) -> None:
+def test_reasoning_is_kept_next_to_the_thought(message: Message) -> None:
     """From `reasoning_content`, `reasoning`, or parts of the content."""
     assert (only(message).thought, only(message).reasoning) == ("x", "why")
 
@@ -201,7 +201,7 @@ def test_our_own_guidance_is_never_part_of_a_step() -> None:
     assert (step.thought, step.actions[0].observation) == ("I look.", "a.py")
     fold = ConversationFold(Policy())
     fold.extend([user(), assistant("Done."), user(ours)])
-    assert len(fold.runs) == 1, "a message of nothing but guidance is no user message"
+    assert len(fold.runs) == 1, "a message with guidance alone is not a user message"
 
 
 @pytest.mark.parametrize(
@@ -209,12 +209,12 @@ def test_our_own_guidance_is_never_part_of_a_step() -> None:
     [('{"a":1}', '{"a":1}'), ({"a": 1}, '{"a": 1}'), (None, ""), (5, "5"), ({"a": {1}}, "")],
 )
 def test_arguments_are_kept_as_sent(arguments: Any, text: str) -> None:
-    """Text as it is; an object becomes JSON, what cannot be written is left empty."""
+    """Text as it is; an object becomes JSON, what cannot be serialised is left empty."""
     assert only(assistant(None, call("f", arguments))).actions[0].arguments == text
 
 
 def test_one_reply_sent_as_two_messages_is_one_step() -> None:
-    """Calls without text, right behind a message without calls, belong to that message."""
+    """Calls without text, directly after a message without calls, belong to that message."""
     steps = extract([user(), assistant("I look."), assistant("", call("ls")), tool("a.py")])
     assert steps == (
         Step(
@@ -254,14 +254,14 @@ def test_a_call_that_cannot_be_read_keeps_its_place(calls: Any) -> None:
 
 @pytest.mark.parametrize("calls", ["x", 5, True, [], {}, None])
 def test_calls_of_a_wrong_type_are_none(calls: Any) -> None:
-    """A result that follows all the same stands for itself."""
+    """A result that follows is an action by itself."""
     bare = {"role": "assistant", "content": "text", "tool_calls": calls}
     assert only(bare).actions == ()
     assert only(bare, tool("r", name="ls")).actions == (Action(name="ls", observation="r"),)
 
 
 def test_results_without_a_step_are_ignored() -> None:
-    """Before the first assistant message, and behind the user's reply to a final answer."""
+    """Before the first assistant message, and after the user's reply to a final answer."""
     assert extract([tool("r"), user([{"type": "tool_result", "content": "r"}])]) == ()
     step = only(assistant("Done."), user("thanks"), tool("r"))
     assert step.actions == ()
@@ -321,7 +321,7 @@ def test_one_malformed_message_loses_no_other_step(at: int, garbage: Any) -> Non
     assert rest <= len(extract(run)) <= rest + 1
 
 
-def test_deep_garbage_is_survived() -> None:
+def test_deep_nesting_never_raises() -> None:
     """Nesting beyond the recursion limit reads as nothing."""
     deep: Any = []
     for _ in range(5000):
@@ -356,9 +356,7 @@ class TestRecords:
             ([5], ""),
         ],
     )
-    def test_the_first_of_tool_calls_stands_in_for_a_missing_action(
-        self, calls: Any, name: str
-    ) -> None:
+    def test_the_first_of_tool_calls_replaces_a_missing_action(self, calls: Any, name: str) -> None:
         """Used when `action` is missing or empty."""
         (step,) = steps_from_records([{"action": "", "tool_calls": calls, "observation": "o"}])
         assert step.actions == (Action(name=name, observation="o"),)
@@ -372,8 +370,8 @@ class TestRecords:
         )
         assert step == Step(index=0)
 
-    def test_what_is_no_mapping_is_an_empty_step(self) -> None:
-        """Garbage in the list loses no place."""
+    def test_a_value_that_is_not_a_mapping_is_an_empty_step(self) -> None:
+        """An invalid record keeps its place in the list."""
         records: list[Any] = [None, {"action": "ls"}]
         assert [step.index for step in steps_from_records(records)] == [0, 1]
 
@@ -383,6 +381,6 @@ class TestRecords:
         assert len(steps_from_records(records)) == len(records)
 
 
-def test_a_number_too_long_to_write_reads_as_nothing() -> None:
-    """The interpreter refuses to write integers of thousands of digits."""
+def test_a_number_too_long_to_serialise_is_left_empty() -> None:
+    """The interpreter refuses to convert integers of thousands of digits to text."""
     assert only(assistant(10**5000)).thought == ""

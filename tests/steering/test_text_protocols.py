@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.steps import Action, Step, extract, is_final
+from gateway.steering.transcript.steps import Action, Step, extract
 from tests.steering.builders import Message, assistant, call, system, tool, user
 
 ONE_BLOCK = system(
@@ -27,7 +27,7 @@ class TestReAct:
     """`Action:`, `Action Input:`, `Observation:`."""
 
     def test_the_next_user_message_is_the_observation(self) -> None:
-        """Its label is taken off, and the thought is what stands before the action."""
+        """Its label is removed, and the thought is the text before the action."""
         reply = 'I need it.\nThought: look it up\nAction: search\nAction Input: {"q": "x"}'
         (step,) = extract([user(), assistant(reply), user("Observation: found\nit")])
         assert step == Step(
@@ -41,10 +41,10 @@ class TestReAct:
         reply = "Thought: go\nAction: ls\nAction Input: .\nObservation: a.py\nb.py"
         steps = extract([user(), assistant(reply), assistant("Final Answer: done")])
         assert steps[0].actions == (Action(name="ls", arguments=".", observation="a.py\nb.py"),)
-        assert is_final(steps[1])
+        assert not steps[1].actions
 
     def test_several_actions_in_one_message_are_all_kept(self) -> None:
-        """A scratchpad sent as one message holds many."""
+        """A scratchpad sent as one message contains many."""
         reply = (
             "Thought: a\nAction: ls\nAction Input: .\nObservation: x\n"
             "Thought: b\nAction 2: cat\nAction Input 2: x\nObservation:"
@@ -60,12 +60,12 @@ class TestReAct:
         assert actions(assistant(reply), user("thanks"))[0].observation == "made up"
 
     def test_bold_labels_and_code_marks_are_understood(self) -> None:
-        """Models dress the labels up."""
+        """Models decorate the labels."""
         reply = "**Thought:** go\n**Action:** `ls`\n**Action Input:** ."
         assert actions(assistant(reply)) == (Action(name="ls", arguments="."),)
 
     def test_the_bracket_form(self) -> None:
-        """`Action: search[x]`, with or without a result behind it."""
+        """`Action: search[x]`, with or without a result after it."""
         assert actions(assistant("Action 1: Search[Colorado [river]]")) == (
             Action(name="Search", arguments="Colorado [river]"),
         )
@@ -93,8 +93,8 @@ class TestReAct:
             "Action Input: alone",
         ],
     )
-    def test_what_is_no_call(self, reply: str) -> None:
-        """A final answer, and texts that only use the words."""
+    def test_texts_that_are_not_calls(self, reply: str) -> None:
+        """A final answer, and texts that only contain the words."""
         assert actions(assistant(reply), user("ok")) == ()
 
 
@@ -107,7 +107,7 @@ class TestListedCalls:
     )
 
     def test_a_list_in_python_form(self) -> None:
-        """Objects become JSON again; the label of the result goes."""
+        """Objects become JSON again; the label of the result is removed."""
         (step,) = extract([user(), assistant(self.LISTED), user("Observation:\nsunny")])
         assert step == Step(
             index=0,
@@ -118,7 +118,7 @@ class TestListedCalls:
         )
 
     def test_content_as_parts(self) -> None:
-        """The form it really comes in."""
+        """The form in which clients send it."""
         parts = [{"type": "text", "text": self.LISTED}]
         answer = [{"type": "text", "text": "Call id: call_1\nObservation:\nsunny"}]
         assert actions(assistant(parts), user(answer))[0].observation == "sunny"
@@ -129,7 +129,7 @@ class TestListedCalls:
         (action,) = actions(assistant(self.LISTED), answer)
         assert (action.observation, action.is_error) == ("Error:\nno such city", False)
 
-    def test_code_in_front_is_not_part_of_the_thought(self) -> None:
+    def test_code_before_the_calls_is_not_part_of_the_thought(self) -> None:
         """A code agent's program is in the reply and in the list of calls."""
         reply = (
             "Thought: add\n<code>\nprint(1 + 1)\n</code>\nCalling tools:\n[{'id': 'call_2', 'type':"
@@ -160,7 +160,7 @@ class TestListedCalls:
 
     @pytest.mark.parametrize("reply", ["Calling tools: []", "Calling tools: [x", "Calling tools:"])
     def test_an_empty_list_is_no_call(self, reply: str) -> None:
-        """The message is a step all the same."""
+        """The message is a step, without an action."""
         assert actions(assistant(reply)) == ()
 
     def test_an_error_reported_in_text_does_not_end_the_run(self) -> None:
@@ -175,7 +175,7 @@ class TestListedCalls:
                 assistant(self.LISTED),
             ]
         )
-        assert [is_final(step) for step in steps] == [False, True, False]
+        assert [not step.actions for step in steps] == [False, True, False]
 
 
 class TestBlocks:
@@ -189,12 +189,12 @@ class TestBlocks:
     )
 
     def test_an_answer_that_is_program_output_makes_it_a_call(self) -> None:
-        """Without any word in the prompt, the answer tells."""
+        """When the prompt does not mention blocks, the answer decides."""
         assert extract([user(), assistant(self.REPLY), user(RETURNED)]) == (self.STEP,)
 
     @pytest.mark.parametrize("prompt", [ONE_BLOCK, {**ONE_BLOCK, "role": "user"}])
     def test_a_prompt_that_asks_for_blocks_makes_it_a_call(self, prompt: Message) -> None:
-        """Then any answer is the result, also one that looks like nothing."""
+        """Then any answer is the result, also one of an unknown form."""
         (step,) = extract([prompt, user(), assistant(self.REPLY), user("a.py")])
         assert step.actions[0].observation == "a.py"
 
@@ -202,7 +202,7 @@ class TestBlocks:
         "answer", ["Thanks, that works!", "Why bash?", "It says: exit code 1", ""]
     )
     def test_a_persons_answer_leaves_it_a_text(self, answer: str) -> None:
-        """A chat reply that shows a command is no call, and keeps its text."""
+        """A chat reply that shows a command is not a call, and keeps its text."""
         (step,) = extract([user(), assistant(self.REPLY), user(answer)])
         assert step == Step(index=0, thought=self.REPLY)
 
@@ -220,11 +220,11 @@ class TestBlocks:
         ],
     )
     def test_forms_of_program_output(self, answer: str) -> None:
-        """What the harnesses in use begin their answers with."""
+        """The beginnings of answers of known harnesses."""
         assert actions(assistant(self.REPLY), user(answer))
 
-    def test_once_known_the_protocol_holds(self) -> None:
-        """After one block was run, later ones are calls whatever the answer; also unlabelled."""
+    def test_a_known_protocol_stays(self) -> None:
+        """After one block was run, later ones are calls with any answer and without a language."""
         steps = extract(
             [
                 user(),
@@ -244,7 +244,7 @@ class TestBlocks:
         assert first.actions == ()
 
     def test_blocks_of_other_languages_are_text(self) -> None:
-        """Shown code is not run by a shell."""
+        """Code of another language is not a shell call."""
         assert actions(assistant("```python\nprint(1)\n```"), user(RETURNED)) == ()
 
     def test_several_shell_blocks_are_one_call(self) -> None:
@@ -261,7 +261,7 @@ class TestBlocks:
         ],
     )
     def test_tagged_blocks(self, reply: str, name: str, code: str) -> None:
-        """A tag stands for a fence."""
+        """A tag counts like a fence."""
         (action,) = actions(assistant(reply), user("Observation: ok"))
         assert (action.name, action.arguments) == (name, code)
 
@@ -308,7 +308,7 @@ def test_a_conversation_with_real_calls_is_not_searched_for_written_ones() -> No
 
 
 def test_real_calls_win_over_written_ones() -> None:
-    """A message that has both made the real ones."""
+    """In a message with both, only the real calls count."""
     assert [a.name for a in actions(assistant("Action: x\nAction Input: y", call("ls")))] == ["ls"]
 
 

@@ -1,66 +1,55 @@
-"""A state store and a run store per backend."""
+"""Empty stores to test: SQLite in a file, and SQLite in memory."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from gateway.stores.base import RunStore, StateStore
-from gateway.stores.memory import MemoryRunStore, MemoryStateStore, Tables
-from gateway.stores.settings import StorageSettings
+from gateway.backends import Stores, open_stores
+from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.runs import SqliteRunStore
-from gateway.stores.sqlite.states import SqliteStateStore
 
-
-@dataclass(frozen=True)
-class Stores:
-    """The two stores of one backend, over the same data."""
-
-    states: StateStore
-    runs: RunStore
+PLACES: dict[str, Callable[[Path], str]] = {
+    "file": lambda directory: str(directory / "gateway.db"),
+    "memory": lambda _directory: IN_MEMORY,
+}
+"""`storage.path` of every store there is; a new one is a line here."""
 
 
 @asynccontextmanager
-async def in_memory(_directory: Path, *, store_content: bool) -> AsyncIterator[Stores]:
-    tables = Tables(store_content=store_content)
-    yield Stores(MemoryStateStore(tables), MemoryRunStore(tables))
+async def opened(place: str, directory: Path, *, store_content: bool) -> AsyncIterator[Stores]:
+    """The stores of one place, as the gateway opens them."""
+    settings = StorageSettings(path=PLACES[place](directory), store_content=store_content)
+    stores = await open_stores(settings, vectors=True)
+    yield stores
+    await stores.close()
 
 
-@asynccontextmanager
-async def in_sqlite(directory: Path, *, store_content: bool) -> AsyncIterator[Stores]:
-    path = str(directory / "gateway.db")
-    database = await Database.open(StorageSettings(path=path, store_content=store_content))
-    yield Stores(SqliteStateStore(database), SqliteRunStore(database))
-    await database.close()
-
-
-Backend = Callable[..., AbstractAsyncContextManager[Stores]]
-
-BACKENDS: dict[str, Backend] = {"memory": in_memory, "sqlite": in_sqlite}
-"""Every backend there is; a new one is a line here, and the conformance suite is its proof."""
-
-
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=PLACES)
 async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
-    async with BACKENDS[request.param](tmp_path, store_content=True) as opened:
-        yield opened
+    async with opened(request.param, tmp_path, store_content=True) as found:
+        yield found
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=PLACES)
 async def stores_without_content(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Stores]:
-    async with BACKENDS[request.param](tmp_path, store_content=False) as opened:
-        yield opened
+    async with opened(request.param, tmp_path, store_content=False) as found:
+        yield found
 
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(StorageSettings(path=str(tmp_path / "gateway.db")))
-    yield opened
-    await opened.close()
+    found = await Database.open(StorageSettings(path=str(tmp_path / "gateway.db")))
+    yield found
+    await found.close()
+
+
+async def open_database(path: Path) -> Database:
+    """The file at `path`, ready for searches of patterns."""
+    return await Database.open(StorageSettings(path=str(path)), hooks=(load_vector_extension,))

@@ -1,4 +1,4 @@
-"""The database under every store: transactions, order, bounds, closing."""
+"""The database of every store: transactions, order, limits, closing."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import asyncio
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
-from gateway.stores.base import (
+from gateway.config.storage import StorageSettings
+from gateway.stores.protocols import (
     StoreClosed,
     StoreError,
     StoreOverloaded,
     StoreReadOnly,
     StoreUnavailable,
 )
-from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 
@@ -44,7 +45,7 @@ def values(connection: apsw.Connection) -> list[int]:
 
 
 class Gate:
-    """A write that holds up the writer until it is opened."""
+    """A write that blocks the writer until it is opened."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -56,14 +57,14 @@ class Gate:
 
 
 async def test_a_write_is_seen_by_the_next_read(database: Database) -> None:
-    """What a write returned is there for every reader."""
+    """Every reader sees a write that has returned."""
     assert await database.write(put(1)) == 1
     found = await asyncio.gather(*(database.read(values) for _ in range(8)))
     assert found == [[1]] * 8
 
 
 async def test_a_failed_write_leaves_nothing(database: Database) -> None:
-    """A function that raises undoes all it did, and its own exception comes back."""
+    """When a function raises, its changes are rolled back and the caller gets its exception."""
 
     def work(connection: apsw.Connection) -> None:
         put(1)(connection)
@@ -74,8 +75,8 @@ async def test_a_failed_write_leaves_nothing(database: Database) -> None:
     assert await database.read(values) == []
 
 
-async def test_a_group_fails_one_by_one(database: Database) -> None:
-    """Of writes that share a transaction, those that fail fail alone."""
+async def test_a_failing_write_does_not_affect_its_group(database: Database) -> None:
+    """Of writes that share a transaction, only the failing ones are rolled back."""
     gate = Gate()
     held = asyncio.ensure_future(database.write(gate))
     await asyncio.to_thread(gate.entered.wait, 10)
@@ -90,25 +91,29 @@ async def test_a_group_fails_one_by_one(database: Database) -> None:
 
 
 async def test_waiting_writes_share_a_transaction(database: Database) -> None:
-    """Writes that wait together are one commit, of at most 128."""
-    gate, commits = Gate(), []
-    await database.write(lambda c: c.set_commit_hook(lambda: commits.append(1) or False))
+    """Writes that wait at the same time share one commit, at most 128 of them."""
+    gate = Gate()
+    commits: list[int] = []
+
+    def counted() -> bool:
+        commits.append(1)
+        return False  # the commit is not turned into a rollback
+
+    await database.write(lambda c: c.set_commit_hook(counted))
     commits.clear()
     held = asyncio.ensure_future(database.write(gate))
     await asyncio.to_thread(gate.entered.wait, 10)
     writes = asyncio.gather(*(database.write(put(value)) for value in range(200)))
     await asyncio.sleep(0)
-    assert database.waiting_writes == 201
     gate.opened.set()
     assert await writes == list(range(200))
     await held
     # The one that was held, then 128, then the remaining 72.
     assert len(commits) == 3
-    assert database.waiting_writes == 0
 
 
-async def test_a_lost_group_is_done_again(database: Database) -> None:
-    """When one write ends the shared transaction, the others are run again and kept."""
+async def test_a_lost_group_runs_again(database: Database) -> None:
+    """When one write ends the shared transaction, the others run again and are committed."""
     gate = Gate()
     held = asyncio.ensure_future(database.write(gate))
     await asyncio.to_thread(gate.entered.wait, 10)
@@ -140,11 +145,13 @@ async def test_a_lost_group_is_done_again(database: Database) -> None:
 
 
 async def test_writes_keep_their_order(database: Database) -> None:
-    """Writes are done in the order in which they were handed over."""
+    """Writes run in the order in which they were submitted."""
     order: list[int] = []
-    await asyncio.gather(
-        *(database.write(lambda _c, n=number: order.append(n)) for number in range(300))
-    )
+
+    def write(number: int) -> Callable[[Any], None]:
+        return lambda _connection: order.append(number)
+
+    await asyncio.gather(*(database.write(write(number)) for number in range(300)))
     assert order == list(range(300))
 
 
@@ -155,7 +162,7 @@ async def test_readers_cannot_write(database: Database) -> None:
 
 
 async def test_readers_do_not_wait_for_the_writer(database: Database) -> None:
-    """While a write is under way, reads see what was committed before it."""
+    """During a write, reads see what was committed before it."""
     await database.write(put(1))
     gate = Gate()
 
@@ -171,8 +178,8 @@ async def test_readers_do_not_wait_for_the_writer(database: Database) -> None:
     assert await database.read(values) == [1, 2]
 
 
-async def test_one_view_is_of_one_moment(database: Database) -> None:
-    """Statements inside `one_view` see the same data though a write comes between."""
+async def test_one_view_sees_one_state(database: Database) -> None:
+    """All statements inside `one_view` see the same data, also after a write between them."""
     between, go_on = threading.Event(), threading.Event()
 
     def twice(connection: apsw.Connection) -> tuple[list[int], list[int]]:
@@ -190,7 +197,7 @@ async def test_one_view_is_of_one_moment(database: Database) -> None:
 
 
 async def test_the_loop_runs_while_the_store_works(database: Database) -> None:
-    """The event loop turns while a write and every reader are held up."""
+    """The event loop keeps running while the writer and every reader are blocked."""
     gates = [Gate() for _ in range(3)]
     held = [
         asyncio.ensure_future(database.write(gates[0])),
@@ -206,7 +213,7 @@ async def test_the_loop_runs_while_the_store_works(database: Database) -> None:
 
 
 async def test_a_cancelled_write_is_still_done(database: Database) -> None:
-    """Who waits may leave; the write is kept, and the writer goes on."""
+    """A cancelled caller does not stop its write, nor the writer."""
     gate = Gate()
     held = asyncio.ensure_future(database.write(gate))
     leaving = asyncio.ensure_future(database.write(put(1)))
@@ -254,7 +261,7 @@ async def test_close_finishes_what_was_accepted(tmp_path: Path) -> None:
 
 
 async def test_the_file_is_private(tmp_path: Path) -> None:
-    """A new file, its directory made as needed, is its owner's alone."""
+    """Only its owner can read a new file, whose directory is created as needed."""
     path = tmp_path / "deep" / "er" / "gateway.db"
     database = await Database.open(StorageSettings(path=str(path)))
     await database.write(lambda c: c.execute("CREATE TABLE t (value)"))
@@ -263,8 +270,8 @@ async def test_the_file_is_private(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_the_log_does_not_grow_without_end(database: Database, tmp_path: Path) -> None:
-    """Checkpoints empty the write-ahead log while writes go on."""
+async def test_the_log_stays_bounded(database: Database, tmp_path: Path) -> None:
+    """Checkpoints empty the write-ahead log between writes."""
 
     def work(connection: apsw.Connection) -> None:
         connection.execute("INSERT INTO t2 VALUES (randomblob(400000))")
@@ -289,9 +296,3 @@ async def test_connections_are_as_configured(level: str, tmp_path: Path) -> None
     )
     assert await database.read(lambda c: c.readonly("main")) is True
     await database.close()
-
-
-async def test_memory_is_not_a_file(tmp_path: Path) -> None:
-    """`:memory:` is refused: no second connection would see it."""
-    with pytest.raises(ValueError, match=r"^path"):
-        await Database.open(StorageSettings(path=":memory:"))

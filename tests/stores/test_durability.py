@@ -1,4 +1,4 @@
-"""What was acknowledged survives `kill -9`, and the next process goes on from it."""
+"""Acknowledged commits survive `kill -9`, and the next process continues from them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.stores.settings import StorageSettings
+from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.runs import SqliteRunStore
-from gateway.stores.sqlite.states import SqliteStateStore
-from tests.stores.builders import TENANT, history
+from gateway.stores.sqlite.runs import SQLiteRunStore
+from gateway.stores.sqlite.states import SQLiteStateStore
+from gateway.testing.store_conformance.records import TENANT, history
 
 
 def _killed_after(path: Path, round_number: int, seconds: float) -> list[tuple[str, int, int]]:
@@ -37,7 +37,7 @@ async def _kill_and_look(path: Path, rounds: int, draw: random.Random) -> None:
         for run_id, step, version in _killed_after(path, number, draw.uniform(0, 0.2)):
             acknowledged[run_id] = (step, version)
         database = await Database.open(StorageSettings(path=str(path)))
-        states, runs = SqliteStateStore(database), SqliteRunStore(database)
+        states, runs = SQLiteStateStore(database), SQLiteRunStore(database)
         assert await database.read(lambda c: c.pragma("integrity_check")) == "ok"
         for run_id, (step, version) in acknowledged.items():
             conversation_id = run_id.replace("r", "c")
@@ -52,18 +52,18 @@ async def _kill_and_look(path: Path, rounds: int, draw: random.Random) -> None:
             assert indices[step - 1] == step
             assert trace.run.totals.calls == len(indices)
             longest = history(conversation_id, 2 * conversation.version)
-            heads = await states.find_heads(TENANT, longest)
+            heads = await states.find_prefix_hashes(TENANT, longest)
             assert heads[0].digest == longest[-1] == conversation.served_head
         await database.close()
     assert len(acknowledged) > rounds
 
 
 async def test_kill_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """Three processes killed at random moments leave every acknowledged step behind."""
+    """After three processes killed at random moments, every acknowledged step is stored."""
     await _kill_and_look(tmp_path / "gateway.db", 3, random.Random())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_fifty_kills_lose_nothing_acknowledged(tmp_path: Path) -> None:
-    """Fifty processes killed at random moments leave every acknowledged step behind."""
+    """After fifty processes killed at random moments, every acknowledged step is stored."""
     await _kill_and_look(tmp_path / "gateway.db", 50, random.Random())

@@ -1,4 +1,4 @@
-"""Faults of the disk and of the file: clear errors, and a store that goes on afterwards."""
+"""Faults of the disk and of the file: clear errors, and a store that recovers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from gateway.stores.base import (
+from gateway.config.storage import StorageSettings
+from gateway.stores.protocols import (
     SchemaMismatch,
     StoreBusy,
     StoreCorrupt,
@@ -21,11 +22,10 @@ from gateway.stores.base import (
     StoreUnavailable,
 )
 from gateway.stores.records import StepContent
-from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SqliteStateStore
-from tests.stores.builders import (
+from gateway.stores.sqlite.states import SQLiteStateStore
+from gateway.testing.store_conformance.records import (
     TENANT,
     a_call,
     a_conversation,
@@ -59,7 +59,7 @@ async def _open(path: Path, **settings: object) -> Database:
 async def test_a_locked_file_is_busy_and_then_free(path: Path) -> None:
     """While another process holds the lock a commit fails in time; reads and later commits work."""
     database = await _open(path, busy_timeout_ms=50)
-    store = SqliteStateStore(database)
+    store = SQLiteStateStore(database)
     await store.commit(a_call())
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
@@ -76,10 +76,10 @@ async def test_a_locked_file_is_busy_and_then_free(path: Path) -> None:
     await database.close()
 
 
-async def test_a_full_disk_fails_what_does_not_fit(path: Path) -> None:
-    """A commit without room fails alone, and with room again the same commit succeeds."""
+async def test_a_full_disk_fails_only_what_does_not_fit(path: Path) -> None:
+    """A commit without space fails, others do not, and it succeeds once there is space again."""
     database = await _open(path)
-    store = SqliteStateStore(database)
+    store = SQLiteStateStore(database)
     await store.commit(a_call())
     pages = await database.write(lambda c: c.pragma("page_count"))
     await database.write(lambda c: c.pragma("max_page_count", pages + 10))
@@ -99,11 +99,11 @@ async def test_a_full_disk_fails_what_does_not_fit(path: Path) -> None:
 
 
 async def test_a_read_only_file_still_answers(path: Path) -> None:
-    """When the file cannot be written commits say so, and reads go on."""
+    """When the file cannot be written, commits fail with that reason, and reads still work."""
     opened: list[apsw.Connection] = []
     settings = StorageSettings(path=str(path))
     database = await Database.open(settings, hooks=(opened.append,))
-    store = SqliteStateStore(database)
+    store = SQLiteStateStore(database)
     await store.commit(a_call())
     opened[0].pragma("query_only", True)
     with pytest.raises(StoreReadOnly, match="read-only"):
@@ -115,7 +115,7 @@ async def test_a_read_only_file_still_answers(path: Path) -> None:
 
 
 async def test_a_deleted_file_is_noticed(path: Path) -> None:
-    """A ping fails once the file was deleted or replaced under the running gateway."""
+    """A ping fails after the file of a running gateway was deleted or replaced."""
     database = await _open(path)
     await database.ping()
     os.unlink(path)
@@ -129,7 +129,7 @@ async def test_a_deleted_file_is_noticed(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"not a database " * 100, b"SQLite format 3\x00" + b"x" * 90])
 async def test_a_file_that_is_no_database_is_refused(path: Path, content: bytes) -> None:
-    """Opening says which file is no database, and leaves it as it was."""
+    """The error names the file that is no database, and the file is not changed."""
     _write(path, content)
     with pytest.raises(StoreCorrupt, match=r"gateway\.db"):
         await _open(path)
@@ -154,9 +154,9 @@ async def test_an_unusable_path_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
-    """Damage in one table is an error for who touches it; the store goes on with the rest."""
+    """Damage in one table fails the operations on it; all others still work."""
     database = await _open(path)
-    store = SqliteStateStore(database)
+    store = SQLiteStateStore(database)
     for number in range(50):
         await store.commit(one_run(number))
     root = await database.read(
@@ -167,7 +167,7 @@ async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
         file.seek((root - 1) * 4096)
         file.write(os.urandom(4096))
     database = await _open(path)
-    store = SqliteStateStore(database)
+    store = SQLiteStateStore(database)
     assert await store.load(TENANT, "c0007") is not None
     with pytest.raises(StoreCorrupt, match="damaged"):
         await store.commit(one_run(99))
@@ -179,17 +179,17 @@ async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
 
 _LIMITED = """
 import asyncio, resource, signal, sys
-from gateway.stores.base import StoreError
-from gateway.stores.settings import StorageSettings
+from gateway.stores.protocols import StoreError
+from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SqliteStateStore
-from tests.stores.builders import one_run
+from gateway.stores.sqlite.states import SQLiteStateStore
+from gateway.testing.store_conformance.records import one_run
 
 async def main(path):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     database = await Database.open(StorageSettings(path=path))
-    store = SqliteStateStore(database)
+    store = SQLiteStateStore(database)
     await store.commit(one_run(0))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
@@ -209,12 +209,12 @@ asyncio.run(main(sys.argv[1]))
 
 
 async def test_failing_writes_of_the_system_are_survived(path: Path) -> None:
-    """When the system refuses to write, commits fail; once it does not, they succeed again."""
+    """Commits fail while the system refuses to write, and succeed again afterwards."""
     child = await asyncio.to_thread(_python, _LIMITED, str(path))
     assert (child.returncode, child.stderr) == (0, "")
     assert child.stdout.split()[0] in {"StoreFull", "StoreUnavailable"}
     database = await _open(path)
-    store = SqliteStateStore(database)
+    store = SQLiteStateStore(database)
     assert await store.load(TENANT, "c0000") is not None
     assert await store.load(TENANT, "c0100") is not None
     assert await database.read(lambda c: c.pragma("integrity_check")) == "ok"
@@ -226,7 +226,7 @@ def test_every_error_has_a_label() -> None:
     kinds = [StoreError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    mine = [kind.label for kind in kinds if kind.__module__ == "gateway.stores.base"]
+    mine = [kind.label for kind in kinds if kind.__module__ == "gateway.stores.protocols"]
     assert len(set(mine)) == len(mine) == 10
     assert all(label.isidentifier() for label in mine)
 
@@ -234,11 +234,11 @@ def test_every_error_has_a_label() -> None:
 @pytest.mark.parametrize(
     ("closed", "says"), [("gateway.db", "may not be written"), ("", "directory that is read-only")]
 )
-def test_what_may_not_be_written_is_told(
+def test_missing_write_permission_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, says: str
 ) -> None:
-    """SQLite says of both only that it cannot open the file. The rights are the test's own, because
-    to a superuser nothing is closed."""
+    """SQLite only says that it cannot open the file. The test sets the result of the permission
+    check, because a superuser may write everything."""
     path = tmp_path / "gateway.db"
     path.touch()
     closed_path = tmp_path / closed

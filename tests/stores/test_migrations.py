@@ -1,4 +1,4 @@
-"""The schema: made once, brought up to date from any version we ever wrote, never back."""
+"""The schema: created once, migrated from every earlier version, never back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import apsw
 import pytest
 
-from gateway.stores.base import SchemaMismatch
+from gateway.config.storage import StorageSettings
+from gateway.stores.protocols import SchemaMismatch
 from gateway.stores.queries import RunFilter
-from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.commits import (
     _FIND_RUN,
     _UPDATE_CONVERSATION,
@@ -22,10 +22,10 @@ from gateway.stores.sqlite.commits import (
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.migrations import Migration, pending, script
-from gateway.stores.sqlite.runs import SqliteRunStore
-from gateway.stores.sqlite.schema import CORE_MIGRATIONS, MIGRATIONS
-from gateway.stores.sqlite.states import _BRANCHES, _FIND_HEADS, _LOAD, SqliteStateStore
-from tests.stores.builders import (
+from gateway.stores.sqlite.runs import SQLiteRunStore
+from gateway.stores.sqlite.schema import MIGRATIONS
+from gateway.stores.sqlite.states import _BRANCHES, _FIND_HEADS, _LOAD, SQLiteStateStore
+from gateway.testing.store_conformance.records import (
     START,
     TENANT,
     a_call,
@@ -63,16 +63,20 @@ def _schema(connection: apsw.Connection) -> list[Any]:
 
 
 async def test_the_first_versions_file_still_works(oldest: str) -> None:
-    """A file of the first version opens, shows what is in it, and takes new calls."""
+    """A file of the first version opens, returns its data, and stores new calls."""
     database = await _open(oldest)
-    states, runs = SqliteStateStore(database), SqliteRunStore(database)
+    states, runs = SQLiteStateStore(database), SQLiteRunStore(database)
     (conversation,) = await states.branches(TENANT, "k")
     assert (conversation.version, conversation.state) == (2, b'{"v": 2}')
-    heads = await states.find_heads(TENANT, history("task", 5))
+    heads = await states.find_prefix_hashes(TENANT, history("task", 5))
     assert [(head.kind, head.position) for head in heads] == [("reply", 3), ("served", 2)]
     trace = await runs.get_run("r1", tenant=TENANT)
     assert trace is not None
-    fired = {"composite": 0.75, "fired": ("streak",), "evidence": {"streak": "bash x4"}}
+    fired: dict[str, Any] = {
+        "composite": 0.75,
+        "fired": ("streak",),
+        "evidence": {"streak": "bash x4"},
+    }
     assert trace.steps == (a_first_step(), a_step(1, state="SLOW", failure_type="loop", **fired))
     assert trace.injections == (an_injection(),)
     call = a_call(conversation=a_conversation(version=2), steps=(a_step(2),))
@@ -82,7 +86,7 @@ async def test_the_first_versions_file_still_works(oldest: str) -> None:
 
 
 async def test_an_old_file_becomes_like_a_new_one(oldest: str, tmp_path: Path) -> None:
-    """Migrated from the first version or made new: the same tables and indexes."""
+    """A migrated file and a new one have the same tables and indexes."""
     databases = [await _open(path) for path in (oldest, str(tmp_path / "new.db"))]
     old, new = [await database.read(_schema) for database in databases]
     assert old == new
@@ -92,7 +96,7 @@ async def test_an_old_file_becomes_like_a_new_one(oldest: str, tmp_path: Path) -
 
 
 async def test_a_newer_file_is_refused(path: str) -> None:
-    """A file that knows a change of a later version is refused by name, and left alone."""
+    """A file with a migration of a later version is refused by its name, and not changed."""
     later = Migration(name="core_999_later", apply=script("CREATE TABLE later (x)"))
     await (await _open(path, migrations=(*MIGRATIONS, later))).close()
     with pytest.raises(SchemaMismatch, match=r"newer version.*core_999_later"):
@@ -102,14 +106,14 @@ async def test_a_newer_file_is_refused(path: str) -> None:
     await reopened.close()
 
 
-async def test_each_change_is_made_once(path: str) -> None:
+async def test_each_migration_is_applied_once(path: str) -> None:
     """Opening again, and opening twice at once, applies every migration a single time."""
     applied: list[str] = []
 
     def counted(name: str) -> Migration:
         return Migration(name=name, apply=lambda _connection: applied.append(name))
 
-    migrations = (*CORE_MIGRATIONS, counted("a"), counted("b"))
+    migrations = (*MIGRATIONS, counted("a"), counted("b"))
     databases = await asyncio.gather(*(_open(path, migrations=migrations) for _ in range(4)))
     for database in databases:
         await database.close()
@@ -118,10 +122,8 @@ async def test_each_change_is_made_once(path: str) -> None:
     assert applied == ["a", "b", "c"]
 
 
-def test_a_file_that_another_start_is_making_is_ours(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two gateways that begin with one new file at the same moment both open it."""
+def test_two_gateways_can_create_one_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two gateways that create the same file at the same time both open it."""
     settings = StorageSettings(path=path)
 
     def overtaken(connection: apsw.Connection) -> None:
@@ -141,8 +143,8 @@ def test_a_file_that_another_start_is_making_is_ours(
         assert ("table", "made", "CREATE TABLE made (x)") in _schema(late)
 
 
-async def test_a_failed_change_leaves_no_trace(path: str) -> None:
-    """When a migration fails the file stays as it was, and a repaired one can follow."""
+async def test_a_failed_migration_is_rolled_back(path: str) -> None:
+    """When a migration fails, the file is unchanged, and a corrected migration works."""
 
     def broken(connection: apsw.Connection) -> None:
         connection.execute("CREATE TABLE half (x)")
@@ -157,8 +159,8 @@ async def test_a_failed_change_leaves_no_trace(path: str) -> None:
     await (await _open(path, migrations=(*MIGRATIONS, repaired))).close()
 
 
-def test_names_tell_changes_apart() -> None:
-    """No two migrations of any part share a name."""
+def test_migration_names_are_unique() -> None:
+    """No two migrations share a name."""
     names = [migration.name for migration in MIGRATIONS]
     assert len(set(names)) == len(names)
 
@@ -169,10 +171,10 @@ def test_names_tell_changes_apart() -> None:
     ids=["heads", "load", "branches", "run", "save conversation", "save run"],
 )
 async def test_no_request_scans_a_table(statement: str, database: Database) -> None:
-    """What a request asks of the store is found through indexes."""
+    """Every query of a request uses an index."""
 
     def plan(connection: apsw.Connection) -> list[str]:
-        values = [apsw.carray((b"x",))] if "carray" in statement else [None]
+        values: list[Any] = [apsw.carray((b"x",))] if "carray" in statement else [None]
         values += [None] * (statement.count("?") - 1)
         rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
         return [row[-1] for row in rows]
@@ -183,7 +185,7 @@ async def test_no_request_scans_a_table(statement: str, database: Database) -> N
 
 @pytest.mark.parametrize("tenant", [None, TENANT])
 async def test_the_newest_runs_are_read_in_order(tenant: str | None, database: Database) -> None:
-    """The list of runs starts from an index in its own order: no sort of all runs."""
+    """The list of runs is read in the order of an index, without sorting all runs."""
     seen: list[str] = []
 
     def explain(connection: apsw.Connection) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What the pattern store does when its file, its extension or its disk fails, and over time."""
+"""The pattern store in SQLite: restarts, other embedders, damage, faults."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 import apsw
 import pytest
 
-from gateway.steering.etrace.pattern import Tier, content_id
-from gateway.stores.base import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from gateway.config.storage import StorageSettings
+from gateway.steering.guidance.pattern import Tier, content_id
 from gateway.stores.patterns import PatternFilter, SpaceMismatch
-from gateway.stores.settings import StorageSettings
+from gateway.stores.protocols import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.pattern_index import VectorSpace
-from gateway.stores.sqlite.pattern_schema import PATTERN_MIGRATIONS, load_vector_extension
 from gateway.stores.sqlite.patterns import SQLitePatternStore
-from gateway.stores.sqlite.schema import CORE_MIGRATIONS
-from tests.stores.test_patterns import SIZE, drawn, found, open_database, pattern, vector
+from gateway.testing.store_conformance.sample_patterns import SIZE, drawn, found, pattern, vector
+from tests.stores.conftest import open_database
 
 
 async def filled(path: Path, count: int = 3) -> None:
@@ -32,7 +32,7 @@ async def filled(path: Path, count: int = 3) -> None:
 
 
 def spoil(path: Path, *statements: str) -> None:
-    """Run statements on the file behind the store's back."""
+    """Run statements on the file through another connection."""
     connection = apsw.Connection(str(path))
     load_vector_extension(connection)
     for statement in statements:
@@ -41,7 +41,7 @@ def spoil(path: Path, *statements: str) -> None:
 
 
 async def test_patterns_and_vectors_survive_a_restart(tmp_path: Path) -> None:
-    """Closed and opened again, everything is found as before, nothing needs embedding."""
+    """After a restart everything is found as before, and nothing needs embedding."""
     await filled(tmp_path / "g.db")
     database = await open_database(tmp_path / "g.db")
     store = SQLitePatternStore(database)
@@ -51,7 +51,7 @@ async def test_patterns_and_vectors_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_going_back_to_an_embedder_finds_its_vectors_again(tmp_path: Path) -> None:
-    """Each embedder keeps its own vectors; what was added meanwhile lacks them."""
+    """Each embedder keeps its vectors; patterns added in between lack them."""
     await filled(tmp_path / "g.db", 2)
     database = await open_database(tmp_path / "g.db")
     store = SQLitePatternStore(database)
@@ -73,7 +73,7 @@ async def test_an_embedder_that_changed_its_dimensions_is_refused(tmp_path: Path
 
 @pytest.mark.parametrize("size", [1, 7, 12, 384])
 async def test_any_number_of_dimensions_works(tmp_path: Path, size: int) -> None:
-    """Also those that do not fill whole bytes of signs."""
+    """Including numbers that do not fill whole bytes of the code."""
     database = await open_database(tmp_path / "g.db")
     store = SQLitePatternStore(database)
     await store.open_space("test", size)
@@ -83,7 +83,7 @@ async def test_any_number_of_dimensions_works(tmp_path: Path, size: int) -> None
     await database.close()
 
 
-def _search(size: int):  # type: ignore[no-untyped-def]
+def _search(size: int):
     from gateway.stores.patterns import Search
 
     return Search(tier=Tier.E2, vector=vector(1, size=size), limit=2)
@@ -100,10 +100,10 @@ def _search(size: int):  # type: ignore[no-untyped-def]
         ["UPDATE pattern_index_1_1_chunks SET validity = x'00', rowids = x'00'"],
     ],
 )
-async def test_a_damaged_index_is_told_at_the_start_and_can_be_rebuilt(
+async def test_a_damaged_index_is_reported_at_start_and_can_be_rebuilt(
     tmp_path: Path, statements: list[str]
 ) -> None:
-    """Opening names the damage and the cure; after the cure everything is found again."""
+    """The error names the command that repairs it; afterwards everything is found again."""
     path = tmp_path / "g.db"
     await filled(path)
     spoil(path, *statements)
@@ -117,8 +117,8 @@ async def test_a_damaged_index_is_told_at_the_start_and_can_be_rebuilt(
     await database.close()
 
 
-async def test_vectors_of_a_wrong_size_are_lost_in_a_rebuild(tmp_path: Path) -> None:
-    """Such a pattern waits for a new vector instead of spoiling the index."""
+async def test_a_rebuild_removes_vectors_of_a_wrong_size(tmp_path: Path) -> None:
+    """Such a pattern then lacks a vector; the index is sound."""
     path = tmp_path / "g.db"
     await filled(path)
     spoil(path, "UPDATE pattern_vectors_1 SET vector = x'00' WHERE pk = 2")
@@ -133,10 +133,8 @@ async def test_vectors_of_a_wrong_size_are_lost_in_a_rebuild(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("table", ["vector_chunks00", "rowids"])
-async def test_damage_while_running_raises_a_store_error_and_spares_the_rest(
-    tmp_path: Path, table: str
-) -> None:
-    """The caller can fail open: look-ups raise StoreError, listing still works."""
+async def test_damage_while_running_fails_only_searches(tmp_path: Path, table: str) -> None:
+    """Searches raise StoreError, so that the caller can fail open; listing still works."""
     path = tmp_path / "g.db"
     database = await open_database(path)
     store = SQLitePatternStore(database)
@@ -153,14 +151,14 @@ async def test_damage_while_running_raises_a_store_error_and_spares_the_rest(
 async def test_a_missing_extension_is_named_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message names the package and the setting that does without."""
+    """The message names the package, and the setting that makes it unnecessary."""
     monkeypatch.setitem(sys.modules, "sqlite_vec", None)
     with pytest.raises(StoreUnavailable, match=r"sqlite-vec.*etraces\.enabled"):
         await open_database(tmp_path / "g.db")
 
 
 async def test_a_full_disk_refuses_the_write_and_keeps_the_store(tmp_path: Path) -> None:
-    """Adding raises StoreFull and stores nothing of it; searches go on."""
+    """Adding raises StoreFull and stores nothing; searches still work."""
 
     def small(connection: apsw.Connection) -> None:
         load_vector_extension(connection)
@@ -168,7 +166,6 @@ async def test_a_full_disk_refuses_the_write_and_keeps_the_store(tmp_path: Path)
 
     database = await Database.open(
         StorageSettings(path=str(tmp_path / "g.db")),
-        migrations=(*CORE_MIGRATIONS, *PATTERN_MIGRATIONS),
         hooks=(small,),
     )
     store = SQLitePatternStore(database)
@@ -200,8 +197,8 @@ async def test_before_a_space_is_open_nothing_is_searched(tmp_path: Path) -> Non
     await database.close()
 
 
-async def test_an_index_made_anew_by_another_process_is_used_at_once(tmp_path: Path) -> None:
-    """A gateway that runs meanwhile finds, adds and deletes as before."""
+async def test_an_index_rebuilt_by_another_process_is_used_at_once(tmp_path: Path) -> None:
+    """A running gateway still finds, adds and deletes."""
     path = tmp_path / "g.db"
     await filled(path)
     running, mending = await open_database(path), await open_database(path)
@@ -222,7 +219,7 @@ async def test_an_index_made_anew_by_another_process_is_used_at_once(tmp_path: P
 async def test_searches_leave_a_reader_to_other_queries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many run and however long they take, the rest of the gateway reads on."""
+    """Any number of long searches leaves a reader thread for other queries."""
     database = await open_database(tmp_path / "g.db")
     store = SQLitePatternStore(database)
     await store.open_space("test", SIZE)
@@ -243,7 +240,7 @@ async def test_searches_leave_a_reader_to_other_queries(
 async def test_a_damaged_pattern_is_a_store_error_that_names_it(
     tmp_path: Path, spoilt: str
 ) -> None:
-    """So that its look-up fails open by itself, and nothing else with it."""
+    """So that only its search fails open."""
     path = tmp_path / "g.db"
     database = await open_database(path)
     store = SQLitePatternStore(database)
@@ -259,8 +256,8 @@ async def test_a_damaged_pattern_is_a_store_error_that_names_it(
 async def test_no_embedder_keeps_the_vector_of_a_text_that_is_gone(
     tmp_path: Path, damaged: bool
 ) -> None:
-    """An edited pattern is not found by its old text when another embedder comes back, a deleted
-    one leaves nothing behind; a damaged index of that embedder does not stand in the way."""
+    """With an earlier embedder, an edited pattern is not found by its old text and a deleted one
+    not at all; a damaged index of that embedder does not prevent the edit."""
     path = tmp_path / "g.db"
     await filled(path)
     if damaged:

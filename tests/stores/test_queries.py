@@ -1,4 +1,4 @@
-"""Questions to the run log: cursors and pages."""
+"""Queries of the run log: cursors and pages."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor
 from gateway.stores.sqlite import codec
-from tests.stores.builders import a_step
+from gateway.testing.store_conformance.records import a_step
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53), st.text())
 def test_cursors_round_trip(value: float, key: str) -> None:
-    """A cursor gives back exactly the place it was made of."""
+    """Decoding a cursor gives exactly the position it was made from."""
     assert decode_cursor(encode_cursor(value, key)) == (value, key)
 
 
 @given(st.text(max_size=40))
 def test_any_other_text_is_refused(text: str) -> None:
-    """A text is a cursor with a number and an id in it, or a ValueError; nothing else happens."""
+    """Any text is a cursor with a number and an id, or raises ValueError."""
     with contextlib.suppress(ValueError):
         value, key = decode_cursor(text)
         assert isinstance(value, int | float)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from gateway.backends import Stores
+from gateway.config.storage import StorageSettings
 from gateway.stores.queries import RunFilter
 from gateway.stores.records import PromptMessage
 from gateway.stores.redact import encodable, omit
-from gateway.stores.settings import StorageSettings
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SqliteStateStore
-from tests.stores.builders import (
+from gateway.stores.sqlite.states import SQLiteStateStore
+from gateway.testing.store_conformance.records import (
     TENANT,
     a_call,
     a_chat,
@@ -24,7 +25,6 @@ from tests.stores.builders import (
     an_injection,
     some_content,
 )
-from tests.stores.conftest import Stores
 
 SECRET = "hunter2"
 
@@ -66,10 +66,10 @@ async def test_no_text_is_kept(stores_without_content: Stores) -> None:
 
 
 async def test_no_text_reaches_the_disk(tmp_path: Path) -> None:
-    """None of the files of a database without content holds a byte of it."""
+    """The files of a database without content do not contain it."""
     path = str(tmp_path / "gateway.db")
     database = await Database.open(StorageSettings(path=path, store_content=False))
-    await SqliteStateStore(database).commit(_secretive())
+    await SQLiteStateStore(database).commit(_secretive())
     written = _all_bytes(tmp_path)
     assert b"streak" in written
     assert SECRET.encode() not in written
@@ -88,8 +88,8 @@ def test_omitted_texts_can_be_compared(text: str) -> None:
     assert omit("") == ""
 
 
-def test_encodable_leaves_good_records_alone() -> None:
-    """A record that any database takes comes back equal; a bad one becomes one that is taken."""
+def test_encodable_changes_only_what_cannot_be_encoded() -> None:
+    """A record that every database can encode is unchanged; others are made encodable."""
     call = a_call(steps=(a_step(1),), injections=(an_injection(),))
     assert encodable(call) == call
     cleaned = encodable(a_call(runs=(a_run(task_preview="a\ud83d\ude00b\udfff", sequence=2**70),)))

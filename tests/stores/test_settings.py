@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.stores.settings import StorageSettings
+from gateway.config.storage import StorageSettings
 
 
-def test_defaults() -> None:
-    """Runs are kept in `gateway.db`, with their texts, for a month."""
-    settings = StorageSettings()
-    assert (settings.path, settings.synchronous, settings.store_content) == (
-        "gateway.db",
-        "normal",
-        True,
-    )
-    assert settings.retention_days == 30
-    assert not settings.in_memory
+def test_one_path_is_in_memory() -> None:
+    """Only `:memory:` is in memory."""
+    assert not StorageSettings().in_memory
     assert StorageSettings(path=":memory:").in_memory
 
 

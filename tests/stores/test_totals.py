@@ -1,4 +1,4 @@
-"""A run's totals do not depend on how its calls were cut into commits."""
+"""A run's totals do not depend on how its calls are divided into commits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunTotals, repeated_call, severity_of
-from tests.stores.builders import a_chat, a_step
+from gateway.testing.store_conformance.records import a_chat, a_step
 
 # Quarters add up exactly, in any order.
 _quarters = st.integers(0, 4).map(lambda quarter: quarter / 4)
@@ -40,7 +40,7 @@ def _fold(totals: RunTotals, steps: list[StepRow]) -> RunTotals:
 
 @given(st.lists(_steps, max_size=8), st.integers(0, 8))
 def test_any_split_gives_the_same_totals(steps: list[StepRow], cut: int) -> None:
-    """Folding all at once and folding in two parts are the same."""
+    """Adding all steps at once, or in two parts, gives the same totals."""
     assert _fold(RunTotals(), steps) == _fold(_fold(RunTotals(), steps[:cut]), steps[cut:])
 
 
@@ -74,7 +74,7 @@ def test_severity_bands(composite: float, severity: str) -> None:
 
 
 def test_repeated_calls_add_up() -> None:
-    """Three times the same request: two retries, three times the spending, the last reply."""
+    """Three times the same request: two retries, three times the cost, the last reply."""
     once = a_chat("1")
     twice = repeated_call(once, a_chat("2", cost_usd=None, input_tokens=None))
     thrice = repeated_call(twice, a_chat("3", finish_reason="stop"))
@@ -84,6 +84,6 @@ def test_repeated_calls_add_up() -> None:
 
 
 def test_a_caller_that_counts_retries_itself_is_not_counted_twice() -> None:
-    """The call's own count of retries and the store's are the same thing: the larger holds."""
+    """The call and the store count the same retries: the larger number is kept."""
     twice = repeated_call(a_chat("1"), a_chat("2", retries=1))
     assert repeated_call(twice, a_chat("3", retries=2)).retries == 2

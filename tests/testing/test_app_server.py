@@ -45,9 +45,12 @@ def test_an_application_is_served_between_start_and_stop() -> None:
 def test_a_failing_start_up_is_an_error() -> None:
     """An application whose lifespan raises is not served."""
 
+    async def fail() -> None:
+        raise RuntimeError("no store")
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        raise RuntimeError("no store")
+        await fail()
         yield
 
     app = Starlette(lifespan=lifespan)

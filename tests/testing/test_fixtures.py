@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 
 from gateway.testing import AppServer, Reply, ScriptedUpstream
+from tests.patience import DEADLINE_MS
+from tests.relay.gateways import a_gateway
+from tests.relay.processes import GatewayProcess
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -34,3 +38,19 @@ def test_two_gateways_run_side_by_side(
         answers = [httpx.post(f"{s.base_url}/chat/completions", json=HELLO) for s in servers]
     texts = [answer.json()["choices"][0]["message"]["content"] for answer in answers]
     assert texts == ["You said: hello", "other"]
+
+
+def test_steering_takes_its_time_in_tests(
+    upstream: ScriptedUpstream, gateway_server: Callable[..., AppServer], tmp_path: Path
+) -> None:
+    """No builder of gateways leaves the deadline of 50 ms, which a busy machine would miss."""
+    steered = {"steering": {"mode": "on"}}
+    servers = [
+        gateway_server(),
+        gateway_server(steered),
+        a_gateway(upstream.base_url, tmp_path, steered),
+    ]
+    deadlines = {server.app.runtime.settings.steering.deadline_ms for server in servers}
+    assert deadlines == {DEADLINE_MS}
+    process = GatewayProcess(tmp_path, env={"GATEWAY_STEERING__MODE": "on"})
+    assert float(process.env["GATEWAY_STEERING__DEADLINE_MS"]) == DEADLINE_MS

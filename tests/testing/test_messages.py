@@ -7,7 +7,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall, Usage
+from gateway.testing import Reply, ScriptedUpstream, ToolCall, Usage
 
 HELLO: dict[str, Any] = {
     "model": "claude-x",
@@ -57,13 +57,6 @@ def test_a_streamed_message(
     assert kinds.count("content_block_stop") == 4
 
 
-def test_the_default_reply_echoes(anthropic_client: anthropic.Anthropic) -> None:
-    """Without a script the model repeats what the user said last."""
-    message = anthropic_client.messages.create(**HELLO)
-    assert message.content[0].text == "You said: hello"
-    assert (message.stop_reason, message.model) == ("end_turn", "claude-x")
-
-
 @pytest.mark.parametrize(
     ("finish", "stop"), [("length", "max_tokens"), ("content_filter", "refusal"), ("odd", "odd")]
 )
@@ -90,42 +83,3 @@ def test_models_come_in_the_form_of_the_api(anthropic_client: anthropic.Anthropi
     page = anthropic_client.models.list()
     assert [model.id for model in page.data] == ["scripted-model", "scripted-small"]
     assert anthropic_client.models.retrieve("scripted-small").type == "model"
-
-
-@pytest.mark.parametrize(
-    ("kind", "raised", "name"),
-    [
-        (FaultKind.RATE_LIMIT, anthropic.RateLimitError, "rate_limit_error"),
-        (FaultKind.SERVER_ERROR, anthropic.InternalServerError, "api_error"),
-        (FaultKind.OVERLOADED, anthropic.InternalServerError, "overloaded_error"),
-        (FaultKind.UNAUTHORIZED, anthropic.AuthenticationError, "authentication_error"),
-        (FaultKind.FORBIDDEN, anthropic.PermissionDeniedError, "permission_error"),
-        (FaultKind.NOT_FOUND, anthropic.NotFoundError, "not_found_error"),
-        (FaultKind.CONTEXT_LENGTH, anthropic.BadRequestError, "invalid_request_error"),
-    ],
-)
-def test_errors_have_anthropics_shape(
-    upstream: ScriptedUpstream,
-    anthropic_client: anthropic.Anthropic,
-    kind: FaultKind,
-    raised: type[anthropic.APIStatusError],
-    name: str,
-) -> None:
-    """Error answers carry Anthropic's error types, and the client raises the matching class."""
-    upstream.script(Fault(kind))
-    with pytest.raises(anthropic.APIStatusError) as caught:
-        anthropic_client.messages.create(**HELLO)
-    assert isinstance(caught.value, raised) or caught.value.status_code >= 500
-    assert caught.value.body["error"]["type"] == name
-
-
-def test_an_error_event_ends_a_stream(
-    upstream: ScriptedUpstream, anthropic_client: anthropic.Anthropic
-) -> None:
-    """An error in mid-stream is an event named `error`, which the client raises."""
-    upstream.script(Fault(FaultKind.ERROR_EVENT, message="broken"))
-    with (
-        pytest.raises(anthropic.APIStatusError, match="broken"),
-        anthropic_client.messages.create(**HELLO, stream=True) as stream,
-    ):
-        list(stream)

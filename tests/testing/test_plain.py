@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import socket
+from typing import Any
 
 import httpx
 import openai
@@ -12,17 +12,8 @@ import pytest
 from gateway.testing import Reply, ScriptedUpstream
 
 
-def test_models_are_listed(openai_client: openai.OpenAI) -> None:
-    """The list names the server's models, and each can be asked for."""
-    names = [model.id for model in openai_client.models.list()]
-    assert names == ["scripted-model", "scripted-small"]
-    assert openai_client.models.retrieve("scripted-small").owned_by == "scripted"
-    with pytest.raises(openai.NotFoundError):
-        openai_client.models.retrieve("another")
-
-
 @pytest.mark.parametrize("encoding", ["float", "base64"])
-def test_equal_texts_have_equal_embeddings(openai_client: openai.OpenAI, encoding: str) -> None:
+def test_equal_texts_have_equal_embeddings(openai_client: openai.OpenAI, encoding: Any) -> None:
     """Embeddings are unit vectors that depend on the text alone, in either encoding."""
     asked = openai_client.embeddings.create(
         model="e", input=["a", "b", "a"], encoding_format=encoding, dimensions=20
@@ -44,18 +35,9 @@ def test_tokens_are_one_input(openai_client: openai.OpenAI) -> None:
 def test_legacy_completions(openai_client: openai.OpenAI, stream: bool) -> None:
     """The prompt comes back as a text completion, streamed or not."""
     answer = openai_client.completions.create(model="m", prompt="once upon", stream=stream)
-    parts = list(answer) if stream else [answer]
+    parts: list[Any] = list(answer) if stream else [answer]
     assert "".join(part.choices[0].text for part in parts) == "You said: once upon"
     assert parts[-1].choices[0].finish_reason == "stop"
-
-
-def test_a_body_is_echoed_with_its_type(upstream: ScriptedUpstream) -> None:
-    """A route that the server does not speak sends the body back, multipart included."""
-    files = {"file": ("a.wav", io.BytesIO(b"\x00\xff" * 100), "audio/wav")}
-    answer = httpx.post(f"{upstream.base_url}/audio/transcriptions", files=files)
-    assert answer.content == upstream.last.body
-    assert answer.headers["content-type"] == upstream.last.header("content-type")
-    assert answer.headers["content-type"].startswith("multipart/form-data")
 
 
 def test_a_request_without_a_body_is_described(upstream: ScriptedUpstream) -> None:

@@ -14,7 +14,7 @@ from gateway.upstream.deployments import Target
 KEY = "sk-ant-api03-not-a-real-key"
 CLAUDE = "anthropic/claude-sonnet-4-5"
 
-READ = {
+READ: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "read",

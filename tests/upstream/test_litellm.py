@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from gateway.config import TimeoutSettings
 from gateway.testing import Reply, ScriptedUpstream, ToolCall, Usage
-from gateway.upstream.litellm import LiteLLMLane
+from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from tests.upstream.lane import (
     CLAUDE,

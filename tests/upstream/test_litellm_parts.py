@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.upstream.litellm_lane import errors, legacy, messages, request
 from gateway.upstream.litellm_lane.chunks import ChunkStream
 from gateway.upstream.litellm_lane.completions import as_chunk, completion, from_generic
-from gateway.upstream.litellm_lane.transport import Call
+from gateway.upstream.litellm_lane.transport import ProviderCall
 from tests.upstream.lane import finish_reasons, message_of
 
 json_values = st.recursive(
@@ -26,7 +26,7 @@ field_names = st.sampled_from(
 ) | st.text(max_size=8)
 
 
-def prepare(body: dict[str, Any], **fields: Any) -> request.Prepared:
+def prepare(body: dict[str, Any], **fields: Any) -> request.LiteLLMRequest:
     settings: dict[str, Any] = {"provider": "anthropic", "supported": None, "speaks_openai": False}
     params = fields.pop("params", {"api_key": "k"})
     return request.prepare(body, params, **{**settings, **fields})
@@ -98,7 +98,7 @@ def test_thinking_is_missed_only_in_the_turn_that_goes_on() -> None:
 def test_old_and_new_form_name_the_same_calls() -> None:
     """Each function result gets the id of the call before it."""
     called = {"name": "f", "arguments": "{}"}
-    history = [
+    history: list[dict[str, Any]] = [
         {"role": "assistant", "content": None, "function_call": called},
         {"role": "function", "name": "f", "content": "1"},
         {"role": "assistant", "content": None, "function_call": called},
@@ -272,9 +272,9 @@ def test_a_prompt_that_is_too_long_has_openais_code(text: str) -> None:
     assert (failed.status, failed.code, failed.message) == (400, "context_length_exceeded", text)
 
 
-def answered(status: int, body: bytes) -> Call:
+def answered(status: int, body: bytes) -> ProviderCall:
     """A call that got an error answer."""
-    return Call(native=None, status=status, error_body=body)  # type: ignore[arg-type]
+    return ProviderCall(native=None, status=status, error_body=body)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import dataclasses
 import json
 import struct
 import sys
@@ -15,7 +16,7 @@ from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure
 from gateway.testing import Reply, ScriptedUpstream, ToolCall, Usage
 from gateway.upstream.deployments import Target
-from gateway.upstream.litellm import LiteLLMLane
+from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from tests.upstream.lane import (
     READ,
@@ -465,3 +466,24 @@ async def test_a_package_that_is_missing(
     assert not failed.retryable
     assert "a package that is not installed" in str(failed)
     assert "google" in str(failed)
+
+
+# Keys that LiteLLM finds in the environment by itself.
+
+
+@pytest.mark.parametrize("model", ["moonshot/kimi-k2", "deepinfra/x", "zai/glm-4.6", "github/x"])
+async def test_openais_key_goes_to_no_other_provider(
+    lane: LiteLLMLane, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """A provider without a key of its own is not asked; its own variable makes it work."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
+    params = {"model": model, "api_base": upstream.base_url}
+    target = dataclasses.replace(a_target(upstream, model), params=params)
+    with pytest.raises(UpstreamFailure, match="no key for provider") as caught:
+        await lane.send(target, a_body(), [])
+    assert (caught.value.status, caught.value.retryable) == (401, False)
+    assert not upstream.requests
+    monkeypatch.setenv(f"{model.partition('/')[0].upper()}_API_KEY", "its-own-key")
+    answer = await lane.send(target, a_body(), [])
+    await answer.aclose()
+    assert upstream.last.header("authorization") == "Bearer its-own-key"

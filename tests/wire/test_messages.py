@@ -13,11 +13,11 @@ from gateway.wire.messages import (
     DIGEST_BYTES,
     content_text,
     history,
-    message_digest,
     reply_message,
     system_text,
     tool_names,
 )
+from tests.wire.texts import message_digest
 
 PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
@@ -318,8 +318,8 @@ def test_system_text_is_gathered() -> None:
             {"role": "system", "content": "Hurry."},
         ],
     }
-    assert system_text(body) == "Be kind.\nBe brief.\nYou code.\nIn C."
-    assert system_text({"messages": ["noise"]}) == ""
+    assert system_text(body, history(body)) == "Be kind.\nBe brief.\nYou code.\nIn C."
+    assert system_text({}, ["noise"]) == ""
 
 
 def test_tools_are_named_in_each_dialect() -> None:

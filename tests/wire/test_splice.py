@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dialects.chat import edit_splices
-from gateway.steering.etrace.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
+from gateway.dialects import CHAT
+from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.splice import append_to_message, insert_message
 from tests.wire.texts import Member, bodies, parsed, rendered
@@ -20,6 +20,7 @@ Body = tuple[list[Member], tuple[str, str, str]]
 
 guidance = st.text(min_size=1, max_size=10)
 groups = st.lists(guidance, min_size=1, max_size=2).map(tuple)
+roles: st.SearchStrategy[Literal["system", "developer"]] = st.sampled_from(["system", "developer"])
 breakpoints = st.sampled_from([None, {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
 
 
@@ -34,7 +35,7 @@ def edits(draw: st.DrawFn, count: int) -> list[Edit]:
     if draw(st.booleans()):
         made.append(InsertSystem(texts=draw(groups)))
     for _ in range(draw(st.integers(0, 3 if count else 1 - len(made)))):
-        role = draw(st.sampled_from(["system", "developer"]))
+        role = draw(roles)
         position = draw(st.integers(0, count))
         made.append(InsertMessage(position=position, role=role, text=draw(guidance)))
     return made
@@ -109,5 +110,5 @@ def test_the_pipeline_splices_each_edit() -> None:
         InsertMessage(position=1, role="developer", text="d"),
     ]
     steered: Any = type("Steered", (), {"edits": chosen})()
-    after = json.loads(request.render(edit_splices(request, steered.edits)))
+    after = json.loads(request.render(CHAT.splices(request, steered.edits)))
     assert after["messages"] == apply(messages, chosen)

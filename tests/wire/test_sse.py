@@ -74,9 +74,8 @@ def test_an_event_is_given_out_as_soon_as_it_is_whole(end: bytes) -> None:
     """The last byte of the blank line brings the event out; nothing waits for the next one."""
     decoder = SSEDecoder()
     assert decoder.feed(b"data: 1" + end) == []
-    assert not decoder.at_boundary
     assert [event.data for event in decoder.feed(end)] == [b"1"]
-    assert decoder.at_boundary
+    assert decoder.flush() == []
 
 
 def test_comments_and_unknown_fields_are_no_data() -> None:

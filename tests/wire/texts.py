@@ -10,16 +10,24 @@ import orjson
 from hypothesis import strategies as st
 
 from gateway.dialects import CHAT, SteeredRequest
+from gateway.wire.body_prefix import BodyPrefix
+from gateway.wire.messages import MessageReader, fold
 from gateway.wire.parsing import Loads
-from gateway.wire.prefix import Prefix
 
 Member = tuple[str, str]
 """A key and its value, both as JSON text."""
 
 
-def parsed(raw: bytes, loads: Loads = orjson.loads, known: Prefix | None = None) -> SteeredRequest:
+def parsed(
+    raw: bytes, loads: Loads = orjson.loads, known: BodyPrefix | None = None
+) -> SteeredRequest:
     """A chat request, read whole or behind a known prefix."""
     return CHAT.parse(raw, loads, known)
+
+
+def message_digest(message: object, call_ids: Sequence[str] = ()) -> bytes | None:
+    """The digest of one message alone; `call_ids`: of the calls that a tool message may answer."""
+    return fold(MessageReader(call_ids).atoms(message))
 
 
 def standard(raw: bytes) -> Any:

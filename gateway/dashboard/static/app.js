@@ -17,7 +17,7 @@
     });
   }
 
-  // ---- times: "5 min ago" goes on counting
+  // ---- times: keeps "5 min ago" up to date
   const ago = (seconds) => {
     for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
       if (seconds >= size) return `${Math.round(seconds / size)} ${unit} ago`;
@@ -41,7 +41,7 @@
       for (const field of form.elements) if (!field.value && field.name) field.disabled = true;
     });
   }
-  // A page that comes back from the browser's memory has its fields still switched off.
+  // A page restored from the browser's cache still has its empty fields disabled.
   addEventListener("pageshow", () => {
     for (const field of all("form[data-auto] :disabled")) field.disabled = false;
   });
@@ -56,8 +56,8 @@
     return new DOMParser().parseFromString(await answer.text(), "text/html").body;
   };
 
-  // ---- one run: its course and its transcript
-  const course = (() => {
+  // ---- one run: its chart and its transcript
+  const runPage = (() => {
     const page = one("main.run-page");
     if (!page) return null;
     const transcript = one("#transcript");
@@ -95,7 +95,7 @@
       cross.style.left = `${left}px`;
       cross.hidden = false;
       one("#readout").textContent = describe(at);
-      const slider = one("#course");
+      const slider = one("#step-slider");
       slider.setAttribute("aria-valuenow", at.step);
       slider.setAttribute("aria-valuetext", describe(at));
       for (const card of all(".step.chosen")) card.classList.remove("chosen");
@@ -172,10 +172,10 @@
         End: last,
         g: steps.findIndex((at, slot) => slot > chosen && at.guidance.length > 0),
       }[event.key];
-      const course = one("#course");
-      const here = event.target === course || event.target.closest(".step") || event.target === document.body;
+      const slider = one("#step-slider");
+      const here = event.target === slider || event.target.closest(".step") || event.target === document.body;
       if (next === undefined || next < 0 || !here) return;
-      if ((event.key === "Home" || event.key === "End") && event.target !== course) return;
+      if ((event.key === "Home" || event.key === "End") && event.target !== slider) return;
       event.preventDefault();
       show(next, event.target.closest(".step") !== null);
     });
@@ -205,23 +205,23 @@
     const watch = () => { for (const card of all(".step", transcript)) seen.observe(card); };
 
     const refresh = async () => {
-      const held = steps[chosen]?.step;
+      const chosenStep = steps[chosen]?.step;
       const open = all("#live-part details").map((part) => part.open);
-      const focused = document.activeElement === one("#course");
+      const focused = document.activeElement === one("#step-slider");
       const part = await fragment(`${address}?fragment=1`);
       one("#live-part").replaceChildren(...part.children);
       all("#live-part details").forEach((details, at) => { details.open = open[at] ?? false; });
       read();
-      if (held !== undefined) mark(slotOf(held));
-      if (focused) one("#course").focus({ preventScroll: true });
+      if (chosenStep !== undefined) mark(slotOf(chosenStep));
+      if (focused) one("#step-slider").focus({ preventScroll: true });
       const cards = all(".step", transcript);
       const atEnd = !one('[data-more="after"]', transcript);
       if (!atEnd) return;
-      // The newest card is drawn again: what was its reply is the next one's thought.
+      // The newest card is replaced: its reply has become the thought of the next step.
       const last = cards.length ? Number(cards[cards.length - 1].dataset.step) : 0;
-      const news = await fragment(`${address}/steps?after=${last - 1}`);
+      const newest = await fragment(`${address}/steps?after=${last - 1}`);
       cards[cards.length - 1]?.remove();
-      adopt([...news.children].filter((node) => !one('[data-more="before"]', node)), null);
+      adopt([...newest.children].filter((node) => !one('[data-more="before"]', node)), null);
       watch();
     };
 
@@ -233,7 +233,7 @@
     return { id: page.dataset.run, refresh };
   })();
 
-  // ---- lists: the changing part is asked for again, at most so often
+  // ---- lists: fetch the changing part again, at most once per PERIOD_MS
   const list = async () => {
     const place = one('#live-part[data-live="list"]');
     const address = new URL(location.href);
@@ -262,18 +262,18 @@
     if (wait > 0) { setTimeout(update, wait); return; }
     due = false;
     busy = true;
-    try { await (course ? course.refresh() : list()); } catch { tell("off", "live off"); }
+    try { await (runPage ? runPage.refresh() : list()); } catch { showLive("off", "live off"); }
     last = performance.now();
     busy = false;
     if (due) update();
   };
-  const tell = (state, text) => {
+  const showLive = (state, text) => {
     light.dataset.state = state;
     one(".live-text", light).textContent = text;
   };
-  const news = (event) => {
-    const told = event.data ? JSON.parse(event.data) : {};
-    if (course && told.run_id && told.run_id !== course.id) return;
+  const onChange = (event) => {
+    const change = event.data ? JSON.parse(event.data) : {};
+    if (runPage && change.run_id && change.run_id !== runPage.id) return;
     due = true;
     update();
   };
@@ -281,11 +281,11 @@
   const events = new EventSource(`/api/events${tenant ? `?tenant=${encodeURIComponent(tenant)}` : ""}`);
   let lost = false;
   events.addEventListener("ready", () => {
-    tell("on", "live");
+    showLive("on", "live");
     if (lost) { lost = false; due = true; update(); }
   });
-  events.addEventListener("error", () => { lost = true; tell("off", "reconnecting"); });
-  for (const name of ["step", "outcome", "dropped"]) events.addEventListener(name, news);
+  events.addEventListener("error", () => { lost = true; showLive("off", "reconnecting"); });
+  for (const name of ["step", "outcome", "dropped"]) events.addEventListener(name, onChange);
   document.addEventListener("visibilitychange", update);
   addEventListener("pagehide", () => events.close());
 })();

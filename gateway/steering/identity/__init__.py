@@ -1,1 +1,56 @@
-"""Which conversation a request belongs to: ids, fingerprint, and what the request does to it."""
+"""Conversation identity: which conversation a request belongs to, and how it changes it.
+
+Pure: it imports `gateway.wire` and nothing else of the gateway. The caller (`conversations/resolve`
+and `apply_reply`) does the look-ups between these steps:
+
+1. `identify(headers, body, settings)`: the id that the client sends, or FINGERPRINT when it sends
+   none. `conversation_id(tenant, value)` turns it into the gateway's id.
+2. `read_request(headers, body, tenant)`: the prefix hashes of the history and the agent's
+   signature. The caller looks up `hashes.candidates()` among the stored prefix hashes.
+3. `match(request, known, branches, conversation_id=...)`: retry, continue, fork, compaction, side
+   request or new.
+4. New and fork: `request.open_branch(id)`. Continue and compaction: `branch.extended(request)`.
+   Retry and side request leave the branch unchanged. The prefix hash of the request is stored at
+   once, so that another request that arrives before the reply can be matched against it.
+5. After the reply: for each choice, the prefix hash of
+   `extend(request.hashes.state, [reply_message(message)])` is stored, and `branch.answered(...)`
+   replaces the branch; `branch.failed(...)` does when there is no complete reply.
+"""
+
+from __future__ import annotations
+
+from gateway.steering.identity.branch import Awaits, Branch, Incoming, PrefixHashRef, read_request
+from gateway.steering.identity.ids import (
+    calls_hash,
+    child_id,
+    clean_call_ids,
+    conversation_id,
+    looks_unique,
+    signature,
+)
+from gateway.steering.identity.matching import ConversationMatch, MatchKind, identity_label, match
+from gateway.steering.identity.settings import ConversationSettings
+from gateway.steering.identity.sources import FINGERPRINT, ID_SOURCES, Identity, identify
+
+__all__ = [
+    "FINGERPRINT",
+    "ID_SOURCES",
+    "Awaits",
+    "Branch",
+    "ConversationMatch",
+    "ConversationSettings",
+    "Identity",
+    "Incoming",
+    "MatchKind",
+    "PrefixHashRef",
+    "calls_hash",
+    "child_id",
+    "clean_call_ids",
+    "conversation_id",
+    "identify",
+    "identity_label",
+    "looks_unique",
+    "match",
+    "read_request",
+    "signature",
+]

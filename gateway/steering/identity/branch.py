@@ -1,4 +1,4 @@
-"""What identity remembers of a conversation, and how a request and its reply change that."""
+"""What is known of a conversation for matching, and how a request and its reply change it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.steering.identity.ids import sane_calls, signature
-from gateway.steering.identity.summary import retold
-from gateway.wire.heads import ChainState, Heads, chain_digests
+from gateway.steering.identity.ids import clean_call_ids, signature
+from gateway.steering.identity.summary import is_summary_of
 from gateway.wire.messages import history, system_text, tool_names
+from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
 
 
 class Awaits(enum.StrEnum):
     """What a conversation waits for."""
 
     MODEL = "model"
-    """A call is on its way."""
+    """A call is in progress."""
     TOOLS = "tools"
-    """The latest reply asked for tools: the client owes their results."""
+    """The latest reply called tools: the client has to send their results."""
     ANYTHING = "anything"
     """The latest reply was a final answer, or the latest call failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadRef:
-    """Who stored a head: a conversation, when it served the request with the head `served`.
+class PrefixHashRef:
+    """Which conversation a stored prefix hash belongs to, and to which of its requests.
 
-    Under the head of that request itself, `served` is that head; under the head extended by a reply
-    it is still the head of the request replied to.
+    `served` is the prefix hash of that whole request. For the hash of the request itself the two
+    are equal; for the hash that also covers a reply, `served` is that of the request replied to.
     """
 
     conversation_id: str
@@ -37,52 +37,54 @@ class HeadRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """One line of history: a conversation, or what forked off one.
+    """One linear history: a conversation, or a fork of one.
 
-    `served_head`: head of the latest request served; replies to it continue the branch.
-    `fallback_head`: the one before, which the client may extend again if the latest call failed.
-    `reply_digest`: digest of the latest reply by itself; `reply_marks`: those of its lines, when it
-    was final (see `summary.marks_of`). `signature`: see `ids.signature`. `steps`: scored steps.
-    `reply_calls`: ids of the calls in the latest reply, while they are a sign of that reply alone;
-    `served_calls`: those of the latest turn in the request it answers.
-    After a restart no call is on its way: load MODEL as ANYTHING.
+    `served_hash`: prefix hash of the latest request served; what extends it with a reply continues
+    the branch. `fallback_hash`: that of the request before, which the client may extend again if
+    the latest call failed. `reply_digest`: digest of the latest reply alone; `line_hashes`: those
+    of its lines, when it was final (see `summary.line_hashes_of`). `signature`: see
+    `ids.signature`. `steps`: scored steps. `reply_calls`: ids of the calls in the latest reply,
+    empty when they do not distinguish it from the reply before. `served_calls`: ids of the calls in
+    the latest assistant turn of the request it answers.
+    After a restart no call is in progress: load MODEL as ANYTHING.
     """
 
     conversation_id: str
-    served_head: bytes
+    served_hash: bytes
     signature: bytes
     has_tools: bool
     parent: str | None = None
-    fallback_head: bytes | None = None
+    fallback_hash: bytes | None = None
     reply_digest: bytes | None = None
-    reply_marks: tuple[bytes, ...] = ()
+    line_hashes: tuple[bytes, ...] = ()
     reply_calls: tuple[str, ...] = ()
     served_calls: tuple[str, ...] = ()
     awaits: Awaits = Awaits.ANYTHING
     steps: int = 0
 
-    def holds(self, ref: HeadRef) -> bool:
-        """Whether what extends this stored head continues the branch, instead of leaving it."""
+    def is_extended_by(self, ref: PrefixHashRef) -> bool:
+        """Whether a history with this stored prefix hash continues the branch; else it forks."""
         if ref.conversation_id != self.conversation_id:
             return False
-        if ref.served == self.served_head:
+        if ref.served == self.served_hash:
             return True
-        return self.awaits is Awaits.ANYTHING and ref.served == self.fallback_head
+        return self.awaits is Awaits.ANYTHING and ref.served == self.fallback_hash
 
-    def owed(self, request: Incoming) -> bool:
+    def awaits_results_of(self, request: Incoming) -> bool:
         """Whether the request brings the results of the calls that the latest reply made."""
         return bool(self.reply_calls) and self.reply_calls == request.calls
 
     def extended(self, request: Incoming) -> Branch:
-        """After a request that continues or rewrites the branch was let in.
+        """The branch after a request that continues it or rewrites its history.
 
-        One without the tools of the others (it asks for a summary) is no sign of another agent.
+        A request without tools in a branch that has some (it asks for a summary) does not change
+        the signature: it is still the same agent.
         """
         bare = self.has_tools and not request.has_tools
         return replace(
             self,
-            served_head=request.heads.full,
-            fallback_head=self.served_head,
+            served_hash=request.hashes.full,
+            fallback_hash=self.served_hash,
             signature=self.signature if bare else request.signature,
             has_tools=request.has_tools or self.has_tools,
             reply_calls=(),
@@ -96,40 +98,42 @@ class Branch:
         reply_digest: bytes | None,
         *,
         final: bool,
-        marks: tuple[bytes, ...] = (),
+        line_hashes: tuple[bytes, ...] = (),
         calls: tuple[str, ...] = (),
     ) -> Branch:
-        """After a whole reply to the request with the head `served`; `final`: it calls no tool.
+        """The branch after a complete reply to the request with the prefix hash `served`.
 
-        `marks`: those of a final reply's lines. `calls`: the ids of its calls; a provider that
-        numbers them anew in each reply makes no sign with them. A reply to a request that is no
-        longer the latest leaves the branch as it is.
+        `final`: the reply calls no tool. `line_hashes`: those of a final reply's lines. `calls`:
+        the ids of its calls, dropped when they equal those of the turn before: a provider that
+        numbers the calls of each reply from one identifies nothing by them. A reply to a request
+        that is no longer the latest leaves the branch unchanged.
         """
-        if served != self.served_head:
+        if served != self.served_hash:
             return self
         awaits = Awaits.ANYTHING if final else Awaits.TOOLS
         return replace(
             self,
-            fallback_head=None,
+            fallback_hash=None,
             reply_digest=reply_digest,
-            reply_marks=marks,
+            line_hashes=line_hashes,
             reply_calls=calls if calls != self.served_calls else (),
             awaits=awaits,
         )
 
     def failed(self, served: bytes) -> Branch:
-        """After a call that brought no whole reply: the client may send it again, or another."""
-        return self if served != self.served_head else replace(self, awaits=Awaits.ANYTHING)
+        """The branch after a call without a complete reply; any request may come next."""
+        return self if served != self.served_hash else replace(self, awaits=Awaits.ANYTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A request as matching sees it; `client_retry`: the client says that it sends it again.
+    """What matching reads of a request.
 
-    `messages` are those that `heads` were made from.
+    `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
+    computed from.
     """
 
-    heads: Heads
+    hashes: PrefixHashes
     signature: bytes
     has_tools: bool
     client_retry: bool = False
@@ -137,19 +141,19 @@ class Incoming:
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """The ids of the calls of the latest turn as they came; none unless each call has one."""
-        return sane_calls(self.heads.state.call_ids)
+        """The ids of the calls in the latest assistant turn; empty unless every call has one."""
+        return clean_call_ids(self.hashes.state.call_ids)
 
-    def retells(self, branch: Branch, known: int = 0) -> bool:
-        """Whether what comes after the first `known` messages was made from the branch's latest
-        reply: it was a summary."""
-        return bool(branch.reply_marks) and retold(branch.reply_marks, self.messages[known:])
+    def summarises(self, branch: Branch, known: int = 0) -> bool:
+        """Whether the messages after the first `known` contain the branch's latest reply as a
+        summary."""
+        return bool(branch.line_hashes) and is_summary_of(branch.line_hashes, self.messages[known:])
 
-    def opens(self, conversation_id: str, parent: str | None = None) -> Branch:
-        """The branch that begins with this request."""
+    def open_branch(self, conversation_id: str, parent: str | None = None) -> Branch:
+        """A new branch that begins with this request."""
         return Branch(
             conversation_id=conversation_id,
-            served_head=self.heads.full,
+            served_hash=self.hashes.full,
             signature=self.signature,
             has_tools=self.has_tools,
             parent=parent,
@@ -158,7 +162,7 @@ class Incoming:
         )
 
 
-def _says_retry(headers: Mapping[str, str]) -> bool:
+def _is_client_retry(headers: Mapping[str, str]) -> bool:
     # Sent by the OpenAI and Anthropic SDKs, counted from 0.
     count = headers.get("x-stainless-retry-count", "")
     return count.isdecimal() and int(count[:9]) > 0
@@ -170,19 +174,22 @@ def read_request(
     tenant: str,
     *,
     resume: ChainState | None = None,
+    own: Sequence[object] | None = None,
     messages: Sequence[object] | None = None,
 ) -> Incoming:
     """What matching needs of a parsed request; never raises.
 
-    `headers` have lower-case names. `resume`: see `gateway.wire.heads.chain_digests`. `messages`:
-    the history, where the body does not bring all of it.
+    `headers` have lower-case names. `resume`: see `gateway.wire.prefix_hash.chain_digests`.
+    `own`: the messages in the body, for a dialect that has them under another key than `messages`
+    or `input`. `messages`: the whole history, when the body contains only a part of it.
     """
     tools = tool_names(body)
-    whole = history(body) if messages is None else messages
+    own = history(body) if own is None else own
+    whole = own if messages is None else messages
     return Incoming(
-        heads=chain_digests(whole, tenant, resume=resume),
-        signature=signature(system_text(body), tools),
+        hashes=chain_digests(whole, tenant, resume=resume),
+        signature=signature(system_text(body, own), tools),
         has_tools=bool(tools),
-        client_retry=_says_retry(headers),
+        client_retry=_is_client_retry(headers),
         messages=whole,
     )

@@ -1,4 +1,4 @@
-"""Conversation ids, the signature of an agent, and the label of where an id came from."""
+"""Conversation ids, the ids of tool calls, and the signature of an agent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hashlib import blake2b
 
 # 120 bits: 24 characters of base 32 without padding.
 _ID_BYTES = 15
-# The role of an agent is told at the start; what follows is often a listing of files or a diff.
+# A system prompt begins with the agent's role; what follows is often a file listing or a diff.
 SIGNATURE_CHARACTERS = 400
 
-_RANDOM = 16
-"""Characters of a call's id from which on it is taken for random. Providers number calls with less
-(`call_0`), and their random ids have more (OpenAI 29, Anthropic 30)."""
+_UNIQUE_CHARACTERS = 16
+"""Least length of a call id that is taken for random. Numbered ids are shorter (`call_0`), random
+ones longer (OpenAI 29 characters, Anthropic 30)."""
 _MAX_CALL_ID = 255
 
 _DIGIT = re.compile(r"\d")
@@ -32,11 +32,11 @@ _CALENDAR = frozenset({
 
 
 def _joined(*parts: str) -> bytes:
-    # The length in front keeps ("ab", "c") and ("a", "bc") apart.
+    # The length before each part distinguishes ("ab", "c") from ("a", "bc").
     return "".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass")
 
 
-def _printable(*parts: str) -> str:
+def _text_id(*parts: str) -> str:
     digest = blake2b(_joined(*parts), digest_size=_ID_BYTES, person=b"gw-conversation1").digest()
     return "c-" + base64.b32encode(digest).decode("ascii").lower()
 
@@ -44,60 +44,62 @@ def _printable(*parts: str) -> str:
 def conversation_id(tenant: str, key: str, nonce: str = "") -> str:
     """The printable id of a conversation, "c-" and 24 letters or digits.
 
-    `key`: the id the client sent, or the hexadecimal head of the opening request; then `nonce`, a
-    value that is new each time, tells conversations with the same opening apart. The same key of
-    two tenants gives two ids.
+    `key`: the id the client sent, or the hexadecimal prefix hash of the first request; in that case
+    `nonce`, a fresh random value, distinguishes conversations that begin with the same request.
+    The same key of two tenants gives two ids.
     """
-    return _printable("conversation", tenant, key, nonce)
+    return _text_id("conversation", tenant, key, nonce)
 
 
-def child_id(parent: str, head: bytes, taken: Iterable[str] = ()) -> str:
-    """The id of the branch that leaves `parent` with the request head `head`.
+def child_id(parent: str, prefix_hash: bytes, taken: Iterable[str] = ()) -> str:
+    """The id of the branch that forks from `parent` with a request of hash `prefix_hash`.
 
-    The same request gives the same id, so that two gateways, or a second attempt, agree; an id in
-    `taken` is passed over.
+    The same request gives the same id in every process and on every attempt; ids in `taken` are
+    not used again.
     """
     used = frozenset(taken)
-    child = _printable("child", parent, head.hex())
+    child = _text_id("child", parent, prefix_hash.hex())
     while child in used:
-        child = _printable("child", child, head.hex())
+        child = _text_id("child", child, prefix_hash.hex())
     return child
 
 
-def calls_head(tenant: str, calls: Iterable[str]) -> bytes:
-    """Where a store keeps which conversation's latest reply made these calls; 16 bytes."""
+def calls_hash(tenant: str, calls: Iterable[str]) -> bytes:
+    """The key, 16 bytes, under which a store finds the conversation whose latest reply made these
+    calls."""
     return blake2b(_joined(tenant, *calls), digest_size=16, person=b"gw-calls-made-01").digest()
 
 
-def sane_calls(ids: Sequence[str]) -> tuple[str, ...]:
-    """The ids of one turn's calls; none unless each call has one of 1 to 255 characters."""
+def clean_call_ids(ids: Sequence[str]) -> tuple[str, ...]:
+    """The ids of one turn's calls; empty unless every call has one of 1 to 255 characters."""
     return tuple(ids) if all(0 < len(i) <= _MAX_CALL_ID for i in ids) else ()
 
 
-def is_random(calls: Iterable[str]) -> bool:
-    """Whether the ids of calls are as good as random: no two replies make the same."""
-    return all(len(call) >= _RANDOM for call in calls)
+def looks_unique(calls: Iterable[str]) -> bool:
+    """Whether all these call ids are long enough to be random, so that no two replies share one."""
+    return all(len(call) >= _UNIQUE_CHARACTERS for call in calls)
 
 
 def signature(system: str, tool_names: Iterable[str]) -> bytes:
-    """What stays of an agent when its history is rewritten, 16 bytes: its tools and its role.
+    """A digest of an agent's tools and role, 16 bytes; it survives a rewritten history.
 
-    The role is the start of the system text without letter case, white space, names of days and
-    months, and any word that holds a digit (dates, versions, counters, hashes).
+    The role is the start of the system text in lower case, its words joined by single spaces,
+    without names of days and months and without any word that contains a digit (dates, versions,
+    counters, hashes).
     """
-    # Twice as much is read as is used, so that what is left out does not move the end.
+    # Twice as much is read as is used, so that dropped words do not change where the role ends.
     return _signature(system[: 2 * SIGNATURE_CHARACTERS], tuple(sorted(set(tool_names))))
 
 
 @functools.lru_cache(maxsize=512)
 def _signature(start: str, tool_names: tuple[str, ...]) -> bytes:
-    """Kept, because an agent sends the same system text and tools with every call."""
+    """Cached, because an agent sends the same system text and tools with every call."""
     words = start.lower().split()
-    role = " ".join([word for word in words if not _changes(word)])[:SIGNATURE_CHARACTERS]
+    role = " ".join([word for word in words if not _is_variable(word)])[:SIGNATURE_CHARACTERS]
     return blake2b(_joined(role, *tool_names), digest_size=16).digest()
 
 
-def _changes(word: str) -> bool:
+def _is_variable(word: str) -> bool:
     if not word.isalpha():
         if _DIGIT.search(word):
             return True

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 
-# They name a person, a key, a machine or a trace, never a conversation. Source: design, section 5.
+# These identify a person, a key, a machine or a trace, never a conversation. Source: design,
+# section 5.
 REFUSED_HEADERS = frozenset(
     {
         "api-key",
@@ -30,12 +31,15 @@ RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSettings:
-    """How requests are put together to conversations and runs.
+    """How requests are grouped into conversations and runs.
 
-    `id_headers`: further headers that carry a conversation's id, asked in their order right after
-    `x-conversation-id`; letter case is no matter. `run_boundary`: what ends a
-    run; see `Policy`. `fingerprint`: whether a request without an id is recognised by its history.
-    Raises ValueError("<field>: <what is wrong>").
+    `id_headers`: further headers that carry a conversation id, read in this order right after
+    `x-conversation-id`; letter case does not matter. `run_boundary`: what ends a run; see `Policy`.
+    `fingerprint`: whether a request without an id is recognised by its history.
+
+    Raises:
+        ValueError: an unusable header name, or a value that is not allowed; it begins with the
+            name of the field.
     """
 
     id_headers: tuple[str, ...] = ()
@@ -47,7 +51,7 @@ class ConversationSettings:
             raise ValueError(f"id_headers: must be a tuple of names, not {self.id_headers!r}")
         for name in self.id_headers:
             if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-                raise ValueError(f"id_headers: {name!r} is no header name")
+                raise ValueError(f"id_headers: {name!r} is not a valid header name")
             if name.lower() in REFUSED_HEADERS:
                 raise ValueError(f"id_headers: {name!r} does not name a conversation")
         object.__setattr__(self, "id_headers", tuple(name.lower() for name in self.id_headers))

@@ -1,4 +1,4 @@
-"""Where a client may have put the id of its conversation, and reading it from there."""
+"""The headers and body fields in which clients send a conversation id, and how each is read."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.steering.identity.settings import ConversationSettings
+from gateway.wire.coerce import as_mapping
 
 MAX_ID_CHARACTERS = 255
 FINGERPRINT = "fingerprint"
 _ABSENT = frozenset({"null", "undefined", "none", "nil", "nan"})
-# {{ id }}, ${ID}, $ID, <id>, {id}, %s, %(id)s: a template nobody filled in.
+# {{ id }}, ${ID}, $ID, <id>, {id}, %s, %(id)s: a template placeholder that was not filled in.
 _UNFILLED = re.compile(
-    r"\{\{.*\}\}|\$\{[^}]*\}|^\$[A-Za-z_]\w*$|<[^<>]*>|^\{[^{}]*\}$"
+    rf"\{{\{{.{{0,{MAX_ID_CHARACTERS}}}\}}\}}|\$\{{[^}}]{{0,{MAX_ID_CHARACTERS}}}\}}"
+    r"|^\$[A-Za-z_]\w*$|<[^<>]*>|^\{[^{}]*\}$"
     r"|%(?:\(\w*\)[sd]|s|d(?![0-9A-Fa-f]))"
 )
 # Claude Code before it sent JSON: user_<hash>_account_<uuid or nothing>_session_<uuid>.
-_USER_WITH_SESSION = re.compile(r"user_\w*_account_[\w-]*_session_([0-9A-Za-z-]+)")
+_USER_WITH_SESSION = re.compile(r"user_\w{0,128}_account_[\w-]{0,128}_session_([0-9A-Za-z-]+)")
 
 
-def sane(value: object) -> str | None:
-    """The value as an id, or None: 1-255 visible characters that are no placeholder."""
+def clean_id(value: object) -> str | None:
+    """The value as an id, or None: 1-255 visible characters that are not a placeholder.
+
+    An integer is read as its decimal digits.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
@@ -43,13 +48,13 @@ def _json_member(name: str) -> Callable[[object], str | None]:
             parsed = json.loads(value) if isinstance(value, str) else value
         except (ValueError, RecursionError):
             return None
-        return sane(parsed.get(name)) if isinstance(parsed, dict) else None
+        return clean_id(as_mapping(parsed).get(name))
 
     return read
 
 
 def _id_or_object(value: object) -> str | None:
-    return sane(value.get("id")) if isinstance(value, dict) else sane(value)
+    return clean_id(value.get("id")) if isinstance(value, dict) else clean_id(value)
 
 
 _session_of_json = _json_member("session_id")
@@ -59,41 +64,41 @@ def _session_of_user(value: object) -> str | None:
     session = _session_of_json(value)
     if session is None and isinstance(value, str):
         found = _USER_WITH_SESSION.fullmatch(value.strip())
-        session = sane(found[1]) if found else None
+        session = clean_id(found[1]) if found else None
     return session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderSource:
-    """A header that may carry the id; `with_header`, when it is sane too, narrows it."""
+    """A header that may carry the id; `with_header` may add a second part (an agent's id)."""
 
     name: str
-    read: Callable[[object], str | None] = sane
+    read: Callable[[object], str | None] = clean_id
     with_header: str | None = None
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
-        """(header, id), or None without a sane value."""
+        """(header, id), or None without a usable value."""
         raw = headers.get(self.name)
         value = None if raw is None else self.read(raw)
         if value is None:
             return None
-        part = sane(headers.get(self.with_header)) if self.with_header else None
+        part = clean_id(headers.get(self.with_header)) if self.with_header else None
         return self.name, f"{value}/{part}" if part else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderPattern:
-    """All headers that begin and end in a certain way, in alphabetical order."""
+    """All headers with a given prefix and suffix, read in alphabetical order."""
 
     prefix: str
     suffix: str
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
-        """(header, id), or None without a sane value."""
+        """(header, id), or None without a usable value."""
         shortest = len(self.prefix) + len(self.suffix)
         for name in sorted(name for name in headers if name.endswith(self.suffix)):
             if name.startswith(self.prefix) and len(name) > shortest:
-                value = sane(headers[name])
+                value = clean_id(headers[name])
                 if value is not None:
                     return name, value
         return None
@@ -101,26 +106,26 @@ class HeaderPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodySource:
-    """A field of the body; a dot leads to a member of an object."""
+    """A field of the body; `a.b` is the member `b` of the object `a`."""
 
     name: str
-    read: Callable[[object], str | None] = sane
+    read: Callable[[object], str | None] = clean_id
     through_root: bool = False
-    """The value names an earlier response; the id is the recorded root of its conversation."""
+    """The value is the id of an earlier response; the conversation id is looked up from it."""
 
     def find(self, body: Mapping[str, object]) -> str | None:
-        """The sane value or None."""
+        """The id, or None without a usable value."""
         outer, dot, inner = self.name.partition(".")
         found = body.get(outer)
         if dot:
-            found = found.get(inner) if isinstance(found, dict) else None
+            found = as_mapping(found).get(inner)
         return None if found is None else self.read(found)
 
 
 HEADER_SOURCES: tuple[HeaderSource | HeaderPattern, ...] = (
     # Agents that name their conversation.
     HeaderSource(name="x-claude-code-session-id", with_header="x-claude-code-agent-id"),
-    # Its other members, the turn's id and times, change on each call.
+    # The other members of this header, the turn's id and times, change with each call.
     HeaderSource(name="x-codex-turn-metadata", read=_json_member("thread_id")),
     HeaderSource(name="thread-id"),
     HeaderSource(name="session-id"),
@@ -164,25 +169,28 @@ ID_SOURCES: tuple[HeaderSource | HeaderPattern | BodySource, ...] = (
     *HEADER_SOURCES,
     *BODY_SOURCES,
 )
-"""All places in the order in which they are asked; the first sane value wins.
+"""All sources in the order in which they are read; the first usable value wins.
 
-Configured headers come second. Never asked: `user`, `safety_identifier`, keys, addresses, traces.
+Configured headers come second. Never read: `user`, `safety_identifier`, keys, addresses, traces.
 Source: design, section 5.
 """
 WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
-"""Sources whose value some programs share between conversations, to steer the provider's cache."""
+"""Sources whose value some clients share between conversations, to hit the provider's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """`source`: "header:<name>", "body:<field>" or "fingerprint"; `value`: the id found there."""
+    """Where a request's id was found, and the id.
+
+    `source`: "header:<name>", "body:<field>" or "fingerprint"; `value`: None for a fingerprint.
+    """
 
     source: str
     value: str | None = None
 
     @property
-    def own(self) -> bool:
-        """Whether the client means one conversation by it, and no session of several agents."""
+    def exclusive(self) -> bool:
+        """Whether the id names exactly one conversation, not a session of several agents."""
         return self.source == f"header:{EXPLICIT_HEADER.name}"
 
     @property
@@ -198,18 +206,18 @@ def identify(
     *,
     root_of: Callable[[str], str | None] | None = None,
 ) -> Identity:
-    """The id that a request carries, or a call for the fingerprint.
+    """The id that a request carries; the source is FINGERPRINT when it carries none.
 
-    `headers` have lower-case names. `root_of` gives the recorded root of the conversation that an
-    earlier response (`previous_response_id`) belongs to, None when it is not known.
+    `headers` have lower-case names. `root_of` gives the id of the conversation that an earlier
+    response (`previous_response_id`) belongs to, or None when it is not known.
     """
-    if _may_hold_id(headers, settings):
+    if _may_carry_id(headers, settings):
         configured = (HeaderSource(name=name) for name in settings.id_headers)
-        for place in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
-            found = place.find(headers)
+        for header in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
+            found = header.find(headers)
             if found is not None:
                 return Identity(source=f"header:{found[0]}", value=found[1])
-    # Most requests carry none of them: one look at the keys instead of one per source.
+    # Most requests have none of these fields: one set comparison instead of one look-up per source.
     for source in () if _BODY_KEYS.isdisjoint(body) else BODY_SOURCES:
         value = source.find(body)
         if value is not None and source.through_root:
@@ -226,8 +234,8 @@ _HEADER_SUFFIXES = tuple(s.suffix for s in HEADER_SOURCES if isinstance(s, Heade
 _BODY_KEYS = frozenset(source.name.partition(".")[0] for source in BODY_SOURCES)
 
 
-def _may_hold_id(headers: Mapping[str, str], settings: ConversationSettings) -> bool:
-    """Whether any source could find something: most requests carry no id at all."""
+def _may_carry_id(headers: Mapping[str, str], settings: ConversationSettings) -> bool:
+    """Whether any header source could match; a quick test, as most requests carry no id."""
     return (
         bool(settings.id_headers)
         or not _HEADER_NAMES.isdisjoint(headers)

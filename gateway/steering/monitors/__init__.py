@@ -1,61 +1,57 @@
 """Health monitors: what a run looks like so far, as one score per way of going wrong.
 
-`evaluate` reads a finished list of steps; `make_suite` gives the incremental form it folds over.
+`table` has one row per monitor, `settings` what an operator may set, `suite` how scores become
+readings; `reference` and `robust` hold the monitors of the two suites, imported when used.
+`evaluate` reads a finished list of steps; `make_suite` gives the incremental form. May import
+`steering.transcript`, `steering.evidence` and `steering.scoring`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.steering.monitors.base import (
+from gateway.steering.monitors.settings import MonitorSettings, RobustSettings
+from gateway.steering.monitors.suite import Readings, Suite, combine
+from gateway.steering.monitors.table import (
+    FAILURE_LABELS,
     FAILURE_TYPES,
     MONITORS,
     PROFILES,
-    MonitorSettings,
-    Readings,
-    Suite,
-    combine,
+    SUITE_NAMES,
+    SuiteName,
+    suite_class,
 )
-from gateway.steering.monitors.reference import ReferenceSuite
-from gateway.steering.steps import Step, steps_from_records
+from gateway.steering.transcript.steps import Step, steps_from_records
 
 __all__ = [
+    "FAILURE_LABELS",
     "FAILURE_TYPES",
     "MONITORS",
     "PROFILES",
-    "SUITES",
+    "SUITE_NAMES",
     "MonitorSettings",
     "Readings",
+    "RobustSettings",
     "Suite",
+    "SuiteName",
     "combine",
     "evaluate",
     "make_suite",
+    "steps_from_records",
 ]
 
 
-def _robust(settings: MonitorSettings) -> Suite:
-    # Loaded where it is asked for: the default suite does not need its tables.
-    from gateway.steering.monitors.robust import RobustSuite
-
-    return RobustSuite(settings)
-
-
-SUITES: Mapping[str, Callable[[MonitorSettings], Suite]] = {
-    "reference": ReferenceSuite,
-    "robust": _robust,
-}
-
-
 def make_suite(settings: MonitorSettings) -> Suite:
-    """A fresh suite for one run."""
-    return SUITES[settings.suite](settings)
+    """A new suite for one run; imports the modules of the suite that `settings` names."""
+    suite: Suite = suite_class(settings.suite)(settings)
+    return suite
 
 
 def evaluate(
     steps: Iterable[Step | Mapping[str, Any]], settings: MonitorSettings | None = None
 ) -> Readings:
-    """What the monitors say about `steps`, which are in order and may be plain step records.
+    """The readings over `steps`, which are in order and may be plain step records.
 
     A record is read by `steps_from_records`; no steps give scores of 0. Never raises.
     """

@@ -1,4 +1,4 @@
-"""Records to rows and back: which column holds what."""
+"""Converts records to table rows and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from gateway.steering.steps import Action
+from gateway.steering.transcript.steps import Action
 from gateway.stores.records import (
     CallRow,
     ConversationRecord,
@@ -156,7 +156,7 @@ def _content_of(text: str) -> StepContent:
 
 
 def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    # A row may be older than a field that has gone since.
+    # An old row may have fields that were removed since.
     return {name: values[name] for name in names(kind) if name in values}
 
 

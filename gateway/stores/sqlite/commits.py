@@ -1,4 +1,4 @@
-"""One chat completion's record into the tables; runs inside a write's transaction."""
+"""Writes the record of one call to the tables, inside the transaction of a write."""
 
 # ruff: noqa: S608 - statements are put together from names of this package; values are bound
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from gateway.stores.base import StoreError, VersionConflict
+from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
     ConversationRecord,
@@ -72,7 +72,7 @@ VALUES ({_marks(1 + len(codec.INJECTION_COLUMNS))}) ON CONFLICT DO NOTHING
 
 
 def root_key(root: bytes) -> int:
-    """The number under which the heads of one root lie together."""
+    """The integer that keeps the hashes of one root together in the table."""
     return int.from_bytes(root[:8], "big", signed=True)
 
 
@@ -153,7 +153,7 @@ def _save_run(
 
 
 def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection) -> tuple[bool, bool]:
-    """(whether the step is new, whether its call repeats one already made there)."""
+    """(whether the step is new, whether its call repeats an earlier call at the step)."""
     connection.execute(_INSERT_STEP, (run_pk, *codec.step_row(step)))
     if connection.changes():
         return True, False
@@ -168,6 +168,6 @@ def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection) -> tuple
 
 
 def _keep_injection(run_pk: int, row: InjectionRow, connection: apsw.Connection) -> bool:
-    """Whether guidance that reached the model was recorded for the first time."""
+    """Whether guidance that reached the model is recorded for the first time."""
     connection.execute(_INSERT_INJECTION, (run_pk, *codec.injection_row(row)))
     return row.applied and connection.changes() > 0

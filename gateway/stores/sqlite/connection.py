@@ -1,16 +1,19 @@
-"""Open connections, and say in our words what SQLite says in its own."""
+"""Opening SQLite connections, and turning SQLite's errors into the store's."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 
-from gateway.stores.base import (
+from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.stores.protocols import (
     SchemaMismatch,
     StoreBusy,
     StoreCorrupt,
@@ -19,18 +22,20 @@ from gateway.stores.base import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from gateway.stores.settings import StorageSettings
 
 T = TypeVar("T")
 
 ConnectionHook = Callable[[apsw.Connection], None]
-"""Prepares a connection just opened: loads an extension, registers a function."""
+"""Prepares a newly opened connection: loads an extension, registers a function."""
 
-# "STGW" in the file's header, so that a file of ours is told from any other SQLite database.
+# "STGW" in the file's header distinguishes our files from any other SQLite database.
 APPLICATION_ID = 0x53544757
 
-# A write-ahead log that once grew is cut back to this when it is next emptied.
+# A write-ahead log that has grown beyond this is truncated to it when it is next emptied.
 JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
+
+MEMORY_LIMIT_BYTES = 2**31 - 2**20
+"""Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB."""
 
 _MEANINGS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (apsw.BusyError, StoreBusy, "is locked by another process"),
@@ -47,7 +52,7 @@ _MEANINGS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """The StoreError that says what `error` means for `path`; other errors stay themselves."""
+    """The StoreError for an error of SQLite at `path`; any other error is returned unchanged."""
     if not isinstance(error, apsw.Error):
         return error
     meaning, words = next(
@@ -61,8 +66,28 @@ def translate(error: BaseException, path: str) -> BaseException:
     return translated
 
 
+def open_all(
+    settings: StorageSettings, hooks: Iterable[ConnectionHook]
+) -> Iterator[apsw.Connection]:
+    """The connection that writes, then `settings.reader_threads` that cannot.
+
+    Raises: apsw.Error, OSError, SchemaMismatch.
+    """
+    if not settings.in_memory:
+        yield open_writer(settings, hooks)
+        for _ in range(settings.reader_threads):
+            yield _open_reader(settings, hooks, settings.path, apsw.SQLITE_OPEN_READONLY)
+        return
+    # A new name each time: two gateways in one process do not share their data.
+    name = f"file:/gateway-{uuid.uuid4().hex}?vfs=memdb"
+    yield _open_memory(settings, hooks, name)
+    for _ in range(settings.reader_threads):
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        yield _open_reader(settings, hooks, name, flags)
+
+
 def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> apsw.Connection:
-    """The one connection that writes; makes the file, and its directory, when there is none.
+    """The connection that writes to the file; creates the file, and its directory, if missing.
 
     Raises: apsw.Error, OSError, SchemaMismatch.
     """
@@ -81,17 +106,59 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
     return connection
 
 
-def open_reader(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> apsw.Connection:
-    """A connection that cannot write. Raises: apsw.Error."""
-    connection = apsw.Connection(settings.path, flags=apsw.SQLITE_OPEN_READONLY)
+def _open_memory(
+    settings: StorageSettings, hooks: Iterable[ConnectionHook], name: str
+) -> apsw.Connection:
+    """The connection that writes to an in-memory database, which it creates.
+
+    SQLite's `memdb` file system has no write-ahead log: a commit needs every reader to be idle,
+    and a reader waits for the transaction. `Database` makes its threads take turns.
+    Source: https://sqlite.org/src/file/src/memdb.c
+    """
+    create = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+    connection = apsw.Connection(name, flags=create)
+    with _closing_on_error(connection):
+        connection.set_busy_timeout(settings.busy_timeout_ms)
+        connection.pragma("journal_mode", "memory")
+        # The default limit is half of what is possible.
+        limit = ctypes.c_int64(MEMORY_LIMIT_BYTES)
+        connection.file_control("main", apsw.SQLITE_FCNTL_SIZE_LIMIT, ctypes.addressof(limit))
+        _prepare(connection, settings, hooks)
+    return connection
+
+
+def _open_reader(
+    settings: StorageSettings, hooks: Iterable[ConnectionHook], name: str, flags: int
+) -> apsw.Connection:
+    connection = apsw.Connection(name, flags=flags)
     with _closing_on_error(connection):
         connection.set_busy_timeout(settings.busy_timeout_ms)
         _prepare(connection, settings, hooks)
     return connection
 
 
+def load_vector_extension(connection: apsw.Connection) -> None:
+    """Load sqlite-vec, whose functions and tables the pattern store needs.
+
+    Raises: StoreUnavailable when the extension is not installed or does not load.
+    """
+    try:
+        import sqlite_vec
+
+        connection.enable_load_extension(True)
+        try:
+            connection.load_extension(sqlite_vec.loadable_path())
+        finally:
+            connection.enable_load_extension(False)
+    except (ImportError, apsw.Error, OSError) as error:
+        raise StoreUnavailable(
+            f"the pattern store needs the sqlite-vec extension, which does not load ({error}); "
+            "install the package sqlite-vec for this platform, or set etraces.enabled: false"
+        ) from error
+
+
 def one_view(work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection], T]:
-    """`work`, all of whose statements see the data of one moment."""
+    """`work` as one read transaction: all its statements see the same data."""
 
     def within(connection: apsw.Connection) -> T:
         connection.execute("BEGIN")
@@ -114,23 +181,25 @@ def _prepare(
 
 
 def _unwritable(path: str) -> str:
-    """What keeps the file from being written; empty when nothing does."""
+    """What prevents writing to the file; empty when nothing does."""
+    if path == IN_MEMORY:
+        return ""
     if os.path.exists(path) and not os.access(path, os.W_OK):
         return "may not be written"
-    # SQLite keeps its log beside the file.
+    # SQLite keeps its log in the same directory.
     return "" if os.access(Path(path).parent, os.W_OK) else "is in a directory that is read-only"
 
 
 def _create_private(path: str) -> None:
-    # SQLite gives a new file the process's default mode; this one holds what agents said.
+    # SQLite gives a new file the process's default mode; this one holds what agents wrote.
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _claim(connection: apsw.Connection, path: str) -> None:
-    # Asked first: who makes the file meanwhile signs it before anything else, so what is in it by
-    # now and is unsigned a moment later is nobody's of ours.
+    # Read before the id: another gateway that creates the file at the same time writes the id
+    # first, so a file that has content now and still no id afterwards is not ours.
     occupied = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if connection.pragma("application_id") == APPLICATION_ID:
         return

@@ -1,44 +1,49 @@
-"""One SQLite file: one writer thread, a few readers, shared by every store in it."""
+"""One SQLite database, in a file or in memory: one writer thread and a few reader threads,
+shared by every store in it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import apsw
 
-from gateway.stores.base import StoreClosed, StoreUnavailable
-from gateway.stores.settings import StorageSettings
+from gateway.config.storage import StorageSettings
+from gateway.stores.protocols import StoreClosed, StoreUnavailable
 from gateway.stores.sqlite.connection import (
+    MEMORY_LIMIT_BYTES,
     ConnectionHook,
-    open_reader,
-    open_writer,
+    open_all,
     translate,
 )
 from gateway.stores.sqlite.jobs import JobQueue
 from gateway.stores.sqlite.migrations import Migration, migrate
-from gateway.stores.sqlite.readers import Readers
-from gateway.stores.sqlite.schema import CONNECTION_HOOKS, MIGRATIONS
-from gateway.stores.sqlite.writer import Writer
+from gateway.stores.sqlite.schema import MIGRATIONS
+from gateway.stores.sqlite.threads import Readers, Writer
 
 T = TypeVar("T")
 
 
 class Database:
-    """The file, open. Made by `Database.open`, used on the loop that opened it."""
+    """An open database. Made by `Database.open`, used on the event loop that opened it."""
 
     def __init__(
         self, settings: StorageSettings, writer: apsw.Connection, readers: Sequence[apsw.Connection]
     ) -> None:
         loop = asyncio.get_running_loop()
         self._settings = settings
-        self._identity = _identity(settings.path)
+        self._identity = _identity(settings)
         self._writes = JobQueue(loop, limit=settings.queue_limit, name="writes")
         self._reads = JobQueue(loop, limit=settings.queue_limit, name="reads")
-        self._writer = Writer(writer, self._writes, settings.path)
-        self._readers = Readers(readers, self._reads, settings.path)
+        # In memory SQLite locks out readers during a write, and the other way round. Threads that
+        # take turns never meet that lock, so no request fails or waits for SQLite's next attempt.
+        turn = threading.Lock() if settings.in_memory else nullcontext()
+        self._writer = Writer(writer, self._writes, settings.path, turn)
+        self._readers = Readers(readers, self._reads, settings.path, turn)
         self._closing: asyncio.Future[None] | None = None
         self._writer.start()
         self._readers.start()
@@ -49,35 +54,34 @@ class Database:
         settings: StorageSettings,
         *,
         migrations: Sequence[Migration] = MIGRATIONS,
-        hooks: Sequence[ConnectionHook] = CONNECTION_HOOKS,
+        hooks: Sequence[ConnectionHook] = (),
     ) -> Database:
-        """Open the file at `settings.path`, making or migrating it as needed.
+        """Open the file at `settings.path`, creating or migrating it as needed.
 
-        `hooks` run on every connection, the writer's before the migrations.
+        `:memory:` is a new, empty database, which ends with `close`. `hooks` run on every
+        connection, on the writer's before the migrations.
 
-        Raises: StoreError when the file cannot be used; ValueError for `:memory:`, which no
-        second connection could see.
+        Raises: StoreError when the file cannot be used.
         """
-        if settings.in_memory:
-            raise ValueError("path: a database needs a file; the memory store has none")
         writer, readers = await asyncio.to_thread(_open, settings, migrations, hooks)
         return cls(settings, writer, readers)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` on the writer thread, inside a transaction, and return its result once
-        that is committed.
+        """Run `work` on the writer thread, inside a transaction, and return its result after the
+        commit.
 
-        All that `work` did is undone when it raises. It must not begin or end transactions, and
-        may be run again after being undone. Cancelling the caller does not stop it.
+        When `work` raises, everything it did is rolled back. It must not begin or end
+        transactions, and may run again after a rollback. Cancelling the caller does not stop it.
 
         Raises: StoreError, and whatever else `work` raises.
         """
         return await self._writes.submit(work)  # type: ignore[no-any-return]
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` on a reader thread; it sees everything committed before.
+        """Run `work` on a reader thread; it sees everything committed before the call.
 
-        Each statement sees the data of its own moment; `one_view(work)` gives all of them the same.
+        Each statement sees the latest commit at its start; with `one_view(work)` all statements
+        see the same data.
 
         Raises: StoreError, and whatever else `work` raises.
         """
@@ -85,7 +89,7 @@ class Database:
 
     @property
     def store_content(self) -> bool:
-        """Whether texts are to be kept, or only their lengths and digests."""
+        """Whether texts are stored, or only their lengths and digests."""
         return self._settings.store_content
 
     @property
@@ -94,21 +98,21 @@ class Database:
         return len(self._readers)
 
     @property
-    def waiting_writes(self) -> int:
-        """Writes accepted and not yet committed."""
-        return self._writes.waiting
+    def size_limit(self) -> int | None:
+        """Most bytes the database can grow to, None for a file."""
+        return MEMORY_LIMIT_BYTES if self._settings.in_memory else None
 
     async def ping(self) -> None:
-        """Return when the file is there and answers. Raises: StoreError."""
+        """Return when the database exists and answers a query. Raises: StoreError."""
         if not self._writer.alive:
             raise StoreClosed("the store's writer has stopped")
-        # SQLite goes on writing into a file that was deleted under it; nobody would ever read it.
-        if await asyncio.to_thread(_identity, self._settings.path) != self._identity:
+        # SQLite keeps writing into a file that was deleted; nobody would ever read it.
+        if await asyncio.to_thread(_identity, self._settings) != self._identity:
             raise StoreUnavailable(f"{self._settings.path!r} was deleted or replaced")
         await self.read(_touch)
 
     async def close(self) -> None:
-        """Commit what was accepted, then close the file. Calling it again waits for the same."""
+        """Commit what was accepted, then close. A second call waits for the first."""
         if self._closing is None:
             self._reads.refuse()
             self._writes.refuse()
@@ -116,7 +120,7 @@ class Database:
         await asyncio.shield(self._closing)
 
     def _close(self) -> None:
-        # The writer goes last: the last connection moves the log into the file and removes it.
+        # The writer stops last: the last connection moves the log into the file and removes it.
         self._reads.stop(len(self._readers))
         self._readers.join()
         self._writes.stop(1)
@@ -128,9 +132,10 @@ def _open(
 ) -> tuple[apsw.Connection, list[apsw.Connection]]:
     opened: list[apsw.Connection] = []
     try:
-        opened.append(open_writer(settings, hooks))
-        migrate(opened[0], migrations, settings.path)
-        opened.extend(open_reader(settings, hooks) for _ in range(settings.reader_threads))
+        for connection in open_all(settings, hooks):
+            opened.append(connection)
+            if len(opened) == 1:
+                migrate(connection, migrations, settings.path)
     except BaseException as error:
         for connection in opened:
             connection.close()
@@ -142,9 +147,12 @@ def _open(
     return opened[0], opened[1:]
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(settings: StorageSettings) -> tuple[int, int] | None:
+    """Device and inode of the file; None when there is none."""
+    if settings.in_memory:
+        return None
     try:
-        stat = os.stat(path)
+        stat = os.stat(settings.path)
     except OSError:
         return None
     return stat.st_dev, stat.st_ino

@@ -1,4 +1,4 @@
-"""The health summary as SQL: sums stay in SQLite, whatever the number of runs."""
+"""The health summary in SQL: SQLite computes the sums, whatever the number of runs."""
 
 # ruff: noqa: S608 - statements are put together from names of this package; values are bound
 
@@ -23,7 +23,7 @@ _EXPRESSIONS = {
     "clean_runs": f"coalesce(sum(r.composite_peak < {WARN_COMPOSITE}), 0)",
     "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
     **{name: f"coalesce(sum(r.{name}), 0)" for name in SUMMED},
-    # sum() of nothing known is NULL, which is what an unknown cost has to stay.
+    # sum() of only unknown values is NULL: the cost stays unknown.
     **{name: f"sum(r.{name})" for name in COSTS},
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "coalesce(sum(r.scored_steps), 0)",
@@ -32,7 +32,7 @@ _MEAN = "iif(r.scored_steps, r.composite_sum / r.scored_steps, 0.0)"
 
 
 def summarize(runs: RunFilter, connection: apsw.Connection) -> HealthSummary:
-    """The HealthSummary of the runs admitted."""
+    """The HealthSummary of the runs that match."""
     condition, values = filters.where(runs)
     sums = _sums(condition, values, connection)
     return summary(

@@ -1,4 +1,4 @@
-"""Work handed from the event loop to a thread, and its results handed back."""
+"""Passes work from the event loop to a thread, and its results back."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from gateway.stores.base import StoreClosed, StoreOverloaded
+from gateway.stores.protocols import StoreClosed, StoreOverloaded
 
 Work = Callable[[apsw.Connection], Any]
 
 
 class Job(NamedTuple):
-    """A function of the connection, and where its result goes."""
+    """A function of the connection, and the future that gets its result."""
 
     work: Work
     future: asyncio.Future[Any]
 
 
-class Outcome(NamedTuple):
-    """What came of a job: `error`, or else `value`."""
+class JobResult(NamedTuple):
+    """A job's `error`, or else its `value`."""
 
     future: asyncio.Future[Any]
     value: Any
@@ -33,8 +33,8 @@ class Outcome(NamedTuple):
 class JobQueue:
     """A bounded queue from one event loop to one or more threads.
 
-    `submit` and the results live on the loop, `jobs` is the threads' end: each None taken from
-    it asks one thread to stop.
+    `submit` and the results belong to the loop, `jobs` to the threads: a thread that takes None
+    from it stops.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, limit: int, name: str) -> None:
@@ -45,13 +45,8 @@ class JobQueue:
         self._waiting = 0
         self._closed = False
 
-    @property
-    def waiting(self) -> int:
-        """Jobs accepted and not yet answered."""
-        return self._waiting
-
     def submit(self, work: Work) -> asyncio.Future[Any]:
-        """Accept `work`; the future brings its result. Raises: StoreClosed, StoreOverloaded."""
+        """Accept `work`; returns the future of its result. Raises: StoreClosed, StoreOverloaded."""
         if self._closed:
             raise StoreClosed(f"the store is closed: no more {self._name}")
         if self._waiting >= self._limit:
@@ -64,24 +59,24 @@ class JobQueue:
         return future
 
     def refuse(self) -> None:
-        """Accept no more."""
+        """Accept no more work."""
         self._closed = True
 
     def stop(self, threads: int) -> None:
-        """Let each of `threads` threads stop after what was accepted; from any thread."""
+        """Make `threads` threads stop after the work accepted so far. Callable from any thread."""
         for _ in range(threads):
             self.jobs.put(None)
 
-    def answer(self, outcomes: Sequence[Outcome]) -> None:
-        """Hand results to the loop, waking it once; called from the threads."""
-        # A closed loop has nobody left who waits.
+    def answer(self, outcomes: Sequence[JobResult]) -> None:
+        """Deliver results to the loop in one call. Called by the threads."""
+        # When the loop is closed, nothing waits for the results any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._deliver, outcomes)
 
-    def _deliver(self, outcomes: Sequence[Outcome]) -> None:
+    def _deliver(self, outcomes: Sequence[JobResult]) -> None:
         self._waiting -= len(outcomes)
         for future, value, error in outcomes:
-            if future.done():  # cancelled by the one who waited; the work was done all the same
+            if future.done():  # the caller was cancelled; the work was done nevertheless
                 continue
             if error is None:
                 future.set_result(value)

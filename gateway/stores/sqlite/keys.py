@@ -1,4 +1,4 @@
-"""Gateway keys in the gateway's SQLite file."""
+"""Gateway keys in SQLite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from gateway.stores.keys import KeyRecord
+from gateway.stores.records import KeyRecord
 from gateway.stores.sqlite.database import Database
 
 _COLUMNS = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at")
@@ -17,7 +17,7 @@ _INSERT = (
 _SELECT = "SELECT id, tenant, name, hint, digest, created_at, revoked_at FROM keys ORDER BY pk"
 
 
-class SqliteKeyStore:
+class SQLiteKeyStore:
     """`KeyStore` over a Database."""
 
     def __init__(self, database: Database) -> None:
@@ -49,5 +49,14 @@ class SqliteKeyStore:
                 "UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (at, key_id)
             )
             return connection.changes() > 0
+
+        return await self._database.write(work)
+
+    async def delete_keys(self) -> int:
+        """See KeyStore."""
+
+        def work(connection: apsw.Connection) -> int:
+            deleted = connection.execute("DELETE FROM keys RETURNING revoked_at").fetchall()
+            return sum(revoked_at is None for (revoked_at,) in deleted)
 
         return await self._database.write(work)

@@ -1,4 +1,4 @@
-"""Append-only changes of the schema, each applied once to every file, in order."""
+"""Changes of the schema, only ever appended, each applied once to every file in order."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 import apsw
 
-from gateway.stores.base import SchemaMismatch
+from gateway.stores.protocols import SchemaMismatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One change. `name` is what a file remembers: never rename, reorder or edit a shipped one."""
+    """One change. Its `name` is stored in the file: never rename, reorder or edit a shipped one."""
 
     name: str
     apply: Callable[[apsw.Connection], None]
 
 
 def script(sql: str) -> Callable[[apsw.Connection], None]:
-    """A migration that is nothing but statements."""
+    """A migration that only runs SQL statements."""
 
     def apply(connection: apsw.Connection) -> None:
         connection.execute(sql)
@@ -31,9 +31,9 @@ def script(sql: str) -> Callable[[apsw.Connection], None]:
 def migrate(
     connection: apsw.Connection, migrations: Sequence[Migration], path: str
 ) -> tuple[str, ...]:
-    """Apply what the file lacks and return the names of it.
+    """Apply the missing changes and return their names.
 
-    Raises: SchemaMismatch when the file knows a change that this version does not.
+    Raises: SchemaMismatch when the file has a change that this version does not know.
     """
     connection.execute(
         "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied_at REAL NOT NULL)"
@@ -48,7 +48,7 @@ def migrate(
 
 
 def pending(connection: apsw.Connection, migrations: Sequence[Migration]) -> tuple[str, ...]:
-    """The names of the changes the file lacks."""
+    """The names of the changes that the file lacks."""
     done = _applied(connection)
     return tuple(migration.name for migration in migrations if migration.name not in done)
 
@@ -58,7 +58,7 @@ def _applied(connection: apsw.Connection) -> set[str]:
 
 
 def _apply_once(connection: apsw.Connection, migration: Migration) -> bool:
-    # Two processes may open a new file at once: what is done is looked up under the write lock.
+    # Two processes may open a new file at once: the check needs the write lock.
     connection.execute("BEGIN IMMEDIATE")
     try:
         missing = migration.name not in _applied(connection)

@@ -1,8 +1,8 @@
-"""The vectors of one space: exact ones in a table, coarse codes of them in an index.
+"""The vectors of one space: exact vectors in a table, coarse codes of them in an index.
 
-A search compares coarse codes, three bits a dimension, and takes the nearest few dozen; their exact
-vectors decide. Compared with searching the vectors themselves that is four times as fast at 100,000
-patterns, and the index can always be made anew from the table.
+A search compares coarse codes, three bits per dimension, and ranks the nearest few dozen by their
+exact vectors. That is four times as fast as comparing all exact vectors at 100,000 patterns, and
+the index can always be rebuilt from the table.
 """
 
 # ruff: noqa: S608 - statements are put together from names of this module; values are bound
@@ -17,23 +17,23 @@ from typing import Any
 
 import apsw
 
-from gateway.stores.base import StoreCorrupt
 from gateway.stores.patterns import Vector
+from gateway.stores.protocols import StoreCorrupt
 
 CANDIDATES = 48
-"""Nearest by code whose exact similarity is computed; a search takes longer with each.
+"""How many of the nearest by code are compared exactly; each makes a search slower.
 
-Source: `bench/patterns.py`; recorded queries had the exact best two among the first 32.
+Source: `bench/patterns.py`; for recorded queries the exact best two were among the first 32.
 """
 SELECTIVE = 4
-"""So many times the candidates are taken when patterns of other model families are in the way."""
+"""Factor on the candidates when patterns of other model families must be filtered out."""
 
 LEVEL = 0.6
-"""Where the outer two of a dimension's three thresholds lie, in standard deviations of a random
-unit vector: three bits then tell four about equally full ranges apart."""
+"""The outer two of a dimension's three thresholds, in standard deviations of a random unit vector:
+the three bits then separate four ranges of about equal frequency."""
 
 _CHUNK = 512
-"""Codes in one block of the index; each tenant, tier and failure type has its own blocks."""
+"""Codes per block of the index; each tenant, tier and failure type has separate blocks."""
 
 _NEAR = (
     "SELECT rowid AS pk FROM {index} WHERE code MATCH vec_quantize_binary(:code) AND k = :k "
@@ -42,9 +42,9 @@ _NEAR = (
 
 
 class VectorSpace:
-    """The statements for one space: `number`, `dimensions`, `generation` of its row.
+    """The SQL statements of one space. `number`, `dimensions`, `generation`: as in its row.
 
-    Each rebuilt index is a new generation, because one that is damaged cannot always be dropped.
+    A rebuilt index is a new generation, because a damaged index cannot always be dropped.
     """
 
     def __init__(self, number: int, dimensions: int, generation: int) -> None:
@@ -57,7 +57,7 @@ class VectorSpace:
         self._padding = -dimensions % 8
 
     def current(self, connection: apsw.Connection) -> VectorSpace:
-        """The space as it is now: another process may have made its index anew meanwhile."""
+        """The space as stored now: another process may have rebuilt its index."""
         row: Any = connection.execute(
             "SELECT generation FROM pattern_spaces WHERE number = ?", (self.number,)
         ).fetchone()
@@ -74,7 +74,7 @@ class VectorSpace:
         return [VectorSpace(*row) for row in found]
 
     def create(self, connection: apsw.Connection) -> None:
-        """Make the tables of the space, if they are not there."""
+        """Create the tables of the space if they do not exist."""
         bits = 3 * (self.dimensions + self._padding)
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self.vectors} (pk INTEGER PRIMARY KEY, vector BLOB)"
@@ -86,14 +86,14 @@ class VectorSpace:
         )
 
     def rebuilt(self, connection: apsw.Connection) -> VectorSpace:
-        """The space with an index made anew from its vectors; vectors of a wrong size are lost."""
+        """The space with an index rebuilt from its vectors; vectors of a wrong size are removed."""
         old = self.current(connection)
         space = VectorSpace(self.number, self.dimensions, old.generation + 1)
         connection.execute(
             "UPDATE pattern_spaces SET generation = ? WHERE number = ?",
             (space.generation, self.number),
         )
-        # What cannot be dropped stays behind, unused.
+        # A damaged table that cannot be dropped stays, unused.
         with contextlib.suppress(apsw.Error), connection:
             connection.execute(f"DROP TABLE IF EXISTS {old.index}")
         space.create(connection)
@@ -109,7 +109,7 @@ class VectorSpace:
         return space
 
     def check(self, connection: apsw.Connection) -> None:
-        """Notice a damaged index, or one that lacks vectors. Raises: apsw.Error, StoreCorrupt."""
+        """Detect an index that is damaged or lacks vectors. Raises: apsw.Error, StoreCorrupt."""
         # In one statement: another process may be adding patterns.
         row: Any = connection.execute(
             f"SELECT (SELECT count(*) FROM {self.index}), (SELECT count(*) FROM {self.vectors})"
@@ -121,7 +121,7 @@ class VectorSpace:
         self.search(connection, probe, scope=("", "e2"), failure_type=None, families=None, limit=1)
 
     def lacking(self, connection: apsw.Connection) -> int:
-        """How many patterns that are searched have no vector here."""
+        """How many searchable patterns have no vector here."""
         row: Any = connection.execute(
             "SELECT count(*) FROM patterns AS p WHERE p.tier <> 'e3' "
             f"AND NOT EXISTS (SELECT 1 FROM {self.vectors} AS v WHERE v.pk = p.pk)"
@@ -129,7 +129,7 @@ class VectorSpace:
         return int(row[0])
 
     def put(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
-        """Store the vector of pattern `pk`, replacing an earlier one."""
+        """Store the vector of pattern `pk`, in place of an earlier one."""
         self.remove(connection, pk)
         connection.execute(
             f"INSERT INTO {self.vectors} (pk, vector) VALUES (?, ?)", (pk, vector.tobytes())
@@ -137,9 +137,9 @@ class VectorSpace:
         self._index(connection, pk, vector)
 
     def remove(self, connection: apsw.Connection, pk: int) -> None:
-        """Forget the vector of pattern `pk`."""
+        """Remove the vector of pattern `pk`."""
         connection.execute(f"DELETE FROM {self.vectors} WHERE pk = ?", (pk,))
-        # Where this table of its own is lost, the extension would end the process.
+        # Without this table, which belongs to the index, the extension would crash the process.
         known = connection.execute(f"SELECT 1 FROM {self.index}_rowids WHERE rowid = ?", (pk,))
         if known.fetchone() is not None:
             connection.execute(f"DELETE FROM {self.index} WHERE rowid = ?", (pk,))
@@ -155,9 +155,9 @@ class VectorSpace:
         limit: int,
         floor: float = 0.0,
     ) -> list[tuple[int, float]]:
-        """Pairs of pattern and cosine, best first, in the partition `scope` (tenant, tier).
+        """Pairs of pattern row and cosine, best first, in the partition `scope` (tenant, tier).
 
-        `families` are the model families allowed, None = every one there is.
+        `families`: the model families allowed, None = all.
         """
         near = _NEAR.format(index=self.index)
         if failure_type:
@@ -193,10 +193,10 @@ class VectorSpace:
         )
 
     def _levels(self, vector: Vector[float]) -> bytes:
-        """The vector moved to each of the three thresholds: its signs are the code."""
-        return array("f", self._moved(vector)).tobytes()
+        """The vector minus each of the three thresholds; the signs are the code."""
+        return array("f", self._shifted(vector)).tobytes()
 
-    def _moved(self, vector: Vector[float]) -> Iterator[float]:
+    def _shifted(self, vector: Vector[float]) -> Iterator[float]:
         level = LEVEL / math.sqrt(self.dimensions)
         for threshold in (0.0, level, -level):
             yield from (value - threshold for value in vector)

@@ -1,4 +1,4 @@
-"""Rows of the patterns table: written, found, read back."""
+"""Rows of the patterns table: writing, finding, reading."""
 
 # ruff: noqa: S608 - statements are put together from names of this module; values are bound
 
@@ -11,10 +11,10 @@ from typing import Any
 import apsw
 import orjson
 
-from gateway.steering.etrace.families import family_matches
-from gateway.steering.etrace.pattern import Pattern, Tier, content_id
-from gateway.stores.base import StoreCorrupt
+from gateway.steering.guidance.families import family_matches
+from gateway.steering.guidance.pattern import Pattern, Tier, content_id
 from gateway.stores.patterns import Added, Event, PatternFilter, StoredPattern, Vector
+from gateway.stores.protocols import StoreCorrupt
 from gateway.stores.sqlite.pattern_index import VectorSpace
 
 COLUMNS = (
@@ -25,7 +25,7 @@ _CONTENT = (
     "tier = ?, digest = ?, failure_type = ?, model_family = ?, gate_threshold = ?, "
     "source_trace_id = ?, fields = ?, updated_at = ?"
 )
-# Walks from family to family over the index instead of reading every pattern.
+# Jumps from family to family through the index instead of reading every pattern.
 _FAMILIES = """
 WITH RECURSIVE found(name) AS (
     SELECT min(model_family) FROM patterns
@@ -43,7 +43,7 @@ def add(
     pattern: Pattern,
     vector: Vector[float] | None,
 ) -> tuple[Added, str]:
-    """Insert or replace one pattern, or leave what has its content; as PatternStore.add."""
+    """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
     same = same_content(connection, pattern)
     if same is not None:
         if vector is not None:
@@ -75,7 +75,7 @@ def replace(
     pattern: Pattern,
     vector: Vector[float] | None,
 ) -> None:
-    """Give row `pk` the content and the vector of `pattern`."""
+    """Write the content and the vector of `pattern` to row `pk`."""
     connection.execute(
         f"UPDATE patterns SET {_CONTENT} WHERE pk = ?", (*_content_values(pattern), pk)
     )
@@ -85,22 +85,22 @@ def replace(
 
 
 def remove(connection: apsw.Connection, space: VectorSpace, pk: int) -> None:
-    """Delete row `pk` with all its vectors."""
+    """Delete row `pk` and all its vectors."""
     _forget(connection, space, pk)
     connection.execute("DELETE FROM patterns WHERE pk = ?", (pk,))
 
 
 def _forget(connection: apsw.Connection, space: VectorSpace, pk: int) -> None:
-    """Remove the vectors of row `pk`, those of other embedders too: they are of its old text."""
+    """Remove the vectors of row `pk`, those of other embedders too: they belong to its old text."""
     space.remove(connection, pk)
     for other in space.others(connection):
-        # One that is damaged is told, and mended, when its embedder is in use again.
+        # A damaged space is reported, and rebuilt, when its embedder is in use again.
         with contextlib.suppress(apsw.Error), connection:
             other.remove(connection, pk)
 
 
 def same_content(connection: apsw.Connection, pattern: Pattern) -> tuple[int, str] | None:
-    """Row and id of the tenant's pattern with this content."""
+    """Row and id of the tenant's pattern with this content, None when there is none."""
     row: Any = connection.execute(
         "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ?",
         (pattern.tenant, content_id(pattern)),
@@ -109,7 +109,7 @@ def same_content(connection: apsw.Connection, pattern: Pattern) -> tuple[int, st
 
 
 def find(connection: apsw.Connection, tenant: str | None, pattern_id: str) -> int | None:
-    """The row of the pattern of this id that `tenant` sees; its own before a shared one."""
+    """The row of the pattern of this id that `tenant` may see, its own before a shared one."""
     row = connection.execute(
         "SELECT pk FROM patterns WHERE pattern_id = ? AND (? IS NULL OR tenant IN ('', ?)) "
         "ORDER BY tenant DESC LIMIT 1",
@@ -125,7 +125,7 @@ def select(
     values: tuple[Any, ...],
     limit: int,
 ) -> list[tuple[int, StoredPattern]]:
-    """Rows and patterns that fulfil `condition` over `patterns AS p`, newest first."""
+    """Rows and patterns that match `condition` over `patterns AS p`, newest first."""
     rows = connection.execute(
         f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' "
         f"FROM patterns AS p LEFT JOIN {space.vectors} AS v USING (pk) "
@@ -151,14 +151,14 @@ def where(patterns: PatternFilter, before: int | None) -> tuple[str, tuple[Any, 
 
 
 def suitable_families(connection: apsw.Connection, model: str) -> list[str] | None:
-    """The model families among the patterns that suit `model`; None when all do."""
+    """The model families among the patterns that match `model`; None when all do."""
     families: list[str] = [name for (name,) in connection.execute(_FAMILIES)]
     suitable = [name for name in families if family_matches(name, model)]
     return None if suitable == families else suitable
 
 
 def to_pattern(row: tuple[Any, ...]) -> Pattern:
-    """The pattern of a row of `COLUMNS`. Raises: StoreCorrupt for a row that holds none."""
+    """The pattern of a row of `COLUMNS`. Raises: StoreCorrupt for an invalid row."""
     try:
         return Pattern(
             tenant=row[1],

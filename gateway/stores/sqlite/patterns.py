@@ -1,4 +1,4 @@
-"""Patterns in the gateway's SQLite file."""
+"""Patterns in SQLite."""
 
 # ruff: noqa: S608 - statements are put together from names of this package; values are bound
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import apsw
 
-from gateway.steering.etrace.pattern import Match, Pattern, content_id, with_id
-from gateway.stores.base import StoreCorrupt, StoreError, StoreUnavailable
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, content_id, with_id
 from gateway.stores.patterns import (
     Added,
     Event,
@@ -26,26 +25,27 @@ from gateway.stores.patterns import (
     check_limit,
     decode_cursor,
 )
+from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
 from gateway.stores.sqlite import pattern_rows as rows
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.pattern_index import VectorSpace
 
 
 class SQLitePatternStore:
-    """A PatternStore in a Database whose connections know sqlite-vec."""
+    """A PatternStore in a Database whose connections have loaded sqlite-vec."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._space: VectorSpace | None = None
-        # A search is processor time and nothing else. As many of them as there are cores would keep
-        # the event loop from its own, as many as readers every other query from the database.
+        # A search only uses CPU. One per core would leave none for the event loop, one per reader
+        # thread none for other queries.
         spare = min(database.reader_threads, os.cpu_count() or 1) - 1
         self._searching = asyncio.Semaphore(max(1, spare))
 
     async def open_space(self, embedder_id: str, dimensions: int) -> int:
-        """As the protocol says.
+        """See PatternStore.
 
-        Raises: StoreCorrupt when the index is damaged; the space is open all the same, so that
+        Raises: StoreCorrupt when the index is damaged; the space is open nevertheless, so that
         `rebuild` can repair it.
         """
 
@@ -62,8 +62,8 @@ class SQLitePatternStore:
             raise
         except StoreError as error:
             raise StoreCorrupt(
-                f"the vector index of the patterns is damaged; `gateway patterns reindex` makes "
-                f"it anew ({error})"
+                "the vector index of the patterns is damaged; `gateway patterns reindex` rebuilds "
+                f"it ({error})"
             ) from error
 
     async def add(
@@ -134,13 +134,13 @@ class SQLitePatternStore:
         more = str(page[-1][0]) if len(found) > limit else None
         return PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
-    async def search(self, search: Search) -> list[Match]:
+    async def search(self, search: Search) -> list[PatternMatch]:
         """See PatternStore."""
         space = self._checked(search.vector)
         if not any(search.vector):
-            return []  # a text without a known word is near to nothing
+            return []  # a text without a known word is similar to nothing
 
-        def work(connection: apsw.Connection) -> list[Match]:
+        def work(connection: apsw.Connection) -> list[PatternMatch]:
             nearest = space.current(connection).search(
                 connection,
                 search.vector,
@@ -152,7 +152,7 @@ class SQLitePatternStore:
             )
             statement = f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE pk = ?"
             return [
-                Match(pattern=rows.to_pattern(row), similarity=similarity)
+                PatternMatch(pattern=rows.to_pattern(row), similarity=similarity)
                 for pk, similarity in nearest
                 for row in connection.execute(statement, (pk,))
             ]
@@ -160,10 +160,10 @@ class SQLitePatternStore:
         async with self._searching:
             return await self._database.read(work)
 
-    async def universal(self, *, model: str = "", limit: int = 32) -> list[Match]:
+    async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
         """See PatternStore."""
 
-        def work(connection: apsw.Connection) -> list[Match]:
+        def work(connection: apsw.Connection) -> list[PatternMatch]:
             families = rows.suitable_families(connection, model)
             allowed = ", ".join("?" * len(families or ()))
             only = "" if families is None else f"AND model_family IN ({allowed}) "
@@ -172,7 +172,7 @@ class SQLitePatternStore:
                 "ORDER BY pattern_id LIMIT ?",
                 (*(families or ()), limit),
             )
-            return [Match(pattern=rows.to_pattern(row), similarity=1.0) for row in found]
+            return [PatternMatch(pattern=rows.to_pattern(row), similarity=1.0) for row in found]
 
         return await self._database.read(work)
 
@@ -212,7 +212,7 @@ class SQLitePatternStore:
         def work(connection: apsw.Connection) -> None:
             now = space.current(connection)
             for pattern, vector in entries:
-                # Edited or removed while its vector was made: the vector is not its own any more.
+                # Skips a pattern that was edited or removed while its vector was computed.
                 row: Any = connection.execute(
                     "SELECT pk FROM patterns WHERE tenant = ? AND pattern_id = ? AND digest = ?",
                     (pattern.tenant, pattern.pattern_id, content_id(pattern)),
@@ -238,7 +238,7 @@ class SQLitePatternStore:
         return await self._database.read(work)
 
     def _checked(self, *vectors: Vector[float] | None) -> VectorSpace:
-        """The open space, which all `vectors` fit. Raises: SpaceMismatch."""
+        """The open space, after a check of the vectors' dimensions. Raises: SpaceMismatch."""
         if self._space is None:
             raise SpaceMismatch("no vector space is open")
         dimensions = self._space.dimensions
@@ -251,7 +251,7 @@ class SQLitePatternStore:
 
 
 def _space(connection: apsw.Connection, embedder_id: str, dimensions: int) -> VectorSpace:
-    """The embedder's space, made when there is none. Raises: SpaceMismatch."""
+    """The embedder's space, created when there is none. Raises: SpaceMismatch."""
     connection.execute(
         "INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (?, ?) "
         "ON CONFLICT (embedder_id) DO NOTHING",

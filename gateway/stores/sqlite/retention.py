@@ -1,7 +1,7 @@
-"""Removing what is too old, or too much, a little at a time.
+"""Retention: removes what is too old, or exceeds the size limit, in small batches.
 
-What goes is chosen on a reader, so that looking for it never holds up a commit; each write
-removes one small batch.
+The rows to remove are selected on a reader, so that the selection never delays a commit; each
+write removes one batch.
 """
 
 # ruff: noqa: S608 - statements are put together from names of this package; values are bound
@@ -17,7 +17,7 @@ import apsw
 from gateway.stores.queries import PruneReport
 from gateway.stores.sqlite.database import Database
 
-# Each batch is one write between other writers' commits: a few milliseconds.
+# One batch is one write, of a few milliseconds, between the commits of requests.
 _RUNS_AT_ONCE = 20
 _CONVERSATIONS_AT_ONCE = 20
 _HEADS_AT_ONCE = 500
@@ -55,6 +55,10 @@ async def prune(
 ) -> PruneReport:
     """See RunStore."""
     before = await database.read(_used_bytes)
+    if database.size_limit is not None:
+        # The rest is room for what arrives before the next pass.
+        most = database.size_limit * 3 // 4
+        max_bytes = most if max_bytes is None else min(max_bytes, most)
     runs = conversations = 0
     if older_than is not None:
         while pks := await database.read(partial(_column, _OLD_RUNS, older_than)):
@@ -78,7 +82,7 @@ async def prune(
 async def _make_room(
     database: Database, max_bytes: int, active_since: float | None
 ) -> tuple[int, int]:
-    """(conversations, runs) removed, the longest untouched first."""
+    """(conversations, runs) removed, the least recently used first."""
     limit = float("inf") if active_since is None else active_since
     conversations = runs = 0
     while await database.read(_used_bytes) > max_bytes:
@@ -109,7 +113,7 @@ def _column(sql: str, bound: float, connection: apsw.Connection) -> list[int]:
 
 
 def _remove_conversations(pks: list[int], connection: apsw.Connection) -> int:
-    """How many runs went with them. Their heads find nothing from now on, and go later."""
+    """The number of runs removed with them. Their heads no longer match, and are removed later."""
     runs = 0
     for pk in pks:
         of_it = "SELECT pk FROM runs WHERE conversation_pk = ?"

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import apsw
 
-from gateway.stores.paging import all_runs, all_traces
 from gateway.stores.queries import (
     ConversationPage,
     ConversationSummary,
@@ -51,8 +51,11 @@ _STEPS_WITHOUT_CONTENT = _STEPS.replace("content", "NULL")
 _INJECTIONS = ", ".join(codec.INJECTION_COLUMNS)
 _CONVERSATION = codec.names(ConversationSummary, "runs")
 
+# Runs read at once by an export: few enough to delay neither other reads nor a checkpoint.
+_EXPORT_PAGE = 200
 
-class SqliteRunStore:
+
+class SQLiteRunStore:
     """`RunStore` over a Database."""
 
     def __init__(self, database: Database) -> None:
@@ -114,11 +117,26 @@ class SqliteRunStore:
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
         """See RunStore."""
         wanted = RunFilter(tenant=tenant, experiment=experiment)
-        return [run async for run in all_runs(self, wanted)]
+        return [run async for run in self._oldest_first(wanted)]
 
-    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
-        """See RunStore."""
-        return all_traces(self, runs, content=content)
+    async def export_runs(
+        self, runs: RunFilter, *, content: bool = True
+    ) -> AsyncIterator[RunTrace]:
+        """See RunStore. A run that is removed during the export is left out."""
+        async for run in self._oldest_first(runs):
+            trace = await self.get_run(run.id, tenant=run.tenant, content=content)
+            if trace is not None:
+                yield trace
+
+    async def _oldest_first(self, runs: RunFilter) -> AsyncIterator[RunRecord]:
+        page = PageRequest(limit=_EXPORT_PAGE, descending=False)
+        while True:
+            found = await self.list_runs(runs, page)
+            for run in found.runs:
+                yield run
+            if found.next_cursor is None:
+                return
+            page = replace(page, cursor=found.next_cursor)
 
     async def prune(
         self,
@@ -127,7 +145,7 @@ class SqliteRunStore:
         max_bytes: int | None = None,
         active_since: float | None = None,
     ) -> PruneReport:
-        """See RunStore. Removed room is used again; the file itself does not shrink."""
+        """See RunStore. Freed space is reused; the file itself does not shrink."""
         return await prune(self._database, older_than, max_bytes, active_since)
 
 

@@ -1,18 +1,17 @@
-"""The tables of the state and run store, and the list of everything a file may need."""
+"""All tables, as the list of migrations that create them."""
 
 from __future__ import annotations
 
-from gateway.stores.sqlite.connection import ConnectionHook
 from gateway.stores.sqlite.migrations import Migration, script
-from gateway.stores.sqlite.pattern_schema import PATTERN_MIGRATIONS
 
-# Why the tables look as they do. A commit costs what it dirties, page by page:
+# The design follows from what a commit costs: each database page that it changes.
+# (`heads` are the prefix hashes; table and column names of shipped files stay.)
 # - heads are keyed by their history's root first, so that the two heads of a call share a page
-#   with the conversation's others; a bare digest would put each on a page of its own;
-# - steps are appended and found through a small index: rows of several kilobytes inserted in
+#   with the others of the conversation; keyed by digest, each would be on a different page;
+# - steps are appended and found through a small index: inserting rows of several kilobytes in
 #   run order would split pages at every commit;
-# - numbers that only a run's page shows are one JSON text per row, not columns.
-# Rows point at each other by integer keys, and deletion is explicit (retention.py).
+# - numbers that are only shown with their run are one JSON text per row, not columns.
+# Rows refer to each other by integer keys, and deletion is explicit (retention.py).
 _CORE = """
 CREATE TABLE conversations (
     pk INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -138,13 +137,55 @@ CREATE TABLE items (
 CREATE INDEX items_by_conversation ON items (conversation_pk);
 """
 
-CORE_MIGRATIONS: tuple[Migration, ...] = (
+_PATTERNS = """
+CREATE TABLE patterns (
+    pk INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant TEXT NOT NULL,
+    pattern_id TEXT NOT NULL,
+    tier TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    failure_type TEXT NOT NULL,
+    model_family TEXT NOT NULL,
+    gate_threshold REAL,
+    source_trace_id TEXT,
+    fields TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    injected INTEGER NOT NULL DEFAULT 0,
+    helped INTEGER NOT NULL DEFAULT 0,
+    hurt INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, pattern_id),
+    UNIQUE (tenant, digest)
+);
+CREATE INDEX patterns_by_id ON patterns (pattern_id);
+CREATE INDEX patterns_by_tier ON patterns (tier, pattern_id);
+CREATE INDEX patterns_by_family ON patterns (model_family);
+
+CREATE TABLE pattern_spaces (
+    number INTEGER PRIMARY KEY,
+    embedder_id TEXT NOT NULL UNIQUE,
+    dimensions INTEGER NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 1
+);
+"""
+
+_KEYS = """
+CREATE TABLE keys (
+    pk INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    name TEXT NOT NULL,
+    hint TEXT NOT NULL,
+    digest BLOB NOT NULL UNIQUE,
+    created_at REAL NOT NULL,
+    revoked_at REAL
+);
+"""
+
+MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_001_conversations_and_runs", apply=script(_CORE)),
     Migration(name="core_002_items_of_answers", apply=script(_ITEMS)),
+    Migration(name="patterns_001_patterns_and_spaces", apply=script(_PATTERNS)),
+    Migration(name="keys_001_keys", apply=script(_KEYS)),
 )
-
-MIGRATIONS: tuple[Migration, ...] = (*CORE_MIGRATIONS, *PATTERN_MIGRATIONS)
-"""Every change a file needs, whoever opens it; each part of the store appends to its own list."""
-
-CONNECTION_HOOKS: tuple[ConnectionHook, ...] = ()
-"""What every connection needs before it is used, migrations included."""
+"""Every change a file needs, in order; new ones are appended."""

@@ -1,4 +1,4 @@
-"""Conversations in SQLite: found by their heads, saved by compare and swap."""
+"""Conversations in SQLite: found by prefix hashes, saved by compare-and-swap."""
 
 # ruff: noqa: S608 - statements are put together from names of this package; values are bound
 
@@ -12,15 +12,15 @@ from typing import Any
 import apsw
 import orjson
 
-from gateway.stores.base import MAX_BRANCHES, MAX_HEADS
-from gateway.stores.records import CallRecord, ConversationRecord, HeadRecord
+from gateway.stores.protocols import MAX_BRANCHES, MAX_HEADS
+from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.redact import encodable, without_content
 from gateway.stores.sqlite import codec
 from gateway.stores.sqlite.commits import root_key, save_call
 from gateway.stores.sqlite.database import Database
 
 # The newest messages are looked up first, so that a long history costs no more than a short one.
-# That is enough when a head lies in their newer half: what matters next to it is there too.
+# That is enough when a match is in their newer half: all prefixes near it were looked up too.
 _RECENT_DIGESTS = 64
 
 _COLUMNS = ", ".join(codec.CONVERSATION_COLUMNS)
@@ -43,13 +43,15 @@ ORDER BY updated_at DESC, pk DESC LIMIT {MAX_BRANCHES}
 """
 
 
-class SqliteStateStore:
+class SQLiteStateStore:
     """`StateStore` over a Database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def find_heads(self, tenant: str, digests: Sequence[bytes]) -> list[HeadRecord]:
+    async def find_prefix_hashes(
+        self, tenant: str, digests: Sequence[bytes]
+    ) -> list[PrefixHashRecord]:
         """See StateStore."""
         if not digests:
             return []
@@ -95,7 +97,7 @@ def _fetch(sql: str, values: tuple[Any, ...], connection: apsw.Connection) -> li
 
 def _find_heads(
     tenant: str, digests: tuple[bytes, ...], connection: apsw.Connection
-) -> list[HeadRecord]:
+) -> list[PrefixHashRecord]:
     root, newest_first = digests[0], digests[::-1]
 
     def look_up(some: tuple[bytes, ...]) -> list[Any]:
@@ -109,9 +111,9 @@ def _find_heads(
     return [_head_of(tenant, root, row) for row in rows]
 
 
-def _head_of(tenant: str, root: bytes, row: Sequence[Any]) -> HeadRecord:
+def _head_of(tenant: str, root: bytes, row: Sequence[Any]) -> PrefixHashRecord:
     digest, conversation_id, position, kind, step = row
-    return HeadRecord(
+    return PrefixHashRecord(
         tenant=tenant,
         root=root,
         digest=digest,

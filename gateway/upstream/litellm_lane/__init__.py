@@ -1,1 +1,4 @@
-"""The parts of the LiteLLM lane; `gateway.upstream.litellm` puts them together."""
+"""The LiteLLM lane; `lane` is its entry and puts the other modules together.
+
+LiteLLM itself is imported by `sdk`, when the lane is first needed and never at start.
+"""

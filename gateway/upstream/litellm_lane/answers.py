@@ -1,4 +1,4 @@
-"""What the lane gives back: a complete answer, or a stream that is read as it arrives."""
+"""The answers of the lane: a complete body, or a stream that is read as it arrives."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import orjson
 
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.litellm_lane import chunks, completions, errors, legacy
-from gateway.upstream.litellm_lane.transport import Call
+from gateway.upstream.litellm_lane.transport import ProviderCall
 
 _END = object()
 
 
 def encode(value: Any) -> bytes:
-    """Compact UTF-8 JSON, also of what orjson refuses (integers above 64 bits)."""
+    """Compact UTF-8 JSON, including integers above 64 bits, which orjson refuses."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -46,9 +46,9 @@ class CompleteAnswer:
 
 
 class PrimedStream(ABC):
-    """Server-sent events whose first is waited for before the status is told."""
+    """Server-sent events; the status is sent when the first event is there."""
 
-    def __init__(self, call: Call, headers: RawHeaders) -> None:
+    def __init__(self, call: ProviderCall, headers: RawHeaders) -> None:
         self._call = call
         self._pending = b""
         self.status = 200
@@ -59,7 +59,7 @@ class PrimedStream(ABC):
         ]
 
     async def prime(self) -> None:
-        """Wait for the first event, so that an early failure still gets a status of its own.
+        """Wait for the first event, so that an early failure can still set the status.
 
         Raises:
             UpstreamFailure: there is none.
@@ -78,20 +78,20 @@ class PrimedStream(ABC):
 
     @abstractmethod
     async def _next(self) -> bytes:
-        """The next events; empty at the end of a whole stream."""
+        """The next events; empty at the end of a complete stream."""
 
 
 class StreamedAnswer(PrimedStream):
     """A stream of server-sent events in OpenAI's form.
 
     Ends with `[DONE]` when the provider ended its turn, and raises when it did not. `usage` is set
-    as soon as the provider has told, also when the client did not ask for it.
+    as soon as the provider reports it, even when the client did not ask for it.
     """
 
     def __init__(
         self,
         source: Any,
-        call: Call,
+        call: ProviderCall,
         out: chunks.ChunkStream,
         *,
         headers: RawHeaders,
@@ -107,7 +107,7 @@ class StreamedAnswer(PrimedStream):
         self._ended = False
 
     async def aclose(self) -> None:
-        """End the call: the provider's connection is closed at once when it is still sending."""
+        """End the call; if the provider is still sending, its connection is closed at once."""
         self._ended = True
         await self._call.close()
         await self._received.aclose()
@@ -161,7 +161,7 @@ class StreamedAnswer(PrimedStream):
         return b"".join(b"data: %b\n\n" % encode(chunk) for chunk in chunks)
 
     def _as_mapping(self, chunk: Any) -> Mapping[str, Any]:
-        """One chunk of any of the kinds LiteLLM's adapters give, as OpenAI's JSON."""
+        """A chunk of any kind that LiteLLM's adapters produce, as OpenAI's JSON."""
         if isinstance(chunk, dict) and "text" in chunk:
             return completions.from_generic(chunk, finished=self._out.complete) or {}
         if isinstance(chunk, dict):
@@ -172,7 +172,7 @@ class StreamedAnswer(PrimedStream):
 
 
 async def _received(source: Any) -> AsyncGenerator[Any]:
-    """The chunks of a LiteLLM stream, past its wrapper where there is one.
+    """The chunks of a LiteLLM stream, read below its wrapper if it has one.
 
     The wrapper invents a finish reason for a stream that broke off, keeps one choice of several and
     spends four fifths of the CPU of a stream; the adapter below it has none of these faults.
@@ -195,10 +195,10 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
 
 
 def _keep_early_input(adapter: Any) -> None:
-    """Let arguments through that come with the start of a tool call.
+    """Keep arguments that come with the start of a tool call.
 
-    Anthropic sends them in deltas; servers that imitate it send them at once, and LiteLLM's adapter
-    takes that for the usual empty placeholder.
+    Anthropic sends them in deltas. Servers that imitate it send them at the start, which LiteLLM's
+    adapter takes for the usual empty placeholder.
     """
     parse = adapter.chunk_parser
 

@@ -1,8 +1,8 @@
-"""LiteLLM's chunks -> the chunks of OpenAI's API. Pure.
+"""Turns LiteLLM's chunks into those of OpenAI's API. Pure.
 
 One id, model and creation time for the whole stream; the role once; tool calls repaired; signed
 thinking whole instead of in pieces; the finish reason last, once, and only if the provider gave
-one; usage in a chunk of its own, for a client that asked.
+one; usage in a separate chunk, for a client that asked.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _is_server(call: Any, state: _Choice) -> bool:
 
 
 def _join_thinking(state: _Choice, delta: Json) -> None:
-    """Hold thinking until its signature comes, then send the block whole.
+    """Hold thinking until its signature comes, then send the complete block.
 
     A block is of use only when echoed complete, and the official clients cannot join list items
     without an index; the text itself streams on as `reasoning_content`.

@@ -1,4 +1,4 @@
-"""LiteLLM's complete answers -> completions as OpenAI's API sends them. Pure."""
+"""Turns LiteLLM's complete answers into completions as OpenAI's API sends them. Pure."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def finish_of(reason: Any) -> str | None:
 
 
 def drop_doubled_fields(message: Json) -> None:
-    """LiteLLM puts thinking blocks both beside the content and among provider fields."""
+    """LiteLLM puts thinking blocks both next to the content and into provider fields."""
     fields = message.get("provider_specific_fields")
     if not isinstance(fields, Mapping):
         return

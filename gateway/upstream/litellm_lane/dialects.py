@@ -1,32 +1,19 @@
-"""Responses and Messages through LiteLLM's own translations: the arguments, and what comes back."""
+"""Dialects that LiteLLM itself translates (Responses, Messages): its arguments and its answers."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from gateway.dialects import RESPONSES, LiteLLMCall
 from gateway.errors import UpstreamFailure
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_lane import errors, request
 from gateway.upstream.litellm_lane.answers import PrimedStream, encode
 from gateway.upstream.litellm_lane.messages import copied
-from gateway.upstream.litellm_lane.transport import Call
+from gateway.upstream.litellm_lane.transport import ProviderCall
 
-# LiteLLM takes its own controls from the same keyword arguments, so only these are passed by name.
-# Source: OpenAI API reference, "Create a model response"; Anthropic API reference, "Messages".
-_FIELDS: Mapping[str, frozenset[str]] = {
-    "responses": frozenset(
-        {"include", "input", "instructions", "max_output_tokens", "metadata"}
-        | {"parallel_tool_calls", "reasoning", "safety_identifier", "service_tier", "store"}
-        | {"temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user"}
-    ),
-    "messages": frozenset(
-        {"context_management", "max_tokens", "messages", "metadata", "output_config"}
-        | {"output_format", "stop_sequences", "system", "temperature", "thinking", "tool_choice"}
-        | {"tools", "top_k", "top_p"}
-    ),
-}
 _ENVELOPE = frozenset({"model", "stream", "stream_options"})
 _ENDS = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
 # LiteLLM ends its stream at the finish reason, before it reads `[DONE]`.
@@ -36,15 +23,15 @@ _CHAT_ONLY_PROVIDER = "hosted_vllm"
 
 
 def arguments(
-    target: Target, body: Mapping[str, Any], dialect: str
+    target: Target, body: Mapping[str, Any], call: LiteLLMCall
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The keyword arguments of one call, and the client's fields that are left out.
 
     Raises:
-        UpstreamFailure: the request leaves its history to a server that keeps none.
+        UpstreamFailure: the request refers to a history that LiteLLM does not store.
     """
-    for name in ("previous_response_id", "conversation"):
-        if dialect == "responses" and body.get(name):
+    for name in call.stored_history:
+        if body.get(name):
             raise UpstreamFailure(
                 f"{name} needs an upstream that keeps responses; send the items again",
                 status=400,
@@ -52,24 +39,24 @@ def arguments(
                 code="unsupported_parameter",
                 param=name,
             )
-    known = _FIELDS[dialect]
     sent = {k: v for k, v in body.items() if v is not None and k not in _ENVELOPE}
     kwargs = request.of_deployment(target.params)
-    kwargs.update(copied({k: v for k, v in sent.items() if k in known}))
-    if dialect == "responses" and "responses" not in target.dialects:
+    kwargs.update(copied({k: v for k, v in sent.items() if k in call.fields}))
+    if call.function == "aresponses" and not target.speaks(RESPONSES):
         kwargs["use_chat_completions_api"] = True
-    return kwargs, tuple(k for k in sent if k not in known)
+    return kwargs, tuple(k for k in sent if k not in call.fields)
 
 
-def asked_as(target: Target, provider: str, model: str, name: str, dialect: str) -> str:
-    """The model as LiteLLM shall see it, so that it speaks a wire that the upstream knows."""
-    if dialect == "messages" and provider == "openai" and "responses" not in target.dialects:
+def asked_as(target: Target, provider: str, model: str, name: str, call: LiteLLMCall) -> str:
+    """The model name for LiteLLM, chosen so that it asks in a form that the upstream speaks."""
+    by_messages = call.function == "anthropic_messages"
+    if by_messages and provider == "openai" and not target.speaks(RESPONSES):
         return f"{_CHAT_ONLY_PROVIDER}/{name}"
     return model
 
 
 def end_marks(provider: str, name: str, *, speaks_openai: bool) -> tuple[bytes, ...]:
-    """Bytes one of which the provider sends at the end of a turn; none where that is not known."""
+    """Byte strings one of which the provider sends at the end of a turn; none if not known."""
     if provider == "anthropic":
         return _ENDS[:1]
     return _OPENAI_ENDS if speaks_openai else request.end_marks(provider, name)
@@ -88,7 +75,7 @@ def plain(answer: Any) -> Any:
 
 
 def _set_right(item: Any) -> None:
-    """LiteLLM gives reasoning a role, which makes it a message to whoever gets it back."""
+    """Remove the role that LiteLLM gives to reasoning: with it, it would be read as a message."""
     if isinstance(item, dict) and item.get("type") == "reasoning":
         item.pop("role", None)
         item.setdefault("summary", [])
@@ -99,25 +86,25 @@ def _set_right(item: Any) -> None:
 class TranslatedStream(PrimedStream):
     """The events of a translated stream, as bytes.
 
-    LiteLLM ends a stream in good order also when the provider's broke off: its last event is held
+    LiteLLM ends its stream properly even when the provider's broke off. So its last event is held
     back unless the provider ended its turn.
     """
 
-    def __init__(self, source: AsyncIterator[Any], call: Call, headers: RawHeaders) -> None:
+    def __init__(self, source: AsyncIterator[Any], call: ProviderCall, headers: RawHeaders) -> None:
         super().__init__(call, headers)
         self._source = source
         self._count = 0
         self._ended = False
 
     async def aclose(self) -> None:
-        """End the call: the provider's connection is closed at once when it is still sending."""
+        """End the call; if the provider is still sending, its connection is closed at once."""
         await self._call.close()
         if hasattr(self._source, "aclose"):
             await self._source.aclose()
 
     @property
     def _complete(self) -> bool:
-        """Whether the provider ended its turn; LiteLLM makes events of some whole answers, too."""
+        """Whether the provider ended its turn, or answered without a stream."""
         streamed = b"event-stream" in header(self._call.headers, b"content-type")
         return self._call.ended or not streamed
 
@@ -130,9 +117,9 @@ class TranslatedStream(PrimedStream):
             raise errors.failure(exc, self._call, streaming=True) from exc
         out = b"" if event is None else self._encoded(event)
         if out.startswith(b"event: error"):
-            # LiteLLM's words for what went wrong; the wire tells it better.
-            told = RuntimeError("the provider's stream broke off")
-            raise errors.failure(told, self._call, streaming=True)
+            # LiteLLM's own message; what the transport saw says more.
+            broken = RuntimeError("the provider's stream broke off")
+            raise errors.failure(broken, self._call, streaming=True)
         if event is None and not self._ended:
             raise errors.unfinished(self._call)
         if not self._ended and any(mark in out[:200] for mark in _ENDS):

@@ -1,4 +1,4 @@
-"""What went wrong in a LiteLLM call -> one failure in OpenAI's error shape.
+"""Turns what went wrong in a LiteLLM call into one failure in OpenAI's error shape.
 
 The provider's own answer, as the transport saw it, comes first; LiteLLM's exception is the source
 only when there was none. Source of the error types and codes: OpenAI API reference, "Error codes";
@@ -14,11 +14,12 @@ from typing import Any
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import RawHeaders, header
-from gateway.upstream.litellm_lane.transport import Call
+from gateway.upstream.litellm_lane.transport import ProviderCall
+from gateway.wire.coerce import as_int, as_mapping, as_text
 
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
-# status -> (type, code) when the provider does not say better.
+# status -> (type, code) when the provider sends none.
 _BY_STATUS: Mapping[int, tuple[str, str | None]] = {
     400: ("invalid_request_error", None),
     401: ("authentication_error", "invalid_api_key"),
@@ -56,11 +57,11 @@ _STATUS_OF_TYPE: Mapping[str, int] = {
 _CONTEXT_LENGTH = re.compile(
     r"prompt is too long|context[ _]length|context window|maximum context|context limit"
     r"|input is too long|too many (input )?tokens|exceeds the (maximum|available) (number|context)"
-    r"|input token count.*exceeds|tokens? .{0,40}exceeds? .{0,40}(limit|maximum)",
+    r"|input token count.{0,80}exceeds|tokens? .{0,40}exceeds? .{0,40}(limit|maximum)",
     re.IGNORECASE | re.DOTALL,
 )
 _CONTENT_POLICY = re.compile(
-    r"content[ _](policy|filter|management)|safety system|usage policies|violat\w+ .{0,30}polic"
+    r"content[ _](policy|filter|management)|safety system|usage policies|violat\w{1,9} .{0,30}polic"
     r"|blocked by .{0,40}(safety|polic)|prohibited_content",
     re.IGNORECASE | re.DOTALL,
 )
@@ -68,11 +69,15 @@ _BAD_KEY = re.compile(r"api key (not valid|expired|not found)|api_key_invalid", 
 _URL_KEY = re.compile(r"([?&](?:key|api_key|token|signature)=)[^&\s\"']+", re.IGNORECASE)
 _LITELLM_PREFIX = re.compile(r"^((litellm\.)?\w+(Error|Timeout|Exception): |\w+Exception - )+")
 # What to set in LiteLLM is no advice for a client of the gateway.
-_LITELLM_ADVICE = re.compile(r"[,.]?\s*(or|To [^.`]{0,60}) set `litellm\b.*", re.IGNORECASE)
+_LITELLM_ADVICE = re.compile(
+    r"(?:[,.]\s*+|(?<!\s)\s++|)(or|To [^.`]{0,60}) set `litellm\b.*", re.IGNORECASE
+)
 _DATA_LINE = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
 
 
-def failure(error: BaseException, call: Call, *, streaming: bool = False) -> UpstreamFailure:
+def failure(
+    error: BaseException, call: ProviderCall, *, streaming: bool = False
+) -> UpstreamFailure:
     """The failure to raise for `error`; its message holds none of the call's secrets.
 
     `streaming`: it came while chunks were read, straight from an adapter.
@@ -89,7 +94,7 @@ def failure(error: BaseException, call: Call, *, streaming: bool = False) -> Ups
     return _before_sending(error, hidden)
 
 
-def unfinished(call: Call) -> UpstreamFailure:
+def unfinished(call: ProviderCall) -> UpstreamFailure:
     """The failure of a stream that ended, and not with the end of the provider's turn."""
     if call.failure is not None:
         return call.failure
@@ -122,7 +127,7 @@ def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
 
 
 def _lacks_a_package(error: BaseException) -> bool:
-    """LiteLLM tells of a failed import as of a failed connection, and keeps it as the context."""
+    """LiteLLM reports a failed import as a failed connection, with the import as its context."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, ImportError):
         seen = seen.__cause__ or seen.__context__
@@ -161,7 +166,7 @@ def _from_answer(
 
 
 def _from_body(
-    error: BaseException, call: Call, secrets: set[str], *, streaming: bool
+    error: BaseException, call: ProviderCall, secrets: set[str], *, streaming: bool
 ) -> UpstreamFailure:
     """A provider that said 200 and then an error, or nothing that can be read."""
     for data in reversed(_DATA_LINE.findall(call.tail) or [call.tail]):
@@ -175,10 +180,10 @@ def _from_body(
                 code=details.code,
                 retryable=status in RETRYABLE,
             )
-    told = _status_code(error) if streaming else None
-    if told is not None:
+    code = _status_code(error) if streaming else None
+    if code is not None:
         message = str(getattr(error, "message", None) or error)
-        return _build(told, hide(message, secrets), retryable=told in RETRYABLE)
+        return _build(code, hide(message, secrets), retryable=code in RETRYABLE)
     return UpstreamMalformed(
         f"the provider's answer could not be read ({type(error).__name__})", retryable=True
     )
@@ -196,15 +201,20 @@ class _Details:
         self.raw = raw
         inner = raw.get("error") if isinstance(raw, Mapping) else None
         self.is_error = bool(inner) or (isinstance(raw, Mapping) and raw.get("type") == "error")
-        source = inner if isinstance(inner, Mapping) else raw if isinstance(raw, Mapping) else {}
-        self.message = _text(source.get("message")) or _text(source.get("Message"))
+        source = inner if isinstance(inner, Mapping) else as_mapping(raw)
+        self.message = _first_text(source, "message", "Message")
         if isinstance(inner, str):
             self.message = inner
-        self.param = _text(source.get("param"))
-        code = source.get("code")
-        self.status = code if isinstance(code, int) and 400 <= code < 600 else None
-        self.code = _text(code)
-        self.type = _text(source.get("type")) or _text(source.get("status"))
+        self.param = _first_text(source, "param")
+        status = as_int(source.get("code"), 0)
+        self.status = status if 400 <= status < 600 else None
+        self.code = _first_text(source, "code")
+        self.type = _first_text(source, "type", "status")
+
+
+def _first_text(source: Mapping[str, Any], *names: str) -> str | None:
+    """The first text under `names` that is not empty."""
+    return next((text for name in names if (text := as_text(source.get(name), ""))), None)
 
 
 def _details(body: bytes) -> _Details:
@@ -275,10 +285,6 @@ def _worth_passing(name: bytes) -> bool:
 
 
 def _plain(body: bytes) -> str:
-    """A body that is not JSON, shortened; markup tells a client nothing."""
+    """A body that is not JSON, shortened; empty for markup, which does not help a client."""
     text = body[:500].decode("utf-8", "replace").strip()
     return "" if text.startswith(("<", "{", "[")) else text
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None

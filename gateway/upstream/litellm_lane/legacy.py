@@ -1,4 +1,4 @@
-"""Requests in the form before tools (`functions`, `function_call`) <-> the present form. Pure.
+"""Converts the form before tools (`functions`, `function_call`) to the present one and back. Pure.
 
 LiteLLM leaves the old fields out for most providers, and gives a call and its result different ids.
 """

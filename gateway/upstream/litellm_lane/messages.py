@@ -1,4 +1,4 @@
-"""A conversation as clients echo it -> one that LiteLLM translates without loss or error. Pure."""
+"""Prepares messages so that LiteLLM translates them without loss or error. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
-# LiteLLM hangs Gemini's signature of a call onto the call's id; other providers refuse such ids.
+# LiteLLM appends Gemini's signature of a call to the call's id; other providers refuse such ids.
 _SIGNATURE_MARK = "__thought__"
 
 
 def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]:
-    """The messages, put right in place.
+    """The messages, repaired in place.
 
     `keep_signatures`: the provider is the one that put them into the ids of the calls.
     """
@@ -35,7 +35,7 @@ def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]
 def without_empty_turns(messages: Sequence[Any]) -> list[Any]:
     """The messages without assistant turns in which nothing was said or done.
 
-    Agents echo them; other wires refuse empty text, and LiteLLM would put a sentence of its own
+    Agents echo them; other wires refuse empty text, and LiteLLM would put its own sentence
     into the conversation.
     """
     return [message for message in messages if not _is_empty_turn(message)]

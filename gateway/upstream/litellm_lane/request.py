@@ -1,4 +1,4 @@
-"""A client's chat request -> the arguments of one LiteLLM call. Pure.
+"""Turns a client's chat request into the arguments of one LiteLLM call. Pure.
 
 LiteLLM takes its own controls (`api_base`, `api_key`, callbacks, mock answers, AWS roles) from the
 same keyword arguments as the request's fields, so a client's field is passed by name only if it is
@@ -58,7 +58,7 @@ _ENVELOPE = frozenset({"model", "messages", "stream", "stream_options"})
 # Asking for what happens anyway is no loss when it is left out.
 _HARMLESS = {"n": 1, "logprobs": False, "store": False, "service_tier": "auto"}
 
-# Fields of the providers' own APIs that clients put beside OpenAI's. Anthropic, Google and Bedrock
+# Fields of the providers' own APIs that clients add to OpenAI's. Anthropic, Google and Bedrock
 # refuse a request with any other, so those are left out.
 # Source: Anthropic Messages, Gemini generateContent and Bedrock Converse references.
 _NATIVE_FIELDS: Mapping[str, frozenset[str]] = {
@@ -83,7 +83,7 @@ _PASSED_HEADERS = frozenset({b"anthropic-beta", b"traceparent", b"tracestate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class LiteLLMRequest:
     """The keyword arguments of the call, and the fields that will not reach the provider."""
 
     kwargs: dict[str, Any]
@@ -97,7 +97,7 @@ def prepare(
     provider: str,
     supported: frozenset[str] | None,
     speaks_openai: bool,
-) -> Prepared:
+) -> LiteLLMRequest:
     """Arguments for `acompletion` from the client's JSON and the deployment's `litellm_params`.
 
     The client's parameters win over those of the deployment. `supported`: the parameters that can
@@ -124,7 +124,7 @@ def prepare(
         kwargs.update(copied({key: value for key, value in unknown.items() if key in native}))
         dropped += [key for key in unknown if key not in native]
     reported = [key for key in dict.fromkeys(dropped) if sent.get(key) != _HARMLESS.get(key, ...)]
-    return Prepared(kwargs=kwargs, dropped=tuple(reported))
+    return LiteLLMRequest(kwargs=kwargs, dropped=tuple(reported))
 
 
 def of_deployment(params: Mapping[str, Any]) -> dict[str, Any]:

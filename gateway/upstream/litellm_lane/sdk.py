@@ -13,23 +13,16 @@ import contextlib
 import datetime
 import functools
 import logging
-import os
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from gateway.dialects import DIALECTS
 from gateway.errors import UpstreamUnreachable
-from gateway.upstream.litellm_lane.transport import Call, CallTransport, current_call
+from gateway.upstream.litellm_lane.importing import litellm_imported
+from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
 
-# Each is read by LiteLLM at import or at its first call; without them it goes to the network for
-# tables that it also carries, or loads `.env` of the working directory into the environment.
-_QUIET_ENVIRONMENT = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-    "LITELLM_MODE": "PRODUCTION",
-    "LITELLM_LOG": "CRITICAL",
-}
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _lock = threading.Lock()
 
@@ -44,8 +37,9 @@ class Sdk:
         self._supported: dict[tuple[str, str], frozenset[str] | None] = {}
         self.acompletion: Callable[..., Awaitable[Any]] = litellm.acompletion
         self.in_dialect: Mapping[str, Callable[..., Awaitable[Any]]] = {
-            "responses": litellm.aresponses,
-            "messages": litellm.anthropic_messages,
+            name: getattr(litellm, dialect.litellm.function)
+            for name, dialect in DIALECTS.items()
+            if dialect.litellm is not None
         }
 
     def split(self, model: str, params: Mapping[str, Any]) -> tuple[str, str]:
@@ -99,7 +93,8 @@ class Sdk:
 def load() -> Sdk:
     """Import LiteLLM, or give the one already imported; blocks for seconds the first time.
 
-    Safe to call from several threads: the others wait for the first.
+    Safe to call from several threads: the others wait for the first. After a failure the next call
+    tries again.
 
     Raises:
         ImportError: LiteLLM, or something it needs, is not installed.
@@ -110,11 +105,7 @@ def load() -> Sdk:
 
 @functools.cache
 def _load_once() -> Sdk:
-    for name, value in _QUIET_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import litellm
+    with litellm_imported() as litellm:
         from litellm.anthropic_beta_headers_manager import _load_beta_headers_config
 
         _load_beta_headers_config()
@@ -134,7 +125,6 @@ def _silence(litellm: Any) -> None:
         logger.handlers.clear()
         logger.setLevel(logging.CRITICAL)
     litellm.suppress_debug_info = True
-    litellm.telemetry = False
     litellm.turn_off_message_logging = True
     litellm.num_retries = 0
     litellm.drop_params = True
@@ -181,7 +171,7 @@ def _rehearse(loaded: Sdk) -> None:
     name, messages = "anthropic/claude-sonnet-4-5", [{"role": "user", "content": "hi"}]
 
     async def call() -> None:
-        current_call.set(Call(native=_Unplugged()))
+        current_call.set(ProviderCall(native=_Unplugged()))
         await loaded.acompletion(
             model=name,
             messages=messages,

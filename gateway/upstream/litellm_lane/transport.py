@@ -1,7 +1,7 @@
-"""What really went over the wire in one LiteLLM call: the seam between the SDK and the network.
+"""Between LiteLLM and the network: records what one call really sent and received.
 
 LiteLLM rewrites errors, retries a refused connection behind its caller's back, keeps a connection
-open after a cancel, and has time limits of its own. So each of its HTTP clients gets a
+open after a cancel, and has its own time limits. So each of its HTTP clients gets a
 `CallTransport`, which finds the current call in a context variable, sends the request through the
 native lane's pool under the gateway's limits, and notes what the provider answered and what broke.
 """
@@ -24,11 +24,11 @@ _MARK_BYTES = 32  # longer than any end mark
 SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
-current_call: ContextVar[Call | None] = ContextVar("litellm_call", default=None)
+current_call: ContextVar[ProviderCall | None] = ContextVar("litellm_call", default=None)
 
 
 class Wire(Protocol):
-    """What sends bytes: the native lane."""
+    """The part of the native lane that sends bytes."""
 
     async def send(
         self, method: str, url: httpx.URL, headers: RawHeaders, content: bytes
@@ -38,7 +38,7 @@ class Wire(Protocol):
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
-class Call:
+class ProviderCall:
     """One call to a provider as the network saw it; filled in while it runs."""
 
     native: Wire
@@ -53,10 +53,10 @@ class Call:
     """The body of an answer of 400 and above, decoded."""
 
     end_marks: tuple[bytes, ...] = ()
-    """What the wire says at the end of a turn, for adapters that report every chunk as the last."""
+    """The bytes that end a turn, for adapters that report every chunk as the last one."""
 
     tail: bytes = b""
-    """The end of the body read so far: where a streamed error event stands."""
+    """The end of the body read so far, which may contain a streamed error event."""
 
     failure: UpstreamFailure | None = None
     """What broke below HTTP: connection, time limit."""
@@ -65,10 +65,30 @@ class Call:
     """How many requests went to the provider."""
 
     secrets: set[str] = dataclasses.field(default_factory=set)
-    """The credentials that went out, to be kept out of messages."""
+    """The credentials that were sent, to be removed from error messages."""
+
+    provider: str = ""
+    """LiteLLM's name of the provider that is called."""
+
+    withheld: frozenset[str] = frozenset()
+    """Keys of other providers, which LiteLLM may find in the environment: never sent."""
 
     _ended: bool = False
     _open: NativeResponse | None = None
+
+    def refusal(self, request: httpx.Request) -> UpstreamFailure | None:
+        """Why a request may not go out: it carries the key of another provider."""
+        words = {word for value in request.headers.values() for word in value.split()}
+        words.update(request.url.params.values())
+        if self.withheld.isdisjoint(words):
+            return None
+        return UpstreamFailure(
+            f"there is no key for provider {self.provider!r}: set litellm_params.api_key, or the "
+            "provider's own variable",
+            status=401,
+            type="authentication_error",
+            code="invalid_api_key",
+        )
 
     def note_request(self, request: httpx.Request) -> None:
         """Count an attempt, and remember the credentials it carries."""
@@ -91,17 +111,17 @@ class Call:
 
     @property
     def ended(self) -> bool:
-        """Whether the wire said that the turn is over; True where it need not."""
+        """Whether the provider ended the turn; True where no end mark is expected."""
         return self._ended or not self.end_marks
 
     def failed(self, failure: UpstreamFailure) -> httpx.TransportError:
-        """Keep the failure; gives an error that LiteLLM does not answer with a retry of its own."""
+        """Keep the failure; gives an error that LiteLLM does not retry itself."""
         self.failure = failure
         kind = httpx.TimeoutException if failure.status == 504 else httpx.NetworkError
         return kind(failure.message)
 
     async def close(self) -> None:
-        """Close the provider's connection now, whatever is still to come on it."""
+        """Close the provider's connection now, even if it is still sending."""
         answer, self._open = self._open, None
         if answer is not None:
             await answer.aclose()
@@ -126,6 +146,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         if call is None:
             return await self._fallback.handle_async_request(request)
         # Images and tokens are fetched on the way; only a POST gets the provider's answer.
+        if (refusal := call.refusal(request)) is not None:
+            raise call.failed(refusal)
         watched = request.method == "POST"
         if watched:
             call.note_request(request)
@@ -156,7 +178,7 @@ class CallTransport(httpx.AsyncBaseTransport):
 class _WatchedBody(httpx.AsyncByteStream):
     """A response body that leaves its tail and its failure with the call."""
 
-    def __init__(self, answer: NativeResponse, call: Call) -> None:
+    def __init__(self, answer: NativeResponse, call: ProviderCall) -> None:
         self._answer = answer
         self._call = call
 

@@ -12,7 +12,7 @@ from gateway.steering.monitors import MONITORS, make_suite
 from gateway.steering.monitors.reference.edit_revert import EDIT_TOOLS, edited_path
 from gateway.steering.monitors.reference.hedge import PHRASES
 from gateway.steering.monitors.reference.test_repeat import failure_signature
-from gateway.steering.steps import Action, Step, steps_from_records
+from gateway.steering.transcript.steps import Action, Step, steps_from_records
 from tests.steering.builders import acts, evaluate_reference, reference, thinks
 from tests.steering.monitors import direct
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
-import types
 from typing import Any
 
 import pytest
@@ -15,12 +15,15 @@ from gateway.steering.monitors import (
     FAILURE_TYPES,
     MONITORS,
     PROFILES,
+    SUITE_NAMES,
     MonitorSettings,
     Readings,
+    SuiteName,
     combine,
     make_suite,
 )
-from gateway.steering.monitors.reference import ReferenceSuite
+from gateway.steering.monitors.reference.suite import ReferenceSuite
+from gateway.steering.monitors.table import TABLE, monitor_classes
 from tests.steering.builders import acts, evaluate_reference, reference, thinks
 
 SCORES = st.fixed_dictionaries({name: st.floats(0, 1) for name in MONITORS})
@@ -202,10 +205,34 @@ def test_a_suite_is_made_afresh_each_time() -> None:
     assert second.readings().scores["hedge"] == 0
 
 
-def test_the_robust_suite_is_loaded_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes from its own package and gets the settings."""
-    module = types.ModuleType("gateway.steering.monitors.robust")
-    module.RobustSuite = lambda settings: ("robust", settings)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gateway.steering.monitors.robust", module)
-    settings = MonitorSettings(suite="robust")
-    assert make_suite(settings) == ("robust", settings)
+LOADED = """
+import sys
+from gateway.steering.monitors import MonitorSettings, evaluate, steps_from_records
+
+evaluate([{"action": "bash"}], MonitorSettings(suite=sys.argv[1]))
+print(*[name for name in sys.modules if name.startswith("gateway.steering.monitors.r")])
+"""
+
+
+@pytest.mark.parametrize(("suite", "other"), [("robust", "reference"), ("reference", "robust")])
+def test_only_the_suite_in_use_is_imported(suite: str, other: str) -> None:
+    """The modules of a suite, and the word lists behind them, cost nothing until it is used."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADED, suite], capture_output=True, text=True, check=True
+    )
+    loaded = ended.stdout.split()
+    assert f"gateway.steering.monitors.{suite}.streak" in loaded
+    assert not [name for name in loaded if name.startswith(f"gateway.steering.monitors.{other}")]
+
+
+@pytest.mark.parametrize("suite", SUITE_NAMES)
+def test_every_row_names_a_class_that_exists(suite: SuiteName) -> None:
+    """A misspelled reference fails here, not at the first request."""
+    assert tuple(monitor_classes(suite)) == MonitorSettings(suite=suite).active == MONITORS
+
+
+def test_texts_have_one_place_for_the_evidence() -> None:
+    """A text without it, or with another placeholder, would hide what the monitor saw."""
+    for row in TABLE:
+        assert [text.count("{evidence}") for text in row.texts] == [1] * len(row.texts)
+        assert [text.count("{") for text in row.texts] == [1] * len(row.texts)

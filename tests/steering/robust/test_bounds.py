@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.steering.calibration import (
+from gateway.steering.evidence.commands import read_call
+from gateway.steering.evidence.outcomes import failure_line
+from gateway.steering.evidence.repeats import MAX_WORDS, KnownWords
+from gateway.steering.monitors import MonitorSettings, make_suite
+from gateway.steering.scoring.calibration import (
     calibration_from_json,
     calibration_to_json,
     shipped_calibration,
 )
-from gateway.steering.commands import read_call
-from gateway.steering.monitors import MonitorSettings, make_suite
-from gateway.steering.outcomes import failure_line
-from gateway.steering.repeats import MAX_WORDS, KnownWords
 from tests.steering.robust.planting import step
 
 

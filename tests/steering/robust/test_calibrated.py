@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.steering.calibrated import CalibratedScorer, RunFeatures
-from gateway.steering.calibration import (
+from gateway.steering.evidence.features import describe
+from gateway.steering.scoring.calibrated import CalibratedScorer, RunFeatures
+from gateway.steering.scoring.calibration import (
     FEATURES,
     SIGNS,
     calibration_from_json,
     calibration_to_json,
     shipped_calibration,
 )
-from gateway.steering.difficulty import DifficultySettings, make_scorer
-from gateway.steering.features import describe
-from gateway.steering.steps import Action, Step
+from gateway.steering.scoring.scorer import DifficultySettings, make_scorer
+from gateway.steering.transcript.steps import Action, Step
 from tests.steering.robust.planting import edit_test_edit, identical_call, say, step
 from tests.steering.robust.test_planted import coding_run
 
 
 def scores(steps: list[Step]) -> list[float]:
     """The scores of a run under the shipped weights."""
-    scorer = CalibratedScorer()
+    scorer = CalibratedScorer(DifficultySettings())
     return [scorer.push(each) for each in steps]
 
 
@@ -73,7 +73,7 @@ def test_thoughts_of_tool_less_agents_are_scored_too() -> None:
 def test_the_scorer_is_the_one_that_config_names() -> None:
     """`difficulty.scorer: calibrated` gives the shipped scorer."""
     scorer = make_scorer(DifficultySettings(scorer="calibrated"))
-    assert scorer.push(say("x")) == CalibratedScorer().push(say("x"))
+    assert scorer.push(say("x")) == CalibratedScorer(DifficultySettings()).push(say("x"))
 
 
 texts = st.text(max_size=80)

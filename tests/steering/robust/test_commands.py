@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.commands import read_call
+from gateway.steering.evidence.commands import read_call
 
 
 def call(name: str, **arguments: object):

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.steering.calibration import shipped_calibration
 from gateway.steering.monitors import MONITORS, MonitorSettings, Readings, make_suite
-from gateway.steering.monitors.robust import RobustSettings, RobustSuite
-from gateway.steering.steps import Step
+from gateway.steering.monitors.robust.suite import RobustSuite
+from gateway.steering.monitors.settings import RobustSettings
+from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.transcript.steps import Step
 from tests.steering.robust.planting import say, step
 from tests.steering.robust.test_calibrated import steps
 

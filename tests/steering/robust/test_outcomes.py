@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.later import is_pending, is_transient
-from gateway.steering.outcomes import failure_line, is_empty, signature, without_volatile
+from gateway.steering.evidence.outcomes import failure_line, is_empty, signature, without_volatile
+from gateway.steering.evidence.pending_results import is_pending, is_transient
 
 FAILURES = [
     "Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: bad value",

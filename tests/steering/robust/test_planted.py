@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.recordings import parse_recording, read_lines
+from gateway.offline.recordings import parse_recording, read_lines
 from gateway.steering.monitors import MonitorSettings, make_suite
-from gateway.steering.steps import Step, extract
+from gateway.steering.transcript.steps import Step, extract
 from tests.steering.robust.planting import INNOCENTS, LOOPS, edit_test_edit, planted, step
 
 SAMPLE = Path(__file__).parents[2] / "replays" / "sample.jsonl.gz"

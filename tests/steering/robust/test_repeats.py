@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.steering.features import alike, describe_action
-from gateway.steering.repeats import MAX_CALLS, CallMemory, Repeat
+from gateway.steering.evidence.features import alike, describe_action
+from gateway.steering.evidence.repeats import MAX_CALLS, CallMemory, Repeat
 from tests.steering.robust.planting import step
 
 

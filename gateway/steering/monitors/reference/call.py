@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.steering.steps import Action, Step
+from gateway.steering.transcript.steps import Action, Step
 
 # Plain substrings, so that "0 errors" is an error. Source: reference section 1.3.
 ERROR_MARKS = (
@@ -21,7 +21,7 @@ ERROR_MARKS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CallText:
     """`name` is empty when nothing was called; `failed`: flagged as an error, or reads like one."""
 
     name: str
@@ -32,11 +32,11 @@ class Call:
     failed: bool
 
 
-class Monitor(Protocol):
+class CallMonitor(Protocol):
     """One monitor over the calls of one run."""
 
-    def push(self, call: Call) -> None:
-        """Take in the next call."""
+    def push(self, call: CallText) -> None:
+        """Observe the next call."""
         ...
 
     def reading(self) -> tuple[float, str]:
@@ -47,12 +47,12 @@ class Monitor(Protocol):
 _NOTHING = Action(name="")
 
 
-def calls_of(step: Step) -> Iterator[Call]:
+def calls_of(step: Step) -> Iterator[CallText]:
     """The calls of a step in order: parallel ones count each, the thought goes with the first."""
     thought = step.thought
     for action in step.actions or (_NOTHING,):
         lowered = action.observation.lower()
-        yield Call(
+        yield CallText(
             name=action.name,
             arguments=action.arguments,
             observation=action.observation,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.steering.monitors.base import MonitorSettings
-from gateway.steering.monitors.reference.call import Call
+from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.settings import MonitorSettings
 
 
 class CallCount:
@@ -15,7 +15,7 @@ class CallCount:
         self._budget = settings.call_budget
         self._calls = 0
 
-    def push(self, call: Call) -> None:
+    def push(self, call: CallText) -> None:
         """Count a call."""
         self._calls += bool(call.name)
 

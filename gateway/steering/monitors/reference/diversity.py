@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 
-from gateway.steering.monitors.base import MonitorSettings
-from gateway.steering.monitors.reference.call import Call
+from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.settings import MonitorSettings
 
 ONE_TOOL, TWO_TOOLS = 1.0, 0.7
 
@@ -24,8 +24,8 @@ class Diversity:
         self._tail: deque[str] = deque(maxlen=settings.diversity_window)
         self._total = 0
 
-    def push(self, call: Call) -> None:
-        """Take in the tool of a call."""
+    def push(self, call: CallText) -> None:
+        """Observe the tool of a call."""
         if call.name:
             self._tail.append(call.name)
             self._total += 1

@@ -1,12 +1,12 @@
-"""Edit revert: an edit takes the one before back, or edits of a file keep failing."""
+"""Edit revert: an edit undoes the one before, or edits of a file keep failing."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, deque
 
-from gateway.steering.monitors.base import MonitorSettings
-from gateway.steering.monitors.reference.call import Call
+from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.settings import MonitorSettings
 
 EDIT_TOOLS = frozenset(
     {
@@ -47,8 +47,8 @@ class EditRevert:
         self._cycles: Counter[str] = Counter()
         self._worst = ""
 
-    def push(self, call: Call) -> None:
-        """Take in an edit; any error counts against the newest one."""
+    def push(self, call: CallText) -> None:
+        """Observe an edit; any error counts against the newest one."""
         if call.name.lower() in EDIT_TOOLS:
             self._edit(call.arguments)
         self._failed = self._failed or call.failed

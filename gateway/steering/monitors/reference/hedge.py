@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gateway.steering.difficulty import HEDGES, HEDGES_PER_WORD
-from gateway.steering.monitors.base import MonitorSettings
-from gateway.steering.monitors.reference.call import Call
+from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.settings import MonitorSettings
+from gateway.steering.scoring.heuristic import HEDGES, HEDGES_PER_WORD
 
 PHRASES = (*HEDGES, "let me think", "on second thought")
 # One pattern per first word, each beginning with plain letters: a search for those is many times
@@ -29,7 +29,7 @@ HEALTHY_RATIO, RATIO_SPAN = 2.0, 3.0
 
 
 class Hedge:
-    """Hedging phrases per word, late against early; any retraction scores 1 for ever.
+    """Hedging phrases per word, late against early; after a retraction the score stays 1.
 
     Source: reference section 4.6.
     """
@@ -42,7 +42,7 @@ class Hedge:
         self._words = [0]
         self._retraction = ""
 
-    def push(self, call: Call) -> None:
+    def push(self, call: CallText) -> None:
         """Count the phrases of a thought."""
         thought = call.thought
         if not thought:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.steering.monitors.base import MonitorSettings
-from gateway.steering.monitors.reference.call import Call
+from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.settings import MonitorSettings
 
 
 class Streak:
@@ -19,7 +19,7 @@ class Streak:
         self._name = ""
         self._length = 0
 
-    def push(self, call: Call) -> None:
+    def push(self, call: CallText) -> None:
         """Lengthen the streak, or begin another."""
         if call.name:
             self._length = self._length + 1 if call.name == self._name else 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gateway.steering.monitors.base import MonitorSettings
-from gateway.steering.monitors.reference.call import Call
+from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.settings import MonitorSettings
 
 TEST_HINTS = ("pytest", "test", "run_tests", "npm test", "cargo test")
 FAILURE_MARKS = ("assertionerror", "failed ", "failures=")
@@ -43,7 +43,7 @@ class TestRepeat:
         self._last = ""
         self._repeated = ""
 
-    def push(self, call: Call) -> None:
+    def push(self, call: CallText) -> None:
         """Compare a failing test with the one before."""
         if self._repeated or not call.failed or not _is_test(call):
             return
@@ -59,7 +59,7 @@ class TestRepeat:
         return 1.0, f"same failure twice: {' '.join(self._repeated.split())[:80]}"
 
 
-def _is_test(call: Call) -> bool:
+def _is_test(call: CallText) -> bool:
     name, observation = call.name.lower(), call.lowered_observation
     return (
         any(hint in name for hint in TEST_HINTS)

@@ -1,6 +1,4 @@
-"""Suite `robust`: the six monitors by the same names, without their known false alarms."""
+"""Suite `robust`: monitors of the same names without the known false alarms of the reference.
 
-from gateway.steering.monitors.robust.suite import RobustSuite
-from gateway.steering.monitors.robust_settings import RobustSettings
-
-__all__ = ["RobustSettings", "RobustSuite"]
+They observe the facts that `steering.evidence` reads off a step, not its text.
+"""

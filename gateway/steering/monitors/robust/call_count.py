@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.steering.calibration import shipped_calibration
-from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust_settings import RobustSettings
-from gateway.steering.repeats import spends
+from gateway.steering.evidence.repeats import spends
+from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.monitors.settings import RobustSettings
+from gateway.steering.scoring.calibration import shipped_calibration
 
 AT_BUDGET = 0.6
 """Score when the budget is reached: the default fire threshold."""
@@ -25,12 +25,12 @@ class CallCount:
         self._calls = 0
         self._works = False
 
-    def push(self, seen: Seen) -> None:
+    def push(self, step: ObservedStep) -> None:
         """Count the step's calls; waiting for a job costs nothing."""
-        self._calls += sum([spends(action, repeat) for action, repeat in seen.actions])
+        self._calls += sum([spends(action, repeat) for action, repeat in step.actions])
         self._works = self._works or any(
             action.changes or action.reads or action.operation.startswith("$")
-            for action, _ in seen.actions
+            for action, _ in step.actions
         )
 
     def reading(self) -> tuple[float, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust_settings import RobustSettings
-from gateway.steering.repeats import KnownWords
+from gateway.steering.evidence.repeats import KnownWords
+from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.monitors.settings import RobustSettings
 
 LITTLE_NEW = 0.2
-"""Share of new words in a result below which it tells nothing new."""
+"""Share of new words in a result below which it brings nothing new."""
 HEALTHY_SHARE = 0.5
 """Half of the window may be stale without a score."""
 SLOPE = 1.6
@@ -17,7 +17,7 @@ SLOPE = 1.6
 
 
 class Diversity:
-    """Share of recent actions that are like a recent one and tell nothing new.
+    """Share of recent actions that are similar to a recent one and bring nothing new.
 
     Tool names do not matter: an agent with one tool that reads on is as diverse as one with ten.
     """
@@ -28,12 +28,12 @@ class Diversity:
         self._stale: deque[bool] = deque(maxlen=settings.novelty_window)
         self._known = KnownWords()
 
-    def push(self, seen: Seen) -> None:
+    def push(self, step: ObservedStep) -> None:
         """Judge each action stale or not."""
-        for action, repeat in seen.actions:
+        for action, repeat in step.actions:
             novelty = self._known.novelty(action.result_words)
-            moves = repeat.kind == "pending" or repeat.changed
-            self._stale.append(repeat.similar and not moves and novelty < LITTLE_NEW)
+            progresses = repeat.kind == "pending" or repeat.changed
+            self._stale.append(repeat.similar and not progresses and novelty < LITTLE_NEW)
 
     def reading(self) -> tuple[float, str]:
         """1.6 x (stale share - 1/2), 0 until the window is full."""

@@ -1,19 +1,19 @@
-"""Edit revert: changes that take each other back, and edits that do not apply."""
+"""Edit revert: changes that undo each other, and edits that do not apply."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.edits import Edit
-from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust_settings import RobustSettings
+from gateway.steering.evidence.edits import Edit
+from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.monitors.settings import RobustSettings
 
 ONE_REVERT = 0.5
-"""Taking one change back is ordinary work; the second time on one file is not."""
+"""Undoing one change is ordinary work; the second time on one file is not."""
 FAILED_EDIT = 0.15
 """Score per edit of one file that failed in a row: the fourth fires."""
 REMEMBERED_EDITS = 8
-"""Newest edits of a file that can be taken back."""
+"""Newest edits of a file that a later one is compared with."""
 REMEMBERED_FILES = 64
 """Files whose edits are remembered, the latest edited ones: a bound on memory."""
 SLOWER = 0.5
@@ -40,9 +40,9 @@ class EditRevert:
         self._score = 0.0
         self._what = ""
 
-    def push(self, seen: Seen) -> None:
+    def push(self, step: ObservedStep) -> None:
         """Compare each edit with the earlier ones of its file."""
-        for action, _ in seen.actions:
+        for action, _ in step.actions:
             found = 0.0
             for edit in action.edits:
                 found = max(found, self._edit(edit, failed=action.failure is not None))

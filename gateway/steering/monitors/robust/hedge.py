@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust_settings import RobustSettings
+from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.monitors.settings import RobustSettings
 
 SHORT_THOUGHT_WORDS = 3
 """Shorter thoughts are not read: they have no density to speak of."""
@@ -27,7 +27,7 @@ MORE_RETRACTIONS = 0.7
 class Hedge:
     """Density of hedging in the newest thoughts against the run before them.
 
-    Only thoughts beside an action count: a message to a user hedges out of politeness. A trend
+    Only thoughts with an action count: a message to a user hedges out of politeness. A trend
     needs hedges in all but one of the newest thoughts.
     """
 
@@ -39,10 +39,10 @@ class Hedge:
         self._early_hedges = self._early_words = self._thoughts = 0
         self._retractions: deque[bool] = deque(maxlen=RETRACTION_WINDOW)
 
-    def push(self, seen: Seen) -> None:
-        """Take in the step's thought, if it goes with an action."""
-        facts = seen.facts
-        if not seen.actions or facts.words < SHORT_THOUGHT_WORDS:
+    def push(self, step: ObservedStep) -> None:
+        """Observe the step's thought, if the step has an action."""
+        facts = step.facts
+        if not step.actions or facts.words < SHORT_THOUGHT_WORDS:
             return
         self._retractions.append(facts.retracts)
         self._late.append((facts.hedges, facts.words))

@@ -1,12 +1,12 @@
-"""Streak: the same move again and again, or words where moves are due."""
+"""Streak: the same action again and again, or messages where actions are expected."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.features import StepFacts, alike
-from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust_settings import RobustSettings
+from gateway.steering.evidence.features import StepFacts, alike
+from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.monitors.settings import RobustSettings
 
 CAP = 5
 """Repeats that score 1; three fire at the default threshold. Source: reference section 4.1."""
@@ -23,12 +23,12 @@ RARE_TALK = 0.2
 
 
 class Streak:
-    """Leaky count of repeats: each adds its strength, any other action lets the count leak.
+    """Leaky count of repeats: each adds its strength, any other action lowers the count.
 
     Cycles of several calls need no special case: from the second round on each call repeats one of
-    the last dozen. Messages without an action count when they say the same again, or when the agent
-    has hardly written any before; an answer or a question to the user is a conversation and no
-    monologue.
+    the last dozen. Messages without an action count when they repeat an earlier one, or when the
+    agent has hardly written any before; an answer or a question to the user is a conversation, not
+    a monologue.
     """
 
     __slots__ = (
@@ -52,30 +52,30 @@ class Streak:
         self._talk_share = 1.0
         self._acted = False
 
-    def push(self, seen: Seen) -> None:
-        """Add what repeats, let the rest leak."""
-        if seen.actions:
+    def push(self, step: ObservedStep) -> None:
+        """Count what repeats; anything else lowers the count."""
+        if step.actions:
             self._talk = 0
             self._acted = True
-            for action, repeat in seen.actions:
+            for action, repeat in step.actions:
                 self._add(repeat.strength, f"{repeat.count} x {action.operation[:60]}, same result")
         else:
-            self._listen(seen.facts)
+            self._read_message(step.facts)
         self._steps += 1
 
-    def _listen(self, facts: StepFacts) -> None:
+    def _read_message(self, facts: StepFacts) -> None:
         if self._talk == 0:
             self._talk_share = (self._talks + 1) / (self._steps + 2)
         self._talk = 0 if facts.asks or facts.prompted else self._talk + 1
         self._talks += 1
-        spoken_to = facts.prompted or (facts.asks and self._acted)
-        echo = not spoken_to and self._said(facts)
+        in_dialogue = facts.prompted or (facts.asks and self._acted)
+        echo = not in_dialogue and self._repeats_itself(facts)
         self._acted = False
         self._texts.append((facts.thought, facts.vocabulary))
         self._add(1.0 if echo else 0.0, "messages without an action that say the same")
 
-    def _said(self, facts: StepFacts) -> bool:
-        """Whether one of the last messages said this: word for word, or at length and alike."""
+    def _repeats_itself(self, facts: StepFacts) -> bool:
+        """Whether a recent message is equal to this one, or long and similar."""
         words = facts.vocabulary
         if len(words) < SHORT_TEXT_WORDS:
             return False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.features import ActionFacts
-from gateway.steering.monitors.robust.seen import Seen
-from gateway.steering.monitors.robust_settings import RobustSettings
-from gateway.steering.repeats import Repeat
+from gateway.steering.evidence.features import ActionFacts
+from gateway.steering.evidence.repeats import Repeat
+from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.monitors.settings import RobustSettings
 
 PER_RERUN = 0.3
 """Score per run of a program that fails as before with nothing changed: the third run fires."""
@@ -36,9 +36,9 @@ class TestRepeat:
         self._score = 0.0
         self._what = ""
 
-    def push(self, seen: Seen) -> None:
+    def push(self, step: ObservedStep) -> None:
         """Compare each failure with the earlier ones."""
-        for action, repeat in seen.actions:
+        for action, repeat in step.actions:
             found, what = max(self._program(action, repeat), self._failure(action, repeat))
             self._score *= self._keep
             if found >= self._score:

@@ -1,0 +1,174 @@
+"""The bodies of the control plane as types: what requests must bring, and what answers look like.
+
+Answers are written from plain values (`views`), which is many times faster than pydantic for long
+traces; these types describe them in the OpenAPI document, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.api.params import OneOf
+from gateway.steering.guidance.pattern import MAX_ID_CHARS
+from gateway.stores.patterns import Added
+from gateway.stores.queries import OUTCOMES
+from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.totals import RunRecord
+
+T = TypeVar("T")
+Omitted = Annotated[T, Field(exclude=True)]
+"""A field of a stored row that the answer leaves out."""
+
+Outcome = Annotated[str, OneOf(OUTCOMES)]
+Tier = Literal["e1", "e2", "e3"]
+Cursor = Annotated[str | None, Field(description="Null on the last page.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(RunRecord):
+    """A run with values derived from its totals."""
+
+    composite_mean: Annotated[float, Field(ge=0, le=1)]
+    duration_s: Annotated[float, Field(description="From the first call to the newest.")]
+    tokens: Annotated[int, Field(description="Input and output tokens together.")]
+    token_budget: Annotated[int | None, Field(description="steering.token_budget.")]
+    budget_used: Annotated[float | None, Field(description="Tokens over the budget.")]
+
+
+class RunPage(BaseModel):
+    """One page of a list of runs."""
+
+    runs: list[Run]
+    next_cursor: Cursor
+    total: Annotated[int, Field(description="With `count`: all runs that match.")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guidance(InjectionRow):
+    """One piece of guidance, listed under its step."""
+
+    run_id: Omitted[str]
+    step_index: Omitted[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStep(StepRow):
+    """One step of a run with the guidance decided at it."""
+
+    run_id: Omitted[str]
+    guidance: list[Guidance]
+
+
+class Thresholds(BaseModel):
+    """The thresholds in force now, to draw next to a run's curves."""
+
+    fast: float
+    slow: float
+    skip: float
+    margin: float
+    fire: float
+    warn: float
+    danger: float
+
+
+class Trace(BaseModel):
+    """One run step by step, or a part of it."""
+
+    run: Run
+    steps: list[TraceStep]
+    next_after_step: Annotated[
+        int | None, Field(description="`after_step` of the next part; null on the last.")
+    ]
+    thresholds: Thresholds
+    policy_in_force: Annotated[
+        bool, Field(description="Whether the current policy decided the run's newest step.")
+    ]
+
+
+class OutcomeBody(BaseModel):
+    """The outcome of a run."""
+
+    model_config = ConfigDict(extra="forbid")
+    outcome: Outcome
+
+
+class ReportedOutcome(OutcomeBody):
+    """An outcome that has been stored."""
+
+    run_id: str
+
+
+class PatternPatch(BaseModel):
+    """Keys to replace; `fields` is merged key by key, and null removes a key."""
+
+    failure_type: str | None = None
+    model_family: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
+    gate_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    source_trace_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
+    fields: Mapping[str, Any] = {}
+
+
+class PatternBody(PatternPatch):
+    """One pattern; `gateway.steering.guidance.codec` reads it, as it reads lines of files."""
+
+    pattern_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] = ""
+    tier: Tier
+    fields: Annotated[Mapping[str, Any], Field(min_length=1)]
+
+
+class PatternRecord(BaseModel):
+    """One stored pattern."""
+
+    pattern_id: str
+    tier: Tier
+    tenant: Annotated[str, Field(description="Empty for a pattern that all tenants share.")]
+    failure_type: str | None
+    model_family: str
+    gate_threshold: float | None
+    source_trace_id: str | None
+    fields: Mapping[str, Any]
+    created_at: float
+    updated_at: float
+    counts: Mapping[str, int]
+    indexed: Annotated[bool, Field(description="Whether a search can find it.")]
+
+
+class PatternPage(BaseModel):
+    """One page of a list of patterns."""
+
+    patterns: list[PatternRecord]
+    next_cursor: Cursor
+
+
+class AddedPattern(BaseModel):
+    """What happened to a pattern that was sent."""
+
+    result: Added
+    pattern_id: str
+
+
+class ImportCounts(BaseModel):
+    """How many patterns of an import had each result."""
+
+    added: int
+    replaced: int
+    unchanged: int
+
+
+class ErrorDetail(BaseModel):
+    """One error, as OpenAI's API describes errors."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    """The body of every error."""
+
+    error: ErrorDetail

@@ -1,0 +1,199 @@
+"""Access to the control plane and the dashboard, by key or by a browser's session."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Literal
+from urllib.parse import urlsplit
+
+from starlette.types import Scope
+
+from gateway.auth.authenticator import (
+    LOOPBACK_NAMES,
+    UNGUESSABLE_CHARACTERS,
+    Authenticator,
+    offered_keys,
+)
+from gateway.auth.keyring import key_digest
+from gateway.errors import Forbidden, Unauthorized
+from gateway.upstream.base import RawHeaders, header
+
+COOKIE = "gateway_session"
+SESSION_S = 12 * 3600
+"""How long a login lasts: a working day."""
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What a caller may see: one tenant's data, or all data if `tenant` is None (the operator).
+
+    `how`: by a key in a header, by a browser's session, or because no key is required.
+    """
+
+    tenant: str | None
+    how: Literal["key", "session", "open"]
+
+    @property
+    def operator(self) -> bool:
+        """Whether the caller may see every tenant's data and change shared patterns."""
+        return self.tenant is None
+
+    def scope(self, asked: str | None) -> str | None:
+        """The tenant whose data is read: the caller's own, or the one the operator names, if any.
+
+        Raises:
+            Forbidden: a tenant's key asks for another tenant.
+        """
+        if self.tenant is None:
+            return asked or None
+        if asked and asked != self.tenant:
+            raise Forbidden("this key belongs to another tenant")
+        return self.tenant
+
+
+class Gate:
+    """Admits callers to the control plane and the dashboard."""
+
+    def __init__(self, auth: Authenticator) -> None:
+        self._auth = auth
+
+    @property
+    def open(self) -> bool:
+        """Whether no key is required."""
+        return self._auth.open_admin
+
+    def admit(self, scope: Scope) -> Access:
+        """The caller's access.
+
+        Raises:
+            Unauthorized: no key or session, or an invalid one.
+            Overloaded: the caller's address has sent too many wrong keys.
+            Forbidden: the request comes from another site's page, or the gateway listens beyond
+                loopback and has no admin key.
+        """
+        headers: RawHeaders = scope["headers"]
+        access = self._by_key(scope) or self._by_session(headers) or self._without_key(headers)
+        if access.how != "key" and scope["method"] not in _SAFE_METHODS:
+            refuse_other_origins(headers)
+        return access
+
+    def log_in(self, key: str, scope: Scope) -> str | None:
+        """A session for the holder of `key`, as the value of COOKIE; None for an unknown key.
+
+        Raises:
+            Overloaded: the caller's address has sent too many wrong keys.
+        """
+        self._auth.refuse_guesses(scope, len(key) < UNGUESSABLE_CHARACTERS)
+        if self._auth.is_admin(key):
+            return self._signed({"t": None, "k": ""})
+        digest = key_digest(key)
+        tenant = self._auth.tenant_of(digest)
+        if tenant is None:
+            self._auth.wrong_key(scope)
+            return None
+        return self._signed({"t": tenant, "k": self._auth.session_tag(digest)})
+
+    def _by_key(self, scope: Scope) -> Access | None:
+        headers: RawHeaders = scope["headers"]
+        offered = offered_keys(headers)
+        admin = [key for _, key in offered if self._auth.is_admin(key)]
+        if admin:
+            self._auth.refuse_guesses(scope, len(admin[0]) < UNGUESSABLE_CHARACTERS)
+            return Access(tenant=None, how="key")
+        found = self._auth.principal_by_key(headers)
+        if found is not None:
+            self._auth.refuse_guesses(scope, found.guessable)
+            return Access(tenant=found.tenant, how="key")
+        # A gateway that requires no key accepts any: the client may have sent its provider's.
+        if offered and not (self._auth.open_admin and not self._auth.keys_required):
+            self._auth.wrong_key(scope)
+            raise Unauthorized("unknown key")
+        return None
+
+    def _by_session(self, headers: RawHeaders) -> Access | None:
+        session = self._verified(_cookie(headers))
+        if session is None:
+            return None
+        tenant, tag = session.get("t"), str(session.get("k"))
+        if tenant is None:
+            return Access(tenant=None, how="session")
+        # Revoking a key ends the sessions that were opened with it.
+        if self._auth.tenant_of_tag(tag) != tenant:
+            return None
+        return Access(tenant=str(tenant), how="session")
+
+    def _without_key(self, headers: RawHeaders) -> Access:
+        if self._auth.open_admin:
+            require_loopback_host(headers)
+            return Access(tenant=None, how="open")
+        if self._auth.admin_digest is None and not self._auth.keys_required:
+            raise Forbidden("set auth.admin_key: without it, this works on a loopback address only")
+        raise Unauthorized(
+            "a key is missing: send the admin key, or a gateway key, in x-gateway-key or "
+            "Authorization: Bearer, or log in at /dashboard/login"
+        )
+
+    def _signed(self, session: dict[str, str | None]) -> str:
+        claims = json.dumps({**session, "x": int(time.time()) + SESSION_S}).encode()
+        body = base64.urlsafe_b64encode(claims).rstrip(b"=")
+        return f"{body.decode()}.{self._mac(body)}"
+
+    def _verified(self, cookie: str) -> dict[str, str | None] | None:
+        body, _, mac = cookie.partition(".")
+        if not hmac.compare_digest(self._mac(body.encode()).encode(), mac.encode()):
+            return None
+        session = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return session if session["x"] > time.time() else None
+
+    def _mac(self, body: bytes) -> str:
+        secret = b"gateway session\x00" + self._auth.session_secret
+        return hmac.new(secret, body, hashlib.sha256).hexdigest()
+
+
+def refuse_other_origins(headers: RawHeaders) -> None:
+    """Refuse a change that a page of another site makes a browser send (CSRF).
+
+    Browsers send the page's origin with such requests; other clients need not. `sec-fetch-site` is
+    preferred to `origin`: behind a proxy that rewrites the host, our own origin would not match it.
+
+    Raises:
+        Forbidden: the request comes from another origin.
+    """
+    origin = header(headers, b"origin").decode("latin-1")
+    site = header(headers, b"sec-fetch-site").decode("latin-1")
+    host = header(headers, b"host").decode("latin-1")
+    cross_origin = bool(origin) and urlsplit(origin).netloc.lower() != host.lower()
+    if site not in ("same-origin", "none") if site else cross_origin:
+        raise Forbidden("the request comes from another site's page")
+
+
+def require_loopback_host(headers: RawHeaders) -> None:
+    """Refuse pages whose host name was made to resolve to this machine (DNS rebinding).
+
+    Raises:
+        Forbidden: the request's host is not a name of loopback.
+    """
+    host = header(headers, b"host").decode("latin-1")
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        name = None
+    if name not in LOOPBACK_NAMES:
+        raise Forbidden("without an admin key the host must be localhost, 127.0.0.1 or [::1]")
+
+
+def _cookie(headers: RawHeaders) -> str:
+    jar: SimpleCookie = SimpleCookie()
+    try:
+        jar.load(header(headers, b"cookie").decode("latin-1"))
+    except CookieError:
+        return ""
+    return jar[COOKIE].value if COOKIE in jar else ""

@@ -1,0 +1,197 @@
+"""Authentication by gateway keys, compared as digests; each belongs to one tenant."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from starlette.types import Scope
+
+from gateway.auth.keyring import DEFAULT_TENANT, KeyRing, key_digest
+from gateway.auth.wrong_keys import WrongKeyLimit
+from gateway.config import AuthSettings
+from gateway.errors import LoopDetected, Unauthorized
+from gateway.upstream.base import RawHeaders
+from gateway.upstream.dispatch import has_passed
+
+UNGUESSABLE_CHARACTERS = 32
+"""A key of so many characters is not found by trying; `gateway keys create` makes longer ones."""
+
+LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """The tenant a request belongs to, and the headers in which it sent gateway keys."""
+
+    tenant: str = DEFAULT_TENANT
+    key_headers: frozenset[bytes] = frozenset()
+    guessable: bool = False
+    """Whether the key is short enough to be found by trying."""
+
+
+_ANONYMOUS = Principal()
+
+
+class Authenticator:
+    """Checks the admin key and gateway keys, of the config and made with `gateway keys`."""
+
+    def __init__(self, settings: AuthSettings, *, host: str, keys: KeyRing | None = None) -> None:
+        self._host = host
+        self._ring = keys or KeyRing()
+        self._admin: bytes | None = None
+        self._wrong_keys = WrongKeyLimit(settings.wrong_keys_per_minute)
+        self._session_secret = secrets.token_bytes(32)
+        self.update(settings)
+
+    def update(self, settings: AuthSettings) -> None:
+        """Use the keys of a reloaded config; another admin key ends all sessions."""
+        before = self._admin
+        self._wrong_keys.per_minute = settings.wrong_keys_per_minute
+        self._tenants = {key_digest(key): name for name, key in settings.gateway_keys.items()}
+        self._admin = key_digest(settings.admin_key) if settings.admin_key else None
+        if self._admin != before:
+            self._session_secret = secrets.token_bytes(32)
+
+    @property
+    def open_admin(self) -> bool:
+        """Whether the control plane requires no key: no admin key, and a loopback address only."""
+        return self._admin is None and self._host in LOOPBACK_NAMES
+
+    @property
+    def session_secret(self) -> bytes:
+        """Signs browser sessions. Random: from a cookie nothing can be learned about a key."""
+        return self._session_secret
+
+    def session_tag(self, digest: bytes) -> str:
+        """What a session keeps of the key that opened it; without the secret it says nothing."""
+        message = b"key of a session\x00" + digest
+        return hmac.new(self._session_secret, message, hashlib.sha256).hexdigest()
+
+    def tenant_of_tag(self, tag: str) -> str | None:
+        """The tenant of the valid key with this session tag, None when there is none."""
+        for digest, tenant in {**self._tenants, **self._ring.digests}.items():
+            if hmac.compare_digest(self.session_tag(digest).encode(), tag.encode()):
+                return tenant
+        return None
+
+    @property
+    def keys_required(self) -> bool:
+        """Whether there are gateway keys, so that a request must send one."""
+        return bool(self._tenants) or self._ring.required
+
+    @property
+    def admin_digest(self) -> bytes | None:
+        """SHA-256 of the admin key; None when none is configured."""
+        return self._admin
+
+    def principal(self, scope: Scope) -> Principal:
+        """The caller.
+
+        Raises:
+            Unauthorized: gateway keys exist, and the request sends none of them.
+            Overloaded: its address has sent too many wrong keys.
+        """
+        headers: RawHeaders = scope["headers"]
+        required = self.keys_required
+        if not required and self._admin is None:
+            return _ANONYMOUS
+        found = self.principal_by_key(headers)
+        if found is not None:
+            self.refuse_guesses(scope, found.guessable)
+            return found
+        if not required:
+            return Principal(key_headers=self._key_headers(headers))
+        if offered_keys(headers):
+            self.wrong_key(scope)
+        what = "is unknown" if offered_keys(headers) else "is missing"
+        raise Unauthorized(
+            f"the gateway key {what}: send it in x-gateway-key, Authorization: Bearer or x-api-key"
+        )
+
+    def principal_by_key(self, headers: RawHeaders) -> Principal | None:
+        """The caller, from the first valid gateway key in the headers; None without one."""
+        for _name, key in offered_keys(headers):
+            tenant = self.tenant_of(key_digest(key))
+            if tenant is not None:
+                headers_with_keys = self._key_headers(headers)
+                guessable = len(key) < UNGUESSABLE_CHARACTERS
+                return Principal(tenant=tenant, key_headers=headers_with_keys, guessable=guessable)
+        return None
+
+    def wrong_key(self, scope: Scope) -> None:
+        """Count a wrong key. Raises: Overloaded when its address has sent too many."""
+        self._wrong_keys.refuse(_address(scope))
+        self._wrong_keys.count(_address(scope))
+
+    def refuse_guesses(self, scope: Scope, guessable: bool) -> None:
+        """Refuse a right key that its address may have found by trying.
+
+        A key that cannot be guessed is always accepted: behind a proxy or NAT, one client's wrong
+        key must not shut out the others.
+
+        Raises:
+            Overloaded: the key is guessable, and its address has sent too many wrong keys.
+        """
+        if guessable:
+            self._wrong_keys.refuse(_address(scope))
+
+    def _key_headers(self, headers: RawHeaders) -> frozenset[bytes]:
+        """All headers that hold a gateway or admin key, not only the one that was accepted."""
+        return frozenset(
+            name
+            for name, key in offered_keys(headers)
+            if self.tenant_of(key_digest(key)) is not None or self.is_admin(key)
+        )
+
+    def tenant_of(self, digest: bytes) -> str | None:
+        """The tenant of the valid key with this digest, None when there is none."""
+        record = self._ring.find(digest)
+        if record is not None:
+            return record.tenant
+        found = None
+        # No early exit: the time taken must not reveal which key matched.
+        for known, tenant in self._tenants.items():
+            if hmac.compare_digest(known, digest):
+                found = tenant
+        return found
+
+    def is_admin(self, key: str) -> bool:
+        """Whether `key` is the admin key."""
+        return self._admin is not None and hmac.compare_digest(key_digest(key), self._admin)
+
+
+def _address(scope: Scope) -> str:
+    """The address of the client's end of the connection; empty on a Unix socket."""
+    return str((scope.get("client") or ("",))[0])
+
+
+def offered_keys(headers: RawHeaders) -> list[tuple[bytes, str]]:
+    """(header name, key) of every key in the request, `x-gateway-key` first."""
+    found = []
+    for wanted in (b"x-gateway-key", b"authorization", b"x-api-key"):
+        for name, raw in headers:
+            if name != wanted:
+                continue
+            value = raw.decode("latin-1")
+            if name == b"authorization":
+                scheme, _, value = value.partition(" ")
+                value = value if scheme.lower() == "bearer" else ""
+            if value.strip():
+                found.append((name, value.strip()))
+    return found
+
+
+def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
+    """Refuse a request that this gateway itself has sent.
+
+    Raises:
+        LoopDetected: it carries this process's mark.
+    """
+    if has_passed(headers, instance):
+        raise LoopDetected(
+            "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "
+            "the gateway's own environment) points at the gateway itself"
+        )

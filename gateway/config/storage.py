@@ -1,0 +1,52 @@
+"""Settings of the stores; importing this module loads no database library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+IN_MEMORY = ":memory:"
+SYNCHRONOUS = ("normal", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """Where runs are kept, how safely, and for how long.
+
+    `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but
+    a power cut may lose the most recent ones; `full` waits for the disk at every commit and loses
+    none. The file stays consistent in both cases.
+    `retention_days` and `max_size_mb`: 0 switches the limit off. In memory the limit is 1,535 MB
+    at most, and more than 2,047 MB cannot be stored.
+
+    Raises: ValueError (`<field>: <what is wrong>`).
+    """
+
+    path: str = "gateway.db"
+    synchronous: str = "normal"
+    store_content: bool = True
+    retention_days: float = 30.0
+    max_size_mb: float = 4096.0
+    retention_interval_s: float = 3600.0
+    busy_timeout_ms: int = 5000
+    queue_limit: int = 10_000
+    reader_threads: int = 2
+    cache_mb: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.path.strip():
+            raise ValueError(f"path: must name a file, or be {IN_MEMORY!r}")
+        if self.synchronous not in SYNCHRONOUS:
+            raise ValueError(f"synchronous: must be one of {', '.join(SYNCHRONOUS)}")
+        for name in ("retention_days", "max_size_mb", "busy_timeout_ms"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}: must be 0 or more, and finite")
+        for name in ("retention_interval_s", "queue_limit", "reader_threads", "cache_mb"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}: must be above 0, and finite")
+        if self.reader_threads > 64:
+            raise ValueError("reader_threads: must be at most 64")
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether everything stays in memory and ends with the process."""
+        return self.path == IN_MEMORY

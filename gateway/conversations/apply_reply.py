@@ -1,0 +1,167 @@
+"""Applying an answer to its conversation, and the hashes under which later requests find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gateway.conversations.conversation import Conversation
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.loading import reply_kind
+from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.stored_responses import (
+    RESPONSE_KIND,
+    StoredResponse,
+    items_by_id,
+    response_hash,
+)
+from gateway.dialects.base import ANSWER_ID, ECHO
+from gateway.steering.fsm import FSMState
+from gateway.steering.identity import calls_hash, clean_call_ids, looks_unique
+from gateway.steering.identity.summary import line_hashes_of
+from gateway.stores.records import PrefixHashRecord
+from gateway.wire.messages import content_text, reply_message
+from gateway.wire.prefix_hash import PrefixHashes, extend
+
+_CALLS_KIND = "calls"
+
+
+def apply_reply(
+    result: SteeringResult,
+    completion: Mapping[str, Any] | None,
+    index: ConversationIndex,
+    *,
+    keep: bool = True,
+    pending_id: str | None = None,
+) -> tuple[PrefixHashRecord, ...]:
+    """Apply the answer to the conversation; the hashes under which later requests find it.
+
+    `keep`: whether the reply's content may be stored, for clients that leave the history to the
+    server. `pending_id`: the id of an answer that is still being made.
+    """
+    conversation, hashes = result.conversation, result.resolved.incoming.hashes
+    served = hashes.full
+    record = _Records(result)
+    made = [record.make(served, hashes.state.count, "served")]
+    choices = replies_in(completion)
+    if completion is None or not choices:
+        conversation.history.branch = conversation.history.branch.failed(served)
+        return (*made, *_response_hash_record(result, pending_id, (), index, record, keep=keep))
+    for position, (message, finish) in enumerate(choices):
+        echo = echoed_items(completion) or [reply_message(message)]
+        echoed = extend(hashes.state, echo)
+        index.add_prefix_hash(conversation, echoed.full, served)
+        made.append(record.make(echoed.full, echoed.state.count, reply_kind(served)))
+        if position == 0:
+            _apply_first(result, message, finish, echoed)
+            index.index_awaited_calls(conversation)
+            made += _awaited_calls(conversation, record, echoed.state.count)
+    name, reply = completion.get(ANSWER_ID), echoed_items(completion)
+    if name:
+        index.keep_items(conversation.tenant, items_by_id(reply))
+    return (*made, *_response_hash_record(result, name, reply, index, record, keep=keep))
+
+
+def echoed_items(completion: Mapping[str, Any]) -> list[Any]:
+    """The items of an answer, in a dialect that has several for one reply; else empty."""
+    choices = completion["choices"]
+    first = choices[0] if len(choices) == 1 else None
+    echo = first.get(ECHO) if isinstance(first, Mapping) else None
+    return echo if isinstance(echo, list) else []
+
+
+def replies_in(completion: Mapping[str, Any] | None) -> list[tuple[dict[str, Any], str | None]]:
+    """(message, finish reason) of each choice that has a message; empty without a completion."""
+    choices = completion.get("choices") if completion else None
+    found = []
+    for choice in choices if isinstance(choices, list) else ():
+        message = choice.get("message") if isinstance(choice, Mapping) else None
+        if isinstance(message, dict):
+            found.append((message, choice.get("finish_reason")))
+    return found
+
+
+class _Records:
+    """Makes the stored prefix hashes of one call."""
+
+    def __init__(self, result: SteeringResult) -> None:
+        self._conversation = result.conversation
+        self._step = result.step
+
+    def make(
+        self, digest: bytes, position: int, kind: str, *, root: bytes | None = None
+    ) -> PrefixHashRecord:
+        """A hash that covers `position` messages; `root` None = that of the conversation."""
+        conversation = self._conversation
+        return PrefixHashRecord(
+            tenant=conversation.tenant,
+            root=conversation.history.root if root is None else root,
+            digest=digest,
+            conversation_id=conversation.id,
+            position=position,
+            kind=kind,
+            step=self._step,
+        )
+
+
+def _apply_first(
+    result: SteeringResult, message: Mapping[str, Any], finish: str | None, echoed: PrefixHashes
+) -> None:
+    """Make this the conversation's latest reply; a final answer ends its run."""
+    conversation, fold = result.conversation, result.conversation.run.fold
+    final = finish == "stop" and fold is not None and fold.peek_final(message)
+    idle = final or not (message.get("tool_calls") or message.get("function_call"))
+    history = conversation.history
+    history.branch = history.branch.answered(
+        result.resolved.incoming.hashes.full,
+        _newest(echoed.messages),
+        final=idle,
+        line_hashes=line_hashes_of(content_text(message.get("content"))) if idle else (),
+        calls=clean_call_ids(echoed.state.call_ids),
+    )
+    if final:
+        result.state_after = FSMState.END
+    if result.run == conversation.run.index:
+        conversation.unsaved.ended_run = result.run if final else None
+
+
+def _awaited_calls(
+    conversation: Conversation, record: _Records, position: int
+) -> Iterator[PrefixHashRecord]:
+    """A hash of the latest reply's calls, for an agent that shortens its history and sends no id:
+    by it another gateway finds the run."""
+    calls = conversation.history.branch.reply_calls
+    shortens = conversation.run.start is not None and conversation.external_key is None
+    if calls and shortens and looks_unique(calls):
+        digest = calls_hash(conversation.tenant, calls)
+        yield record.make(digest, position, _CALLS_KIND, root=digest)
+
+
+def _response_hash_record(
+    result: SteeringResult,
+    response_id: str | None,
+    reply: Sequence[Any],
+    index: ConversationIndex,
+    record: _Records,
+    *,
+    keep: bool,
+) -> Iterator[PrefixHashRecord]:
+    """The hash of the answer's id, from which a later request may continue."""
+    conversation, chain = result.conversation, result.resolved.incoming.hashes.state
+    known = conversation.history.responses
+    if not response_id:
+        return
+    if result.stored and response_id in known:
+        snapshot = known[response_id].snapshot  # the fold may have newer steps by now
+    elif conversation.run.fold is not None:
+        snapshot = conversation.run.fold.current.snapshot()
+    else:
+        return
+    response = StoredResponse.of(response_id, chain, reply, snapshot, storable=keep)
+    index.add_response(conversation, response)
+    digest = response_hash(conversation.tenant, response_id)
+    yield record.make(digest, response.after.count, RESPONSE_KIND, root=digest)
+
+
+def _newest(digests: Sequence[bytes | None]) -> bytes | None:
+    return next((digest for digest in reversed(digests) if digest is not None), None)

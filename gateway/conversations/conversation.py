@@ -1,0 +1,249 @@
+"""One conversation in memory, as three values.
+
+    history   what connects its requests: hashes, bytes, the answers that may be continued by id
+    run       its newest run: the memory of guidance, judged scores, the fold
+    unsaved   what the store does not have yet, and which version it has
+
+Whatever can be derived from the transcript is a cache and may be missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gateway.conversations.stored_responses import StoredResponse
+from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.identity import Awaits, Branch
+from gateway.steering.policy import Policy
+from gateway.steering.steer import RunMemory
+from gateway.steering.transcript.steps import Step
+from gateway.wire.body_prefix import BodyPrefix
+from gateway.wire.prefix_hash import ChainState
+
+MAX_UNSAVED_STEPS = 512
+"""The newest steps kept while the store is unavailable."""
+MAX_JUDGED_SCORES = 1000
+"""The newest judged scores; no window of the state machine is longer."""
+KEPT_OUTCOMES = 8
+"""The newest steps whose texts a look-up may need (E2 reads five)."""
+
+_SHORT_DIGEST_BYTES = 8  # of 16; 64 bits suffice for the messages of one conversation
+_MAX_SEEN = 8192  # the newest messages: 64 kB
+_MAX_SEEN_STORED = 512  # 4 kB: kept of an idle conversation, stored when its client trims
+
+
+class SeenDigests:
+    """The digests of a conversation's messages, the newest `_MAX_SEEN` of them."""
+
+    __slots__ = ("_digests",)
+
+    def __init__(self, kept: bytes = b"") -> None:
+        self._digests = bytearray(kept)
+
+    def newest(self) -> bytes:
+        """The newest `_MAX_SEEN_STORED` digests, for a child conversation or the store."""
+        return bytes(self._digests[-_MAX_SEEN_STORED * _SHORT_DIGEST_BYTES :])
+
+    def add(self, digests: Iterable[bytes | None]) -> None:
+        """Add the digests of messages; None for a message that has none."""
+        for digest in digests:
+            if digest is not None and digest not in self:
+                self._digests += digest[:_SHORT_DIGEST_BYTES]
+        del self._digests[: -_MAX_SEEN * _SHORT_DIGEST_BYTES]
+
+    def __contains__(self, digest: bytes) -> bool:
+        """Whether a message with this digest was added."""
+        short, at = digest[:_SHORT_DIGEST_BYTES], -1
+        while (at := self._digests.find(short, at + 1)) >= 0:
+            if at % _SHORT_DIGEST_BYTES == 0:
+                return True
+        return False
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """What connects the requests of a conversation.
+
+    `root`: hash of the history's first message, by which the store groups the prefix hashes.
+    `prefix_hashes`: those under which the index knows the conversation. `responses`: the newest
+    answers that a request may continue by id, oldest first. `retries`: how often the latest
+    request came again.
+    """
+
+    branch: Branch
+    chain: ChainState | None = None
+    prefix: BodyPrefix | None = None
+    seen: SeenDigests = field(default_factory=SeenDigests)
+    root: bytes = b""
+    prefix_hashes: list[bytes] = field(default_factory=list)
+    responses: dict[str, StoredResponse] = field(default_factory=dict)
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedCall:
+    """The latest call and the model it was routed to; a retry of it goes to the same model."""
+
+    prefix_hash: bytes
+    requested: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """What replaces the part of the transcript that a compaction removed.
+
+    `offset`: messages at the front of the new history whose steps are in `snapshot` already.
+    `logged_in`: the conversation whose run log has those steps; "" where the windows of monitors
+    and scorer restart.
+    """
+
+    snapshot: RunSnapshot
+    offset: int = 0
+    logged_in: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class CurrentRun:
+    """The newest run.
+
+    `started_at`: seconds of the epoch. `judged`: scores that a model gave, by their keys.
+    `reported_outcomes`: the outcome counted for each pattern given in the run. `resting`: routed
+    models that refused a call, with the number of calls for which each is not used. `start`: set
+    when the transcript alone does not give the run's beginning.
+    """
+
+    index: int = 0
+    started_at: float = 0.0
+    memory: RunMemory = field(default_factory=RunMemory)
+    judged: dict[str, float] = field(default_factory=dict)
+    reported_outcomes: dict[str, str] = field(default_factory=dict)
+    routed: RoutedCall | None = None
+    resting: dict[str, int] = field(default_factory=dict)
+    start: RunStart | None = None
+    fold: ConversationFold | None = None
+
+    def begin(self, index: int, now: float) -> None:
+        """Start the next run with fresh caps, counts and scores."""
+        self.index, self.started_at = index, now
+        self.memory = self.memory.next_run()
+        self.reported_outcomes.clear()
+        self.judged.clear()
+
+    def count_call(self) -> None:
+        """Count a call that is being decided: each resting model rests for one call less."""
+        self.resting = {model: left - 1 for model, left in self.resting.items() if left > 1}
+
+    def judge(self, key: str, score: float) -> None:
+        """Keep a judged score; the oldest are dropped."""
+        self.judged[key] = score
+        for old in list(self.judged)[:-MAX_JUDGED_SCORES]:
+            del self.judged[old]
+
+    def ready_fold(self, policy: Policy, earlier: Sequence[Step] = ()) -> ConversationFold:
+        """The fold over the transcript; without one in memory a new one, after `earlier` steps."""
+        if self.fold is None:
+            self.fold = ConversationFold(
+                policy,
+                base=self.start.snapshot if self.start else None,
+                offset=self.start.offset if self.start else 0,
+                keep=KEPT_OUTCOMES,
+                earlier=earlier,
+                judged=self.judged,
+            )
+        return self.fold
+
+
+@dataclass(slots=True, kw_only=True)
+class Unsaved:
+    """What the store does not have yet, and which version it has.
+
+    `version`: of the stored record, 0 before there is one. `steps`: scored steps to be stored, by
+    run and index, in their order. `snapshot`: the newest run when it was last stored. `ended_run`:
+    the run whose final answer was the latest reply. `state_before_end`: the state of that run
+    before the answer.
+    """
+
+    version: int = 0
+    steps: dict[tuple[int, int], StepOutcome] = field(default_factory=dict)
+    snapshot: RunSnapshot | None = None
+    ended_run: int | None = None
+    state_before_end: FSMState = FSMState.NORMAL
+
+    def add(self, outcomes: Iterable[StepOutcome]) -> None:
+        """Add newly scored steps.
+
+        After a restart all steps of the transcript are scored again; the stored ones are left out.
+        """
+        stored = (self.snapshot.run, self.snapshot.steps) if self.snapshot else (-1, 0)
+        for outcome in outcomes:
+            if (outcome.run, outcome.index) > stored:
+                self.steps[outcome.run, outcome.index] = outcome
+        for key in list(self.steps)[:-MAX_UNSAVED_STEPS]:
+            del self.steps[key]
+
+
+@dataclass(slots=True, kw_only=True)
+class Conversation:
+    """One conversation; `lock` is held while a decision is made or a call is stored."""
+
+    tenant: str
+    source: str
+    external_key: str | None
+    created_at: float
+    history: History
+    run: CurrentRun = field(default_factory=CurrentRun)
+    unsaved: Unsaved = field(default_factory=Unsaved)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def id(self) -> str:
+        """The conversation's id."""
+        return self.history.branch.conversation_id
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is in progress, or being stored."""
+        return self.history.branch.awaits is Awaits.MODEL or self.lock.locked()
+
+    def run_id(self, run: int) -> str:
+        """See the module's `run_id`."""
+        return run_id(self.id, run)
+
+    def snapshot(self) -> RunSnapshot | None:
+        """The newest run, in state END when the latest reply was its final answer."""
+        fold = self.run.fold
+        newest = self.unsaved.snapshot if fold is None else fold.current.snapshot()
+        if newest is not None and newest.run == self.unsaved.ended_run:
+            return replace(newest, state=FSMState.END)
+        return newest
+
+    def snapshot_before_reply(self) -> RunSnapshot | None:
+        """The newest run as it was before its latest reply, final answer or not."""
+        if self.run.fold is not None:
+            return self.run.fold.current.snapshot()
+        stored = self.unsaved.snapshot
+        if stored is not None and stored.state is FSMState.END:
+            return replace(stored, state=self.unsaved.state_before_end)
+        return stored
+
+    def stored(self, version: int, snapshot: RunSnapshot | None) -> None:
+        """The store has version `version`, with every step up to `snapshot`."""
+        if self.run.fold is not None:
+            self.unsaved.state_before_end = self.run.fold.current.state
+        self.unsaved.version, self.unsaved.snapshot = version, snapshot
+        self.unsaved.steps.clear()
+
+    def forget_transcript(self) -> None:
+        """Drop all caches of the transcript: the next request is read from its first message."""
+        self.run.fold = None
+        self.history.chain = self.history.prefix = None
+        self.history.seen = SeenDigests(self.history.seen.newest())
+
+
+def run_id(conversation_id: str, run: int) -> str:
+    """The id of a run: the conversation's and a number, equal on every replica."""
+    return f"{conversation_id}.{run}"

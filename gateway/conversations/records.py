@@ -1,0 +1,266 @@
+"""One finished call as records for the store, and as an event for the live view."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.conversations.apply_reply import echoed_items, replies_in
+from gateway.conversations.codec import to_record
+from gateway.conversations.injection_records import injection_rows
+from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.stored_responses import items_by_id
+from gateway.dialects.base import ANSWER_ID
+from gateway.exchange import Exchange
+from gateway.observability.live_events import Event
+from gateway.steering.fold import StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.transcript.steps import Action
+from gateway.stores.records import (
+    CallRecord,
+    CallRow,
+    ItemRecord,
+    PrefixHashRecord,
+    RunUpdate,
+    StepContent,
+    StepRow,
+)
+from gateway.wire.coerce import as_list, as_mapping, as_text
+
+_PREVIEW_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """About the call itself: its agent, its experiment, and its cost."""
+
+    agent: str = ""
+    profile: str = ""
+    policy_digest: str = ""
+    experiment: str | None = None
+    arm: str | None = None
+    unit: str | None = None
+    outcome: str | None = None
+    cost_usd: float | None = None
+    cost_unsteered_usd: float | None = None
+    answered: bool = True
+    """False for a call whose answer is still being made."""
+
+
+def call_record(
+    result: SteeringResult,
+    exchange: Exchange,
+    completion: Mapping[str, Any] | None,
+    facts: CallFacts,
+    prefix_hashes: Sequence[PrefixHashRecord],
+    now: float,
+) -> CallRecord:
+    """Everything that is committed for one call."""
+    conversation = result.conversation
+    call = _call_row(result, exchange, completion, facts)
+    reply = replace(_reply_content(completion), messages=tuple(result.prompts))
+    steps = _step_rows(result, call if facts.answered else None, reply, now)
+    record = to_record(conversation, result.resolved.incoming.hashes.state.count, now)
+    return CallRecord(
+        conversation=record,
+        heads=tuple(prefix_hashes),
+        runs=tuple(
+            _run_update(result, run, exchange, facts, now) for run in _runs_to_record(result)
+        ),
+        steps=tuple(steps),
+        injections=tuple(injection_rows(result)),
+        items=tuple(_items(completion)),
+    )
+
+
+def _items(completion: Mapping[str, Any] | None) -> Iterator[ItemRecord]:
+    """The items of an answer that clients may later send by id only."""
+    if completion is None or not completion.get(ANSWER_ID):
+        return
+    for name, item in items_by_id(echoed_items(completion)).items():
+        yield ItemRecord(id=name, content=json.dumps(item).encode())
+
+
+def _runs_to_record(result: SteeringResult) -> list[int]:
+    """The runs with new rows, and the earlier run that a new run has ended."""
+    conversation = result.conversation
+    runs = {run for run, _ in conversation.unsaved.steps} | {result.run}
+    last = conversation.unsaved.snapshot
+    if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
+        runs.add(last.run)
+    return sorted(runs)
+
+
+def _call_row(
+    result: SteeringResult,
+    exchange: Exchange,
+    completion: Mapping[str, Any] | None,
+    facts: CallFacts,
+) -> CallRow:
+    tokens = exchange.upstream.tokens
+    choices = replies_in(completion)
+    served = as_text(as_mapping(completion).get("model"), None)
+    return CallRow(
+        request_id=exchange.request.id,
+        model_requested=exchange.request.model,
+        model_asked=exchange.upstream.model or exchange.request.model,
+        model_served=served,
+        deployment=exchange.upstream.deployment,
+        lane=exchange.upstream.lane,
+        status=exchange.response.status or 200,
+        error=exchange.response.error or None,
+        finish_reason=choices[0][1] if choices else None,
+        input_tokens=tokens.input,
+        cached_tokens=tokens.cached,
+        cache_write_tokens=tokens.cache_write,
+        output_tokens=tokens.output,
+        reasoning_tokens=tokens.reasoning,
+        cost_usd=facts.cost_usd,
+        cost_unsteered_usd=facts.cost_unsteered_usd,
+        latency_s=exchange.timing.elapsed_s(),
+        first_byte_s=exchange.timing.first_byte_s,
+        overhead_ms=exchange.timing.own_ms(),
+        timings_ms=result.timings_ms,
+        attempts=max(1, len(exchange.upstream.attempts)),
+        retries=result.conversation.history.retries,
+        streamed=exchange.request.streamed,
+        reasons=tuple(result.reasons),
+    )
+
+
+def _reply_content(completion: Mapping[str, Any] | None) -> StepContent:
+    choices = replies_in(completion)
+    if not choices:
+        return StepContent()
+    message = choices[0][0]
+    text = message.get("content")
+    calls = message.get("tool_calls")
+    actions = []
+    for call in as_list(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            name, arguments = function.get("name"), function.get("arguments")
+            actions.append(Action(name=str(name or ""), arguments=str(arguments or "")))
+    return StepContent(reply_text=as_text(text, ""), reply_actions=tuple(actions))
+
+
+def _step_rows(
+    result: SteeringResult, call: CallRow | None, reply: StepContent, now: float
+) -> list[StepRow]:
+    """Every step that is not stored yet, and the step at which the call was made, with the call."""
+    conversation = result.conversation
+    rows = {
+        key: _scored_row(conversation.run_id(key[0]), outcome, now)
+        for key, outcome in conversation.unsaved.steps.items()
+    }
+    here, run_id = (result.run, result.step), conversation.run_id(result.run)
+    newest = rows.pop(here, None)
+    if newest is None and result.latest is not None:
+        # A retry, or a call after one that failed: the step is stored, the call is new.
+        newest = _scored_row(run_id, result.latest, now)
+    if newest is None:
+        newest = StepRow(run_id=run_id, step_index=result.step, at=now, state=result.state.value)
+    own = newest.content or StepContent()
+    content = replace(
+        reply,
+        thought=own.thought,
+        reasoning=own.reasoning,
+        actions=own.actions,
+        prompted=own.prompted,
+    )
+    return [*rows.values(), replace(newest, call=call, content=content)]
+
+
+def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
+    readings = outcome.readings
+    step = outcome.step
+    return StepRow(
+        run_id=run_id,
+        step_index=outcome.index,
+        at=now,
+        state=outcome.state.value,
+        difficulty=outcome.difficulty,
+        scores=readings.scores,
+        composite=readings.composite,
+        fired=readings.fired,
+        failure_type=readings.failure_type,
+        evidence=readings.evidence,
+        content=StepContent(
+            thought=step.thought,
+            reasoning=step.reasoning,
+            actions=step.actions,
+            prompted=step.prompted,
+        ),
+    )
+
+
+def _run_update(
+    result: SteeringResult, run: int, exchange: Exchange, facts: CallFacts, now: float
+) -> RunUpdate:
+    conversation, own = result.conversation, run == result.run
+    state = FSMState.END if run < conversation.run.index else result.state_after
+    newest = conversation.snapshot()
+    if run > result.run and newest is not None:
+        # Another request has begun the next run in the meantime.
+        state = newest.state
+    return RunUpdate(
+        id=conversation.run_id(run),
+        sequence=run,
+        started_at=conversation.run.started_at or now,
+        updated_at=now,
+        ended_at=now if state is FSMState.END else None,
+        state=state.value,
+        outcome=facts.outcome if own else None,
+        outcome_source="header" if facts.outcome and own else "",
+        agent=facts.agent,
+        task_preview=result.tasks.get(run, "")[:_PREVIEW_CHARACTERS],
+        profile=facts.profile,
+        mode=result.mode,
+        experiment=facts.experiment,
+        arm=facts.arm,
+        unit=facts.unit,
+        policy_digest=facts.policy_digest,
+        identity_source=result.resolved.source,
+        model_requested=exchange.request.model,
+    )
+
+
+def call_event(record: CallRecord) -> Event | None:
+    """The event for the newest step of `record`; None when it has no call."""
+    steps = [step for step in record.steps if step.call is not None]
+    if not steps:
+        return None
+    step = steps[-1]
+    call = step.call
+    run = next(run for run in record.runs if run.id == step.run_id)
+    assert call is not None
+    return {
+        "type": "step",
+        "tenant": record.conversation.tenant,
+        "conversation_id": record.conversation.id,
+        "run_id": step.run_id,
+        "step": step.step_index,
+        "at": step.at,
+        "state": run.state,
+        "ended": run.ended_at is not None,
+        "outcome": run.outcome,
+        "difficulty": step.difficulty,
+        "composite": step.composite,
+        "fired": step.fired,
+        "failure_type": step.failure_type,
+        "guidance": [
+            f"{row.source}:{row.pattern_id or row.failure_type or 'directive'}"
+            for row in record.injections
+            if row.applied
+        ],
+        "model_requested": call.model_requested,
+        "model_asked": call.model_asked,
+        "status": call.status,
+        "error": call.error,
+        "input_tokens": call.input_tokens,
+        "output_tokens": call.output_tokens,
+        "cost_usd": call.cost_usd,
+        "latency_s": call.latency_s,
+    }

@@ -1,0 +1,396 @@
+"""Finding the conversation of a request, and applying the request to its history."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.conversations.compaction import compact
+from gateway.conversations.conversation import (
+    Conversation,
+    CurrentRun,
+    History,
+    RunStart,
+    SeenDigests,
+)
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.stored_responses import StoredResponse
+from gateway.dialects import SteeredRequest
+from gateway.errors import BadRequest
+from gateway.steering.experiments import MODES
+from gateway.steering.fold import RunSnapshot
+from gateway.steering.identity import (
+    FINGERPRINT,
+    Branch,
+    ConversationMatch,
+    ConversationSettings,
+    Identity,
+    Incoming,
+    MatchKind,
+    PrefixHashRef,
+    conversation_id,
+    identify,
+    identity_label,
+    looks_unique,
+    match,
+    read_request,
+)
+from gateway.steering.steer import RunMemory
+from gateway.wire.prefix_hash import ChainState
+
+_OUTCOMES = ("success", "failure")
+_CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
+_Known = Mapping[bytes, Sequence[PrefixHashRef]]
+
+
+class ControlHeaders:
+    """The request headers that control the gateway itself.
+
+    Raises:
+        BadRequest: a value that is not allowed; `param` names the header.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.mode = _one_of(headers, "x-gateway-mode", MODES)
+        self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
+        self.unit = headers.get("x-gateway-experiment-unit")
+        self.agent = headers.get("user-agent", "").split(" ")[0][:80]
+        self.experiment: str | None = None
+        self.arm: str | None = None
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A request with its conversation; `conversation` is None for a side request.
+
+    `label`: for `x-gateway-identity`; `source`: where the id came from.
+    """
+
+    label: str
+    source: str
+    match: ConversationMatch
+    incoming: Incoming
+    conversation: Conversation | None
+    conversation_id: str
+
+    @property
+    def kind(self) -> MatchKind:
+        """How the request relates to its conversation."""
+        return self.match.kind
+
+
+class ConversationResolver:
+    """Finds the conversations of requests; changes memory only, the store follows at the commit."""
+
+    def __init__(
+        self,
+        index: ConversationIndex,
+        loader: ConversationLoader,
+        settings: ConversationSettings,
+    ) -> None:
+        self._index = index
+        self._loader = loader
+        self._settings = settings
+
+    async def resolve(
+        self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, now: float
+    ) -> Resolved:
+        """The conversation of one request; the request becomes its latest one."""
+        identity = identify(headers, request.body, self._settings)
+        if references := request.references:
+            request.named = await self._loader.items(tenant, references)
+        owner, response = await self._continued_response(request, identity, tenant)
+        if response is not None:
+            request.earlier = response.earlier()
+            identity = _with_response(identity, request.body)
+        known = self._same_bytes(request, identity, tenant) if response is None else None
+        root = known.history.root if known is not None else b""
+        incoming = self._read(request, headers, tenant, known)
+        given = conversation_id(tenant, identity.value) if identity.value is not None else None
+        verdict, settled = self._match(tenant, identity, given, incoming)
+        if not settled:
+            if incoming.hashes.start and response is None:
+                # The store is queried with the prefix hashes of the whole history.
+                incoming = _read_whole(headers, request, tenant)
+            await self._load(tenant, identity, given, incoming)
+            verdict, _ = self._match(tenant, identity, given, incoming)
+        found = self._apply(verdict, identity, given, incoming, tenant, now)
+        if found is not None:
+            if response is not None and found.run.fold is None and verdict.kind in _CONTINUING:
+                found.run.start = RunStart(
+                    snapshot=response.snapshot, offset=request.earlier_count, logged_in=owner
+                )
+            self._remember(found, root, request, incoming)
+        resolved_id = found.id if found is not None else verdict.conversation_id
+        return Resolved(
+            label=identity_label(identity.source, verdict.kind),
+            source=identity.source,
+            match=verdict,
+            incoming=incoming,
+            conversation=found,
+            conversation_id=resolved_id or "",
+        )
+
+    def _same_bytes(
+        self, request: SteeredRequest, identity: Identity, tenant: str
+    ) -> Conversation | None:
+        """The conversation whose latest request this one begins with, byte for byte."""
+        found = self._index.conversation_for_prefix(tenant, request.known)
+        if found is None or identity.value in (None, found.external_key):
+            return found
+        return None
+
+    async def _continued_response(
+        self, request: SteeredRequest, identity: Identity, tenant: str
+    ) -> tuple[str, StoredResponse | None]:
+        """The stored answer that a request continues from instead of sending its history, and the
+        id of that answer's conversation."""
+        named = request.previous_response_id
+        if named is not None:
+            return await self._loader.response(tenant, named)
+        if request.in_conversation and identity.value is not None:
+            return await self._loader.newest_response(tenant, identity.value)
+        return "", None
+
+    def _read(
+        self,
+        request: SteeredRequest,
+        headers: Mapping[str, str],
+        tenant: str,
+        known: Conversation | None,
+    ) -> Incoming:
+        if request.earlier is not None:
+            chain, transcript = request.earlier.chain, request.transcript
+            own = request.own_messages
+            return read_request(
+                headers, request.body, tenant, resume=chain, own=own, messages=transcript
+            )
+        history = known.history if known is not None else None
+        if history is None or history.prefix is None or history.chain is None:
+            return _read_whole(headers, request, tenant)
+        resume = history.chain if history.chain.count == history.prefix.count else None
+        incoming = _read_whole(headers, request, tenant, resume)
+        if resume is not None and incoming.hashes.state.count == resume.count:
+            # The same request again: a retry, or another run with an equal history so far. Only
+            # the whole history distinguishes the two.
+            return _read_whole(headers, request, tenant)
+        return incoming
+
+    def _match(
+        self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
+    ) -> tuple[ConversationMatch, bool]:
+        """The match from memory, and whether the store could not change it.
+
+        The store may know more when another gateway, or this one before its last start, served
+        requests of the same history.
+        """
+        if identity.source == FINGERPRINT and not self._settings.fingerprint:
+            return match(incoming, {}, {}), True
+        known, branches = self._index.known_prefix_hashes(incoming.hashes.candidates())
+        if identity.value is not None:
+            branches = self._index.branches_of(tenant, identity.value)
+        elif incoming.calls:
+            branches |= self._index.awaiting_results(tenant, incoming)
+        verdict = match(
+            incoming,
+            known,
+            branches,
+            conversation_id=given,
+            weak=identity.weak,
+            exclusive=identity.exclusive,
+        )
+        return verdict, _is_settled(verdict, incoming, known, branches)
+
+    async def _load(
+        self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
+    ) -> None:
+        if identity.value is not None:
+            await self._loader.load_key(tenant, identity.value)
+            if not self._index.branches_of(tenant, identity.value):
+                return
+        elif incoming.calls and looks_unique(incoming.calls):
+            await self._loader.load_awaiting_results(tenant, incoming.calls)
+        await self._loader.load_prefix_hashes(tenant, incoming)
+
+    def _apply(
+        self,
+        verdict: ConversationMatch,
+        identity: Identity,
+        given: str | None,
+        incoming: Incoming,
+        tenant: str,
+        now: float,
+    ) -> Conversation | None:
+        if verdict.kind is MatchKind.SIDE:
+            return None
+        current = self._index.get(verdict.conversation_id) if verdict.conversation_id else None
+        if current is not None and verdict.kind is MatchKind.RETRY:
+            current.history.retries += 1
+            return current
+        if current is not None and verdict.kind is MatchKind.CONTINUE:
+            _check_fold(current, incoming)
+            _extend(current, incoming)
+            return current
+        if current is not None and verdict.kind is MatchKind.COMPACTION:
+            compact(current, incoming)
+            current.history.chain = None
+            _extend(current, incoming)
+            return current
+        return self._open(verdict, identity, given, incoming, tenant, now)
+
+    def _open(
+        self,
+        verdict: ConversationMatch,
+        identity: Identity,
+        given: str | None,
+        incoming: Incoming,
+        tenant: str,
+        now: float,
+    ) -> Conversation:
+        """Open a conversation that begins with this request: new, or a fork of another."""
+        name = verdict.conversation_id or given
+        if name is None:
+            name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
+        opened = Conversation(
+            tenant=tenant,
+            source=identity.source,
+            external_key=identity.value,
+            created_at=now,
+            history=History(branch=incoming.open_branch(name, verdict.parent)),
+            run=CurrentRun(started_at=now),
+        )
+        replaced = self._index.get(name)
+        parent = self._index.get(verdict.parent) if verdict.parent else None
+        if replaced is not None:
+            # The stored runs keep their ids, so the new ones are counted after them.
+            opened.unsaved.version = replaced.unsaved.version
+            opened.run.index = replaced.run.index + 1
+            opened.run.start = RunStart(snapshot=RunSnapshot(run=opened.run.index))
+        elif parent is not None and verdict.position:
+            guidance = parent.run.memory.guidance.up_to(verdict.position)
+            opened.run.memory = RunMemory(guidance=guidance)
+            opened.run.index = parent.run.index
+            opened.run.judged = dict(parent.run.judged)
+            opened.history.seen = SeenDigests(parent.history.seen.newest())
+        self._index.add(opened)
+        return opened
+
+    def _remember(
+        self, found: Conversation, root: bytes, request: SteeredRequest, incoming: Incoming
+    ) -> None:
+        """Keep the bytes and the hash state of this request, for the next one to continue from."""
+        self._index.drop_prefix(found)
+        history, hashes = found.history, incoming.hashes
+        read = history.chain.count if history.chain is not None and hashes.start else 0
+        history.seen.add(hashes.messages[max(read - hashes.start, 0) :])
+        history.prefix = None if request.earlier is not None else request.prefix
+        history.chain = hashes.state
+        if not history.root:
+            history.root = self._root(found, root, request, incoming)
+        self._index.keep_prefix(found)
+        self._index.used(found)
+        self._index.add_prefix_hash(found, hashes.full, hashes.full)
+
+    def _root(
+        self, found: Conversation, root: bytes, request: SteeredRequest, incoming: Incoming
+    ) -> bytes:
+        """The hash of the history's first message."""
+        hashes = incoming.hashes
+        candidates = hashes.candidates()
+        shared = root if hashes.start else b""
+        branch = found.history.branch
+        parent = self._index.get(branch.parent) if branch.parent else None
+        if parent is not None and request.earlier is not None:
+            shared = parent.history.root
+        return shared or (candidates[-1][1] if candidates else hashes.full)
+
+
+def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if value not in allowed:
+        raise BadRequest(f"{name} must be one of {', '.join(allowed)}", param=name)
+    return value
+
+
+def _read_whole(
+    headers: Mapping[str, str],
+    request: SteeredRequest,
+    tenant: str,
+    resume: ChainState | None = None,
+) -> Incoming:
+    """A request that contains its whole history, possibly with references to stored items."""
+    messages = request.transcript if request.named else None
+    own = request.own_messages
+    return read_request(headers, request.body, tenant, resume=resume, own=own, messages=messages)
+
+
+def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
+    """The identity of a request that names the answer it continues from.
+
+    It is that answer, unless the client sent an id that only this conversation uses.
+    """
+    if identity.value is None or identity.weak:
+        field = "previous_response_id" if body.get("previous_response_id") else "conversation"
+        return Identity(source=f"body:{field}")
+    return identity
+
+
+def _extend(conversation: Conversation, incoming: Incoming) -> None:
+    history = conversation.history
+    history.branch = history.branch.extended(incoming)
+    history.retries = 0
+
+
+def _is_settled(
+    verdict: ConversationMatch,
+    incoming: Incoming,
+    known: _Known,
+    branches: Mapping[str, Branch],
+) -> bool:
+    match verdict.kind:
+        case MatchKind.RETRY:
+            # Other call ids than those served may be a later turn of an agent that repeats itself.
+            served = branches[str(verdict.conversation_id)].served_calls
+            return not incoming.calls or served in ((), incoming.calls)
+        case MatchKind.SIDE:
+            return bool(branches)
+        case MatchKind.COMPACTION:
+            return branches[str(verdict.conversation_id)].awaits_results_of(incoming)
+        case MatchKind.CONTINUE:
+            return _is_next(verdict, incoming, known)
+        case MatchKind.NEW if verdict.conversation_id is None:
+            # Without assistant turns the request is new: the store could only know a history.
+            return not (incoming.hashes.state.turns or incoming.client_retry)
+        case _:
+            return False
+
+
+def _is_next(verdict: ConversationMatch, incoming: Incoming, known: _Known) -> bool:
+    """Whether the request is exactly one reply ahead of what memory knows."""
+    ahead = incoming.hashes.turns_after(verdict.position)
+    prefix_hash = verdict.prefix_hash
+    if prefix_hash is None or ahead > 1:
+        return False
+    refs = [r for r in known[prefix_hash] if r.conversation_id == verdict.conversation_id]
+    # No turn ahead: the hash covers the reply already. One turn: it must be the hash of a request.
+    return not ahead or any(ref.served == prefix_hash for ref in refs)
+
+
+def _check_fold(conversation: Conversation, incoming: Incoming) -> None:
+    """Drop the fold when the messages it has read are at other positions in this request.
+
+    A client may echo one reply as two messages, or add a system message: the same history, but no
+    longer the same positions.
+    """
+    fold = conversation.run.fold
+    if fold is None:
+        return
+    hashes = incoming.hashes
+    at = fold.consumed - hashes.start
+    served = conversation.history.branch.served_hash
+    if not 0 <= at < len(hashes.digests) or hashes.digests[at] != served:
+        conversation.run.fold = None

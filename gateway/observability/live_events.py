@@ -1,0 +1,131 @@
+"""Publish and subscribe for live events, within one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Event = Mapping[str, Any]
+"""One event: `type`, `tenant`, and numbers and names; never texts of a conversation."""
+
+QUEUE_LIMIT = 1000
+"""Events queued per subscriber. Source: the reference's queue, which also drops the oldest."""
+
+LINGER_S = 60.0
+"""How long events are kept after a subscriber leaves: it may only have lost its connection."""
+
+MAX_SUBSCRIBERS = 100
+"""Subscribers at once; each costs one queue entry per event."""
+
+
+class TooManySubscribers(Exception):
+    """MAX_SUBSCRIBERS are subscribed already."""
+
+
+class Subscription:
+    """One subscriber's queue; `dropped` counts events it missed by being slow or disconnected."""
+
+    def __init__(self, tenant: str | None, limit: int) -> None:
+        self.dropped = 0
+        self._tenant = tenant
+        self._waiting: deque[Event] = deque(maxlen=limit)
+        self._filled = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        """Queue an event of the subscriber's tenant; a full queue drops its oldest."""
+        if self._tenant not in (None, event.get("tenant")):
+            return
+        self.dropped += len(self._waiting) == self._waiting.maxlen
+        self._waiting.append(event)
+        self._filled.set()
+
+    async def take(self, timeout_s: float) -> list[Event]:
+        """The events since the last call, oldest first; empty after `timeout_s` without one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._filled.wait()
+        self._filled.clear()
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
+
+class EventHub:
+    """Delivers each event to each subscriber without waiting; used on one event loop only."""
+
+    def __init__(
+        self,
+        *,
+        queue_limit: int = QUEUE_LIMIT,
+        limit: int = MAX_SUBSCRIBERS,
+        linger_s: float = LINGER_S,
+    ) -> None:
+        self._queue_limit = queue_limit
+        self._limit = limit
+        self._linger_s = linger_s
+        self._kept_until = 0.0
+        self._subscriptions: set[Subscription] = set()
+        # The first entry is only a position to resume from; the others are events.
+        self._recent: deque[Event] = deque([{"id": _new_id()}], maxlen=queue_limit + 1)
+
+    @property
+    def subscribers(self) -> int:
+        """How many are subscribed now."""
+        return len(self._subscriptions)
+
+    @property
+    def active(self) -> bool:
+        """Whether anybody is subscribed or may reconnect; if not, events need not be made."""
+        return bool(self._subscriptions) or time.monotonic() < self._kept_until
+
+    @property
+    def newest(self) -> str:
+        """The id of the newest event, or of the start."""
+        return str(self._recent[-1]["id"])
+
+    def publish(self, event: Event) -> None:
+        """Give `event` an `id` and queue it for every subscriber of its tenant."""
+        event = {**event, "id": _new_id()}
+        self._recent.append(event)
+        for subscription in self._subscriptions:
+            subscription.put(event)
+
+    @contextlib.contextmanager
+    def subscribe(self, *, tenant: str | None, after: str | None = None) -> Iterator[Subscription]:
+        """Subscribe while the block runs; tenant None receives every tenant's events.
+
+        `after`: the id of the last event received before; later events are delivered first. If the
+        id is unknown or no longer kept, the gap cannot be counted and is reported as one dropped.
+
+        Raises:
+            TooManySubscribers: the limit is reached.
+        """
+        if len(self._subscriptions) >= self._limit:
+            raise TooManySubscribers(f"{self._limit} subscribers are connected already")
+        subscription = Subscription(tenant, self._queue_limit)
+        if after is not None:
+            self._replay(subscription, after)
+        self._subscriptions.add(subscription)
+        try:
+            yield subscription
+        finally:
+            self._subscriptions.discard(subscription)
+            self._kept_until = time.monotonic() + self._linger_s
+
+    def _replay(self, subscription: Subscription, after: str) -> None:
+        kept = [event["id"] for event in self._recent]
+        if after not in kept:
+            subscription.dropped += 1
+            return
+        for event in list(self._recent)[kept.index(after) + 1 :]:
+            subscription.put(event)
+
+
+def _new_id() -> str:
+    # A counter would reveal to one tenant how many events others have.
+    return secrets.token_hex(6)

@@ -1,0 +1,199 @@
+"""How well scores and alarms separate failed runs from successful ones.
+
+Runs are compared only within one (source, model) pair: across all runs, a score that merely
+recognises the model would rank well. Intervals are 95 % bootstrap percentiles over groups, because
+runs of one task are not independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+BOOTSTRAP_ROUNDS = 1000
+SEED = 20240917
+POINTS = ("end", "half", "10 steps")
+TEN_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReading:
+    """One finished run as it was scored: one score per step, and when each signal first appeared.
+
+    `first` maps a signal (a monitor, FAST, SLOW, SKIP, alarm) to the index of the first step that
+    shows it; a signal that never appears is absent.
+    """
+
+    id: str
+    source: str
+    model: str
+    group: str
+    failed: bool
+    scores: tuple[float, ...]
+    first: Mapping[str, int]
+    mistake_step: int | None = None
+
+    @property
+    def stratum(self) -> tuple[str, str]:
+        """Runs are compared only with runs of the same source and model."""
+        return self.source, self.model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value, its 95 % interval, and the number of pairs compared; NaN without any pair."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+    def __str__(self) -> str:
+        if np.isnan(self.value):
+            return "-"
+        return f"{self.value:.3f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def score_at(run: RunReading, point: str) -> float | None:
+    """The score at the end, after half of the steps, or after ten; None if the run is shorter."""
+    steps = len(run.scores)
+    if point == "end":
+        position = steps
+    elif point == "half":
+        position = max(1, steps // 2)
+    else:
+        position = TEN_STEPS
+    return run.scores[position - 1] if 0 < position <= steps else None
+
+
+def auroc(runs: Sequence[RunReading], point: str, *, rounds: int = BOOTSTRAP_ROUNDS) -> Estimate:
+    """Probability that a failed run scores above a successful one of the same source and model."""
+    blocks = list(_blocks(runs, point))
+    pairs = int(sum(len(block.wins.flat) for block in blocks))
+    if not pairs:
+        return Estimate(value=float("nan"), low=float("nan"), high=float("nan"), pairs=0)
+    groups = sorted({group for block in blocks for group in (*block.rows, *block.columns)})
+    number = {group: i for i, group in enumerate(groups)}
+    indexed = [
+        (
+            block.wins,
+            np.array([number[g] for g in block.rows]),
+            np.array([number[g] for g in block.columns]),
+        )
+        for block in blocks
+    ]
+    draw = np.random.default_rng(SEED)
+    samples = []
+    for _ in range(rounds):
+        weights = np.bincount(draw.integers(0, len(groups), len(groups)), minlength=len(groups))
+        samples.append(_weighted(indexed, weights))
+    low, high = np.nanpercentile(samples, [2.5, 97.5])
+    value = _weighted(indexed, np.ones(len(groups)))
+    return Estimate(value=value, low=float(low), high=float(high), pairs=pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    wins: np.ndarray
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def _blocks(runs: Sequence[RunReading], point: str) -> Iterable[_Block]:
+    strata: dict[tuple[str, str], tuple[list[tuple[float, str]], list[tuple[float, str]]]] = {}
+    for run in runs:
+        score = score_at(run, point)
+        if score is not None:
+            strata.setdefault(run.stratum, ([], []))[not run.failed].append((score, run.group))
+    for failed, successful in strata.values():
+        if failed and successful:
+            a = np.array([score for score, _ in failed])[:, None]
+            b = np.array([score for score, _ in successful])[None, :]
+            yield _Block(
+                wins=(a > b) + 0.5 * (a == b),
+                rows=tuple(group for _, group in failed),
+                columns=tuple(group for _, group in successful),
+            )
+
+
+def _weighted(
+    blocks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], weights: np.ndarray
+) -> float:
+    won = total = 0.0
+    for wins, rows, columns in blocks:
+        weight = weights[rows][:, None] * weights[columns][None, :]
+        won += float((wins * weight).sum())
+        total += float(weight.sum())
+    return won / total if total else float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRates:
+    """How many runs show a signal at all.
+
+    `failed`, `successful`: share of these runs that show it, each with its count such as "7/171".
+    `ahead`: median share of a failed run that is left when the signal first appears.
+    `distance`: median steps from the labelled mistake to that moment, None without labels.
+    """
+
+    signal: str
+    failed: float
+    failed_count: str
+    successful: float
+    successful_count: str
+    ahead: float
+    distance: float | None
+
+    @property
+    def ratio(self) -> float:
+        """Failed over successful; infinite when no successful run shows the signal."""
+        return (
+            self.failed / self.successful
+            if self.successful
+            else float("inf")
+            if self.failed
+            else float("nan")
+        )
+
+
+def signal_rates(runs: Sequence[RunReading], signal: str) -> SignalRates:
+    """The rates of one signal over `runs`."""
+    failed = [run for run in runs if run.failed]
+    successful = [run for run in runs if not run.failed]
+    hits = [run for run in failed if signal in run.first]
+    false = sum(1 for run in successful if signal in run.first)
+    ahead = [1 - (run.first[signal] + 1) / len(run.scores) for run in hits]
+    distance = [
+        run.first[signal] - run.mistake_step for run in hits if run.mistake_step is not None
+    ]
+    return SignalRates(
+        signal=signal,
+        failed=len(hits) / len(failed) if failed else float("nan"),
+        failed_count=f"{len(hits)}/{len(failed)}",
+        successful=false / len(successful) if successful else float("nan"),
+        successful_count=f"{false}/{len(successful)}",
+        ahead=float(np.median(ahead)) if ahead else float("nan"),
+        distance=float(np.median(distance)) if distance else None,
+    )
+
+
+def balanced_precision(runs: Sequence[RunReading], signal: str) -> float:
+    """Share of failed runs among those with the signal, if half of all runs failed.
+
+    Rates are smoothed by half a run each, so that a rare signal does not count as certain.
+    """
+    failed = [run for run in runs if run.failed]
+    successful = [run for run in runs if not run.failed]
+    hit = (sum(signal in run.first for run in failed) + 0.5) / (len(failed) + 1)
+    false = (sum(signal in run.first for run in successful) + 0.5) / (len(successful) + 1)
+    return hit / (hit + false)
+
+
+def by(runs: Iterable[RunReading], key: Callable[[RunReading], str]) -> dict[str, list[RunReading]]:
+    """The runs by a key, in order of the key."""
+    parts: dict[str, list[RunReading]] = {}
+    for run in runs:
+        parts.setdefault(key(run), []).append(run)
+    return dict(sorted(parts.items()))

@@ -1,0 +1,97 @@
+"""Look-ups of a replay answered from a pattern library, as a gateway with these patterns would."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.backends import Stores, open_stores
+from gateway.config.storage import StorageSettings
+from gateway.embedding import EmbeddingSettings, open_embedder
+from gateway.errors import ConfigError
+from gateway.library import PatternLibrary
+from gateway.steering.guidance.pattern import Query
+from gateway.steering.guidance.settings import EtraceSettings, Gates
+from gateway.steering.steer import Found
+
+STARTER = "starter"
+"""Names the library that ships, in place of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUps:
+    """What answers a replay's look-ups, and the similarity that an injection needs there."""
+
+    look_up: Callable[[Sequence[Query]], Found]
+    gates: Gates
+
+
+@contextmanager
+def library_look_ups(
+    embedding: EmbeddingSettings, etraces: EtraceSettings, patterns: str
+) -> Iterator[LookUps]:
+    """A pattern library in memory; `patterns`: STARTER, or a JSONL file of `patterns export`.
+
+    Raises:
+        ConfigError: the file cannot be read, or has a line that is no pattern.
+    """
+    lines = None if patterns == STARTER else _read(Path(patterns))
+    with _background_loop() as wait:
+        stores = wait(open_stores(StorageSettings(path=":memory:"), vectors=True))
+        try:
+            library = wait(_open(stores, embedding, etraces, patterns, lines))
+
+            def look_up(queries: Sequence[Query]) -> Found:
+                return wait(library.look_up_all(queries, DEFAULT_TENANT)) if queries else {}
+
+            yield LookUps(look_up=look_up, gates=library.gates)
+        finally:
+            wait(_close(stores))
+
+
+@contextmanager
+def _background_loop() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    """Runs coroutines in a thread of its own, for callers inside and outside of another loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _open(
+    stores: Stores,
+    embedding: EmbeddingSettings,
+    etraces: EtraceSettings,
+    patterns: str,
+    lines: Sequence[bytes] | None,
+) -> PatternLibrary:
+    embedder = await open_embedder(embedding)
+    starter = lines is None
+    library = await PatternLibrary.open(stores.patterns, embedder, etraces, starter=starter)
+    try:
+        await library.import_lines(lines or (), DEFAULT_TENANT)
+    except ValueError as exc:
+        raise ConfigError(f"{patterns}: {exc}") from exc
+    return library
+
+
+async def _close(stores: Stores) -> None:
+    await stores.close()
+
+
+def _read(file: Path) -> list[bytes]:
+    try:
+        return file.read_bytes().split(b"\n")
+    except OSError as exc:
+        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc

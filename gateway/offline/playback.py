@@ -1,0 +1,244 @@
+"""One recorded run through the same core that serves requests: states, readings, decisions.
+
+Each entry uses the step it stands for and the steps before it, nothing after. What would have been
+injected is what the call after that step would have got; look-ups are counted as answered, because
+a recording does not hold the pattern store of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.errors import ConfigError
+from gateway.offline.library_answers import LookUps
+from gateway.offline.recordings import Recording, parse_recording, recorded_scores, recorded_steps
+from gateway.offline.replayed_calls import (
+    ANSWERED,
+    ReplayedCalls,
+    ReplayPolicy,
+    call_sizes,
+    given,
+)
+from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.policy import Policy
+from gateway.steering.scoring.scorer import UNKNOWN
+from gateway.steering.steer import Decision
+from gateway.steering.transcript.steps import extract
+
+DIGITS = 6
+_KEPT_STEPS = 8  # the newest steps a look-up may read, as many as the gateway keeps
+ALARM = "alarm"
+"""A monitor fired or SLOW was reached."""
+STATE_SIGNALS = ("FAST", "SLOW", "SKIP")
+
+
+def play(
+    recording: Recording, policy: ReplayPolicy, look_ups: LookUps = ANSWERED
+) -> dict[str, Any]:
+    """The replay of one recording as a JSON object; see `docs/evidence.md` for its keys.
+
+    A step that is not scored (a final answer) repeats the last score with `scored` false. Never
+    raises for a malformed transcript.
+    """
+    calls = ReplayedCalls(policy, recording, look_ups)
+    if recording.messages is None:
+        outcomes, decisions = _play_steps(recording.steps or (), policy.rules.policy, calls)
+    else:
+        outcomes, decisions = _play_messages(recording.messages, policy.rules.policy, calls)
+    steps = []
+    last = UNKNOWN
+    for index, decision in enumerate(decisions):
+        outcome = outcomes.get(index)
+        entry = _unscored(index, last) if outcome is None else _scored(index, outcome)
+        last = entry["difficulty"]
+        entry["model"] = decision.model
+        if guidance := given(decision):
+            entry["guidance"] = guidance
+        steps.append(entry)
+    return {
+        "id": recording.id,
+        "source": recording.source,
+        "model": recording.model,
+        "group": recording.group,
+        "success": recording.success,
+        "mistake_step": recording.mistake_step,
+        "first": first_showings(steps),
+        "tokens": calls.usage(call_sizes(recording.messages or ())),
+        "steps": steps,
+    }
+
+
+def _play_messages(
+    messages: Sequence[Any], policy: Policy, calls: ReplayedCalls
+) -> tuple[dict[int, StepOutcome], list[Decision]]:
+    """Outcomes by step index, and the decision after each step.
+
+    Each call is decided with the messages that it was sent with: a step that the next message
+    completes, such as one without a call, is not scored before that.
+    """
+    fold = ConversationFold(policy, keep=_KEPT_STEPS)
+    found: dict[int, StepOutcome] = {}
+    decisions = []
+    length = len(extract(messages))
+    for index in range(length):
+        outcomes = fold.extend(messages[: calls.sent_with(index + 1)])
+        found |= {outcome.step.index: outcome for outcome in outcomes}
+        if index == length - 1 and index not in found:
+            decisions.append(calls.after_the_end())
+        else:
+            decisions.append(calls.next_call(outcomes, fold.current))
+    return found, decisions
+
+
+def _play_steps(
+    recorded: Sequence[Mapping[str, Any]], policy: Policy, calls: ReplayedCalls
+) -> tuple[dict[int, StepOutcome], list[Decision]]:
+    """The same for exported steps, which are scored one by one."""
+    run = RunFold(policy, keep=_KEPT_STEPS)
+    found: dict[int, StepOutcome] = {}
+    decisions = []
+    for step, score in zip(recorded_steps(recorded), recorded_scores(recorded), strict=True):
+        found[step.index] = run.push(step)
+        if score is not None and run.score_key:
+            # What a model gave cannot be derived again; a calibrated score is the same once more.
+            found[step.index] = run.rescore(score)
+        decisions.append(calls.next_call([found[step.index]], run))
+    return found, decisions
+
+
+def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
+    readings = outcome.readings
+    return {
+        "index": index,
+        "run": outcome.run,
+        "scored": True,
+        "difficulty": round(outcome.difficulty, DIGITS),
+        "state": outcome.state.value,
+        "scores": {name: round(score, DIGITS) for name, score in readings.scores.items()},
+        "composite": readings.composite,
+        "fired": list(readings.fired),
+        "failure_type": readings.failure_type,
+        "evidence": readings.evidence,
+    }
+
+
+def _unscored(index: int, last: float) -> dict[str, Any]:
+    return {
+        "index": index,
+        "scored": False,
+        "difficulty": last,
+        "state": FSMState.END.value,
+        "scores": {},
+        "composite": 0.0,
+        "fired": [],
+        "failure_type": None,
+    }
+
+
+def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Index of the first step on which each signal showed: monitors, FAST, SLOW, SKIP, alarm."""
+    first: dict[str, int] = {}
+    for step in steps:
+        signals = [*step["fired"]]
+        if step["state"] in STATE_SIGNALS:
+            signals.append(step["state"])
+        if step["fired"] or step["state"] in ("SLOW", "SKIP"):
+            signals.append(ALARM)
+        for signal in signals:
+            first.setdefault(signal, step["index"])
+    return first
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The steps on which two replays of one recording decide differently, each value as a pair."""
+    changes = []
+    for a, b in zip(one["steps"], other["steps"], strict=True):
+        changed = {
+            key: [a.get(key), b.get(key)]
+            for key in ("state", "fired", "model", "guidance")
+            if a.get(key) != b.get(key)
+        }
+        if changed:
+            changes.append({"index": a["index"], **changed})
+    return changes
+
+
+Line = tuple[str, str]
+"""Where a recording stands, and its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One run's replay, as far as it was asked for.
+
+    `line`: the run as a JSON line; `played`, `other`: under the policy and the one compared with,
+    without evidence texts; `changes`: where they differ; `problem`: why it could not be read.
+    """
+
+    place: str
+    line: str | None = None
+    played: Mapping[str, Any] | None = None
+    other: Mapping[str, Any] | None = None
+    changes: Sequence[Mapping[str, Any]] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What to do with each recording; travels to worker processes.
+
+    `lines` asks for JSON lines, `runs` for the replays themselves.
+    """
+
+    policy: ReplayPolicy
+    other: ReplayPolicy | None = None
+    lines: bool = False
+    runs: bool = True
+
+    def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
+        """The replays of these recordings, in order; a broken one becomes a problem."""
+        other = self.other or self.policy
+        with self.policy.look_ups() as look_ups, other.look_ups() as other_look_ups:
+            return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
+
+    def _replay(
+        self, place: str, text: str, look_ups: LookUps, other_look_ups: LookUps
+    ) -> Replayed:
+        try:
+            recording = parse_recording(text, place)
+        except ConfigError as exc:
+            return Replayed(place=place, problem=str(exc))
+        played = play(recording, self.policy, look_ups)
+        other = None if self.other is None else play(recording, self.other, other_look_ups)
+        changes = [] if other is None else differences(played, other)
+        return Replayed(
+            place=place,
+            line=_json_line(played, other, changes) if self.lines else None,
+            played=_slim(played) if self.runs else None,
+            other=_slim(other) if self.runs else None,
+            changes=changes if self.runs else (),
+        )
+
+
+def _json_line(
+    played: Mapping[str, Any], other: Mapping[str, Any] | None, changes: Sequence[Any]
+) -> str:
+    data = dict(played)
+    if other is not None:
+        data["other"] = {key: other[key] for key in ("first", "tokens", "steps")}
+        data["changes"] = changes
+    return orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _slim(played: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Without scores and evidence, so that thousands of runs fit into memory."""
+    if played is None:
+        return None
+    kept = ("index", "difficulty", "state", "fired", "guidance", "model")
+    steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
+    return {**played, "steps": steps}

@@ -1,0 +1,226 @@
+"""Recorded runs on disk: transcripts of any agent, and the gateway's exported runs.
+
+One JSON object per line, in `.jsonl` or `.jsonl.gz` files or directories of them. A record has
+`messages` (OpenAI chat messages) or `steps` (what the gateway exports, or plain step records), and
+optionally `id`, `source`, `model`, `group`, `success` and `labels`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from gateway.errors import ConfigError
+from gateway.steering.transcript.steps import Action, Step, steps_from_records
+from gateway.wire.coerce import as_bool, as_int, as_list, as_mapping, as_number, as_text
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
+STDIN = Path("-")
+_SUCCESS = {"success": True, "failure": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One run as it was recorded; `success` is None when its outcome is unknown.
+
+    `group` names what must stay on one side of a split; `mistake_step` is the step an annotator
+    blamed. Exactly one of `messages` and `steps` is not None. `request`: what else the agent's
+    requests held, such as `tools`.
+    """
+
+    id: str
+    source: str = ""
+    model: str = ""
+    group: str = ""
+    success: bool | None = None
+    mistake_step: int | None = None
+    license: str = ""
+    messages: Sequence[Any] | None = None
+    steps: Sequence[Mapping[str, Any]] | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+
+def recording_files(paths: Iterable[Path]) -> list[Path]:
+    """The files meant by `paths`: files as they are, directories by suffix, sorted.
+
+    `STDIN` is standard input, which like any pipe can be read once.
+
+    Raises:
+        ConfigError: a path does not exist, or a directory holds no recording.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
+            if not found:
+                raise ConfigError(f"{path}: no {' or '.join(SUFFIXES)} file in this directory")
+            files += found
+        elif path == STDIN or path.exists():
+            files.append(path)
+        else:
+            raise ConfigError(f"{path}: no such file or directory")
+    return files
+
+
+def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
+    """Each line that is not blank, with its file and number from 1.
+
+    A line that is not UTF-8 is yielded too: `parse_recording` then refuses only this line.
+
+    Raises:
+        ConfigError: a file cannot be read, or not to its end.
+    """
+    for file in files:
+        number = 0
+        try:
+            with _open(file) as lines:
+                for number, line in enumerate(lines, 1):
+                    if line.strip():
+                        yield file, number, line
+        except (OSError, EOFError, zlib.error) as exc:
+            raise ConfigError(f"{file}:{number + 1}: cannot be read: {exc}") from exc
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write an output file of a command.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc
+
+
+def _open(file: Path) -> IO[str]:
+    # "-sig": editors on Windows write a byte order mark.
+    if file == STDIN:
+        return open(
+            sys.stdin.fileno(), encoding="utf-8-sig", errors="surrogateescape", closefd=False
+        )
+    if file.name.endswith(".gz"):
+        return gzip.open(file, "rt", encoding="utf-8-sig", errors="surrogateescape")
+    return file.open(encoding="utf-8-sig", errors="surrogateescape")
+
+
+def parse_recording(line: str, place: str) -> Recording:
+    """The recording in one line; `place` names it in error messages and replaces a missing id.
+
+    Raises:
+        ConfigError: not UTF-8, not a JSON object, or neither `messages` nor `steps` is a list.
+    """
+    try:
+        line.encode()
+        data = json.loads(line)
+    except UnicodeEncodeError as exc:
+        raise ConfigError(f"{place}: not UTF-8 at character {exc.start}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"{place}: not JSON: {exc}") from exc
+    if not isinstance(data, dict):
+        raise ConfigError(f"{place}: expected an object, got {type(data).__name__}")
+    run = as_mapping(data.get("run")) or data
+    messages, steps = data.get("messages"), data.get("steps")
+    if not isinstance(messages, list) and not isinstance(steps, list):
+        raise ConfigError(f"{place}: neither `messages` nor `steps` is a list")
+    labels, origin = as_mapping(data.get("labels")), as_mapping(data.get("origin"))
+    own_id = as_text(run.get("id"), "") or place
+    return Recording(
+        id=own_id,
+        source=as_text(run.get("source"), "") or as_text(run.get("agent"), ""),
+        model=as_text(run.get("model"), "") or as_text(run.get("model_requested"), ""),
+        group=as_text(run.get("group"), "") or own_id,
+        success=_success(run),
+        mistake_step=as_int(labels.get("mistake_step"), None),
+        license=as_text(origin.get("license"), ""),
+        messages=messages if isinstance(messages, list) else None,
+        steps=None if isinstance(messages, list) else steps,
+        labels=labels,
+        request=_request(data, messages),
+    )
+
+
+def _request(data: Mapping[str, Any], messages: object) -> Mapping[str, Any]:
+    """The recorded request parameters; tools that were called but not recorded are added."""
+    request = dict(as_mapping(data.get("request")))
+    tools = data.get("tools", request.get("tools"))
+    if not isinstance(tools, list):
+        tools = [{"type": "function", "function": {"name": name}} for name in _called(messages)]
+    return {**request, "tools": tools} if tools else request
+
+
+def _called(messages: object) -> list[str]:
+    """The names of the functions that were called, in order of their first call."""
+    names: dict[str, None] = {}
+    for message in messages if isinstance(messages, list) else ():
+        calls = as_mapping(message).get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            name = as_mapping(as_mapping(call).get("function")).get("name")
+            names.setdefault(as_text(name, "") or "tool")
+    return list(names)
+
+
+def recorded_steps(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
+    """Steps from exported rows (texts under `content`) or plain records; others are left out.
+
+    The gateway exports a row without content for a run's first call, and for every call when
+    content storage is switched off: such a row cannot be scored.
+    """
+    return tuple(step for step, _ in _recorded(records))
+
+
+def recorded_scores(records: Iterable[Mapping[str, Any]]) -> tuple[float | None, ...]:
+    """The recorded difficulty of each of `recorded_steps`; None if a step has none."""
+    return tuple(score for _, score in _recorded(records))
+
+
+def _recorded(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float | None]]:
+    steps: list[tuple[Step, float | None]] = []
+    for record in records:
+        content = record.get("content") if isinstance(record, Mapping) else None
+        if isinstance(content, Mapping):
+            steps.append((_content_step(len(steps), content), _score(record)))
+        elif isinstance(record, Mapping) and not {"state", "at"} <= record.keys():
+            plain = steps_from_records([record])[0]
+            steps.append((_numbered(plain, len(steps)), _score(record)))
+    return steps
+
+
+def _score(record: Mapping[str, Any]) -> float | None:
+    return as_number(record.get("difficulty"), None)
+
+
+def _content_step(index: int, content: Mapping[str, Any]) -> Step:
+    return Step(
+        index=index,
+        thought=as_text(content.get("thought"), ""),
+        reasoning=as_text(content.get("reasoning"), ""),
+        prompted=content.get("prompted") is True,
+        actions=tuple(
+            Action(
+                name=as_text(action.get("name"), ""),
+                arguments=as_text(action.get("arguments"), ""),
+                observation=as_text(action.get("observation"), ""),
+                is_error=bool(action.get("is_error")),
+                image=as_int(action.get("image"), 0),
+            )
+            for action in as_list(content.get("actions"))
+            if isinstance(action, Mapping)
+        ),
+    )
+
+
+def _numbered(step: Step, index: int) -> Step:
+    return Step(index=index, thought=step.thought, actions=step.actions, reasoning=step.reasoning)
+
+
+def _success(run: Mapping[str, Any]) -> bool | None:
+    stated = as_bool(run.get("success"), None)
+    return _SUCCESS.get(as_text(run.get("outcome"), "")) if stated is None else stated

@@ -1,0 +1,238 @@
+"""`gateway replay`: recorded runs through the same core, offline and in parallel.
+
+Prints a summary per source and model, or with `--json` one JSON object per run; writes a page with
+charts; compares two policies; prints the evaluation in `docs/evidence.md` for these runs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from gateway.config import Settings, read_file, settings_from_dict
+from gateway.config.schema import build
+from gateway.errors import ConfigError
+from gateway.offline.playback import Line, Replayed, Work
+from gateway.offline.recordings import read_lines, recording_files, write_output
+from gateway.offline.replayed_calls import Price, ReplayPolicy
+from gateway.steering.experiments import ExperimentSettings, RandomArm
+from gateway.steering.fsm import FSMSettings
+from gateway.steering.monitors import SuiteName
+from gateway.steering.scoring.scorer import ScorerName
+from gateway.text.progress import progress_bar
+
+CHUNK_RUNS = 16
+IN_PROCESS_RUNS = 100
+"""Up to this number of runs, starting other processes costs more than it saves."""
+CHUNKS_AHEAD = 4
+
+
+def load_policy(path: Path) -> ReplayPolicy:
+    """The replay policy in a config file, which may also name `prices` (USD per million tokens).
+
+    Raises:
+        ConfigError: unreadable file, unknown key or refused value.
+    """
+    return policy_from_dict(read_file(path), os.environ)
+
+
+def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> ReplayPolicy:
+    """The policy in the plain values of a config file.
+
+    Raises:
+        ConfigError: unknown key or refused value.
+    """
+    own = dict(raw)
+    prices = own.pop("prices", None) or {}
+    if not isinstance(prices, Mapping):
+        raise ConfigError("prices: expected a mapping of model names")
+    return policy_of(
+        settings_from_dict(own, env),
+        {name: build(Price, price, f"prices.{name}") for name, price in prices.items()},
+    )
+
+
+def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
+    """What the gateway's settings decide, for a replay.
+
+    An experiment with no arm but `random` is replayed, with each recording's id as its unit.
+    """
+    return ReplayPolicy(
+        rules=settings.rules(),
+        arm=_random_arm(settings.experiment),
+        prices=prices or {},
+        models=settings,
+    )
+
+
+def _random_arm(experiment: ExperimentSettings) -> RandomArm | None:
+    if not experiment.id or [arm for arm, share in experiment.arms.items() if share] != ["random"]:
+        return None
+    return RandomArm(
+        experiment=experiment.id,
+        routing_share=experiment.random_routing_share,
+        guidance_share=experiment.random_guidance_share,
+    )
+
+
+def replay_lines(
+    lines: Iterable[Line], work: Work, *, jobs: int | None = None
+) -> Iterator[Replayed]:
+    """The replays of recordings, in order; `jobs` processes, None = one per core."""
+    lines = iter(lines)
+    first = list(islice(lines, IN_PROCESS_RUNS))
+    jobs = jobs or os.cpu_count() or 1
+    if jobs == 1 or len(first) < IN_PROCESS_RUNS:
+        for chunk in _chunks(chain(first, lines)):
+            yield from work(chunk)
+        return
+    # A forked child would inherit the progress bar's threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting: deque[Future[list[Replayed]]] = deque()
+        for chunk in _chunks(chain(first, lines)):
+            waiting.append(pool.submit(work, chunk))
+            if len(waiting) > jobs * CHUNKS_AHEAD:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+
+
+def _chunks(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    while chunk := list(islice(lines, CHUNK_RUNS)):
+        yield chunk
+
+
+def run_replay(
+    files: Sequence[Path],
+    *,
+    policy: ReplayPolicy | None = None,
+    other: ReplayPolicy | None = None,
+    as_json: bool = False,
+    html: Path | None = None,
+    evidence: bool = False,
+    jobs: int | None = None,
+    patterns: str = "",
+    out: TextIO | None = None,
+    err: TextIO | None = None,
+) -> int:
+    """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
+
+    `other` is the policy to compare `policy` with. `evidence` replays with the calibrated scorer
+    and the robust suite, then with the reference scorer and suite, and compares the two. `patterns`
+    answers look-ups: `starter`, or a JSONL file; "" counts each look-up as answered.
+
+    Raises:
+        ConfigError: a path that does not exist or cannot be read, files without any recording,
+            `evidence` of runs without an outcome, or a page that cannot be written.
+    """
+    out, err = out or sys.stdout, err or sys.stderr
+    policy = replace(policy or ReplayPolicy(), patterns=patterns)
+    other = other and replace(other, patterns=patterns)
+    if evidence:
+        policy, other = (
+            with_scorer(policy, "calibrated", "robust"),
+            with_scorer(policy, "heuristic", "reference"),
+        )
+    work = Work(policy=policy, other=other, lines=as_json, runs=html is not None or not as_json)
+    total = _count(files) if err.isatty() and all(file.is_file() for file in files) else None
+    lines = _lines(recording_files(files))
+    with progress_bar(err) as bar:
+        replayed = bar.track(
+            replay_lines(lines, work, jobs=jobs), total=total, description="replaying"
+        )
+        kept, seen, problems = _collect(replayed, work, out, err)
+    _require_runs(files, seen, kept if evidence else None)
+    fsm = policy.rules.policy.fsm
+    _report(kept, fsm=fsm, as_json=as_json, html=html, evidence=evidence, out=out)
+    return 1 if problems else 0
+
+
+def _collect(
+    replays: Iterable[Replayed], work: Work, out: TextIO, err: TextIO
+) -> tuple[list[Replayed], int, int]:
+    """The replays that the report needs, the number of recordings, and of those not readable.
+
+    JSON lines go to `out` as they come, problems to `err`.
+    """
+    kept: list[Replayed] = []
+    seen = problems = 0
+    for replayed in replays:
+        seen += 1
+        if replayed.problem is not None:
+            problems += 1
+            err.write(f"gateway: {replayed.problem}\n")
+            continue
+        if replayed.line is not None:
+            out.write(replayed.line)
+        if work.runs:
+            kept.append(replayed)
+    return kept, seen, problems
+
+
+def _require_runs(files: Sequence[Path], seen: int, labelled: Sequence[Replayed] | None) -> None:
+    names = ", ".join(str(file) for file in files)
+    if not seen:
+        raise ConfigError(f"{names}: no recorded run in it (one JSON object per line is expected)")
+    runs = [replayed.played for replayed in labelled or ()]
+    if labelled is not None and all(run is None or run["success"] is None for run in runs):
+        raise ConfigError(f"{names}: no run with an outcome (`success`) to evaluate")
+
+
+def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
+    """The same policy with another scorer and suite, for recordings that are one task each.
+
+    A labelled recording counts as one run, because its outcome is that of the whole recording.
+    """
+    core = policy.rules.policy
+    difficulty = replace(core.difficulty, scorer=scorer)
+    monitors = replace(core.monitors, suite=suite)
+    core = replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
+    return replace(policy, rules=replace(policy.rules, policy=core))
+
+
+def _lines(files: Iterable[Path]) -> Iterator[Line]:
+    for file, number, text in read_lines(files):
+        yield f"{file.name}:{number}", text
+
+
+def _count(paths: Sequence[Path]) -> int:
+    return sum(1 for _ in read_lines(recording_files(paths)))
+
+
+def _report(
+    kept: Sequence[Replayed],
+    *,
+    fsm: FSMSettings,
+    as_json: bool,
+    html: Path | None,
+    evidence: bool,
+    out: TextIO,
+) -> None:
+    from gateway.offline.replay_page import page
+    from gateway.offline.replay_summary import print_comparison, print_evidence, print_summary
+
+    if html is not None:
+        write_output(html, page(kept, fsm))
+    if as_json:
+        return
+    console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
+    if evidence:
+        print_evidence(kept, console)
+    elif any(replayed.other is not None for replayed in kept):
+        print_summary(kept, console)
+        print_comparison(kept, console)
+    else:
+        print_summary(kept, console)
+    if html is not None:
+        console.print(f"page: {html}")

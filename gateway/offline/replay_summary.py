@@ -1,0 +1,240 @@
+"""The tables of a replay: a summary per source and model, a comparison, the evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gateway.offline.evaluation import POINTS, RunReading, auroc, by, signal_rates
+from gateway.offline.playback import ALARM, Replayed
+from gateway.steering.monitors import MONITORS
+
+SHOWN_CHANGES = 20
+CODING = "swe-"
+FEW_ROUNDS = 200
+
+Side = Callable[[Replayed], Mapping[str, Any] | None]
+
+
+def readings(kept: Iterable[Replayed], side: Side) -> list[RunReading]:
+    """The labelled runs of one side, for the evaluation."""
+    found = []
+    for replayed in kept:
+        played = side(replayed)
+        if played is None or played["success"] is None or not played["steps"]:
+            continue
+        found.append(
+            RunReading(
+                id=played["id"],
+                source=played["source"],
+                model=played["model"],
+                group=played["group"],
+                failed=not played["success"],
+                scores=tuple(step["difficulty"] for step in played["steps"]),
+                first=played["first"],
+                mistake_step=played["mistake_step"],
+            )
+        )
+    return found
+
+
+def first_side(replayed: Replayed) -> Mapping[str, Any] | None:
+    """The run under the policy."""
+    return replayed.played
+
+
+def other_side(replayed: Replayed) -> Mapping[str, Any] | None:
+    """The run under the policy it is compared with."""
+    return replayed.other
+
+
+def print_summary(kept: Sequence[Replayed], console: Console) -> None:
+    """Print one row per source and model: size, states, alarms in failed and successful runs."""
+    table = Table(title=f"{len(kept)} runs replayed", title_justify="left")
+    for name in ("source", "model"):
+        table.add_column(name, overflow="fold")
+    for name in ("runs", "failed", "steps", "FAST", "SLOW", "alarm failed", "alarm ok", "ahead"):
+        table.add_column(name, justify="right")
+    parts: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for replayed in kept:
+        if replayed.played is not None:
+            key = (replayed.played["source"] or "-", replayed.played["model"] or "-")
+            parts.setdefault(key, []).append(replayed.played)
+    for (source, model), runs in sorted(parts.items()):
+        table.add_row(source, model, *_summary_cells(runs))
+    everything = [run for runs in parts.values() for run in runs]
+    table.add_section()
+    table.add_row("all", "", *_summary_cells(everything))
+    console.print(table)
+    _print_ranking(readings(kept, first_side), console)
+
+
+def _summary_cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    steps = [step for run in runs for step in run["steps"]]
+    states = Counter(step["state"] for step in steps)
+    failed = [run for run in runs if run["success"] is False]
+    successful = [run for run in runs if run["success"] is True]
+    ahead = sorted(
+        1 - (r["first"][ALARM] + 1) / len(r["steps"]) for r in runs if ALARM in r["first"]
+    )
+    return [
+        str(len(runs)),
+        str(len(failed)),
+        str(len(steps)),
+        _share(states["FAST"], len(steps)),
+        _share(states["SLOW"] + states["SKIP"], len(steps)),
+        _share(sum(ALARM in run["first"] for run in failed), len(failed)),
+        _share(sum(ALARM in run["first"] for run in successful), len(successful)),
+        f"{100 * ahead[len(ahead) // 2]:.0f} %" if ahead else "-",
+    ]
+
+
+def _share(count: int, total: int) -> str:
+    return f"{100 * count / total:.0f} %" if total else "-"
+
+
+def _print_ranking(runs: Sequence[RunReading], console: Console) -> None:
+    rankings = [(point, auroc(runs, point, rounds=FEW_ROUNDS)) for point in POINTS]
+    if all(ranking.pairs == 0 for _, ranking in rankings):
+        return
+    text = ", ".join(f"{point} {ranking}" for point, ranking in rankings)
+    console.print(f"AUROC for failure within source and model: {text}")
+
+
+def print_comparison(kept: Sequence[Replayed], console: Console) -> None:
+    """Print both policies: states, alarms, guidance, models, cost, and the runs that differ."""
+    table = Table(title="two policies", title_justify="left")
+    for name in ("", "policy", "other"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, value in _totals(kept, first_side).items():
+        table.add_row(name, value, _totals(kept, other_side).get(name, "-"))
+    for name, value in _totals(kept, other_side).items():
+        if name not in _totals(kept, first_side):
+            table.add_row(name, "-", value)
+    console.print(table)
+    changed = [replayed for replayed in kept if replayed.changes]
+    console.print(f"{len(changed)} of {len(kept)} runs change")
+    for replayed in changed[:SHOWN_CHANGES]:
+        console.print(_change_line(replayed), markup=False)
+    if len(changed) > SHOWN_CHANGES:
+        console.print(f"... and {len(changed) - SHOWN_CHANGES} more (all of them with --json)")
+
+
+def _totals(kept: Iterable[Replayed], side: Side) -> dict[str, str]:
+    runs = [played for replayed in kept if (played := side(replayed)) is not None]
+    steps = [step for run in runs for step in run["steps"]]
+    states = Counter(step["state"] for step in steps)
+    guidance = Counter(item["source"] for step in steps for item in step.get("guidance", ()))
+    calls: Counter[str] = Counter()
+    usd: float | None = None
+    for run in runs:
+        for model, row in run["tokens"].items():
+            calls["the requested model" if model == run["model"] else model] += int(row["calls"])
+            usd = (usd or 0.0) + row["usd"] if "usd" in row else usd
+    totals = {f"steps in {state}": str(n) for state, n in sorted(states.items())}
+    totals["runs with an alarm"] = str(sum(ALARM in run["first"] for run in runs))
+    names = {"monitor": "monitor texts", "skip": "SKIP directives"}
+    for source, n in sorted(guidance.items()):
+        totals[names.get(source, f"look-ups {source}")] = str(n)
+    totals |= {f"calls to {model}": str(n) for model, n in sorted(calls.items())}
+    if usd is not None:
+        totals["USD, roughly"] = f"{usd:.4f}"
+    return totals
+
+
+def _change_line(replayed: Replayed) -> str:
+    first = replayed.changes[0]
+    parts = [
+        f"{key} {pair[0]} -> {pair[1]}"
+        for key, pair in first.items()
+        if key in ("state", "fired", "model")
+    ]
+    name = replayed.played["id"] if replayed.played else replayed.place
+    detail = "; ".join(parts) or "guidance"
+    return f"  {name}: {len(replayed.changes)} steps, first {first['index']}: {detail}"
+
+
+def print_evidence(kept: Sequence[Replayed], console: Console) -> None:
+    """Print the calibrated scorer and robust suite next to the reference ones, on the same runs."""
+    sides = (("calibrated + robust", first_side), ("reference", other_side))
+    runs = {name: readings(kept, side) for name, side in sides}
+    counted = len(runs[sides[0][0]])
+    console.print(ranking_table(runs, f"AUROC for failure, {counted} labelled runs"))
+    console.print(alarm_table(runs))
+    console.print(_signal_table(runs[sides[0][0]]))
+    console.print(
+        "Pairs only inside one source and model; 95 % bootstrap intervals by group. The shipped "
+        "weights were fitted on runs of these sources: held-out figures are in docs/evidence.md.",
+        markup=False,
+    )
+
+
+def ranking_table(runs: Mapping[str, Sequence[RunReading]], title: str) -> Table:
+    """AUROC at the three points, per source and side."""
+    table = Table(title=title, title_justify="left")
+    for name in ("source", "", *POINTS):
+        table.add_column(name, overflow="fold")
+    parts = {name: {"all": list(side), **by(side, _source)} for name, side in runs.items()}
+    for source in next(iter(parts.values())):
+        for name, side in parts.items():
+            rankings = [auroc(side.get(source, []), point) for point in POINTS]
+            if any(ranking.pairs for ranking in rankings):
+                table.add_row(source, name, *[str(ranking) for ranking in rankings])
+    return table
+
+
+def _source(run: RunReading) -> str:
+    return run.source or "-"
+
+
+def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
+    """Alarms in failed and in successful runs, per source and side, and for all coding sources."""
+    table = Table(title="alarm: a monitor fired or SLOW was reached", title_justify="left")
+    table.add_column("source")
+    table.add_column("")
+    for name in ("failed", "successful", "ratio", "run ahead"):
+        table.add_column(name, justify="right")
+    parts: dict[str, dict[str, list[RunReading]]] = {}
+    for name, side in runs.items():
+        parts[name] = {"all": list(side), **by(side, _source)}
+        coding = [run for run in side if run.source.startswith(CODING)]
+        if coding:
+            parts[name]["coding"] = coding
+    for source in next(iter(parts.values())):
+        for name, side_parts in parts.items():
+            table.add_row(source, name, *_rate_cells(side_parts.get(source, []), ALARM))
+    return table
+
+
+def _signal_table(runs: Sequence[RunReading]) -> Table:
+    table = Table(title="each signal of calibrated + robust, all runs", title_justify="left")
+    table.add_column("signal")
+    for name in ("failed", "successful", "ratio", "run ahead"):
+        table.add_column(name, justify="right")
+    for signal in (*MONITORS, "FAST", "SLOW", "SKIP"):
+        table.add_row(signal, *_rate_cells(runs, signal))
+    return table
+
+
+def _rate_cells(runs: Sequence[RunReading], signal: str) -> list[str]:
+    rates = signal_rates(runs, signal)
+    return [
+        f"{rates.failed_count} {_percent(rates.failed)}",
+        f"{rates.successful_count} {_percent(rates.successful)}",
+        _number(rates.ratio, 2),
+        _percent(rates.ahead),
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share == share else "-"
+
+
+def _number(value: float, digits: int) -> str:
+    if value != value:
+        return "-"
+    return "only failed" if value == float("inf") else f"{value:.{digits}f}"

@@ -1,0 +1,192 @@
+"""What a tool call does: its operation, the program it runs, the files it changes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.steering.evidence.arguments import Question, read_question
+from gateway.steering.evidence.edits import Edit, command_edits, edits_of
+from gateway.steering.word_lists import word_list
+
+_MAX_JSON_CHARS = 200_000
+_COMMAND_CHARS = 400
+_SUBCOMMAND_CHARS = 24
+_SQUEEZED_CHARS = 1000
+
+SHELL_TOOLS = frozenset(word_list("commands", "shell_tools"))
+_SHELL_NAME = re.compile(r"bash|shell|terminal|command|cmd|exec|console", re.IGNORECASE)
+_COMMAND_KEYS = ("command", "cmd", "script", "code", "input")
+_COMMAND_LINE_KEYS = ("command", "cmd", "commandline")
+_READERS = frozenset(word_list("commands", "readers"))
+_READER_NAME = re.compile(
+    r"(?:read|view|open|show|cat|fetch)[_-]?(?:\w*[_-])?"
+    r"(?:file|text|document|page|source|code|lines|notebook)|(?:web|internet)[_-]?(?:search|fetch)"
+    r"|(?:fetch|visit|browse|crawl|scrape)(?:[_-]?(?:url|web|site|website))?$",
+    re.IGNORECASE,
+)
+_SERVER = re.compile(r"^(?:mcp__)?\w+?__")
+"""The server in front of a tool's name, as MCP clients write it."""
+_WAIT_NAME = re.compile(
+    r"(?:^|[_\W])(?:wait|sleep|pause|poll)(?:$|[_\W])|^(?:wait|poll)[A-Z]", re.IGNORECASE
+)
+_WAIT_COMMAND = re.compile(r"\s*(?:cd\s+\S+\s*(?:&&|;)\s*)?(?:sleep|Start-Sleep)\s")
+_SKIPPED_WORDS = frozenset(word_list("commands", "skipped_words"))
+_SEGMENT = re.compile(r"&&|\|\||;|\n|\|")
+_ASSIGNMENT = re.compile(r"(?:(?<!\w)\w++=\S*+(?:\s++|\Z))+")
+_CHANGES_FILES = re.compile(
+    r"(?<![0-9&2])>{1,2}\s*(?!&|/dev/null)\S|\bsed\s++(?:-\w++\s++){0,8}-\w*i|\btee\b"
+    r"|\b(?:rm|mv|cp|touch|mkdir)\s"
+    r"|\bgit\s+(?:apply|bisect|checkout|cherry-pick|merge|pull|rebase|reset|restore|revert|stash"
+    r"|switch)\b|\bpatch\b|\binstall\b|\bcreate\b"
+)
+_CHANGERS = frozenset(word_list("commands", "changers"))
+_PROGRAMS = re.compile(
+    r"(?:python[\d.]*|node|deno|bun|ruby|perl|php|java|go|cargo|dotnet|mvnw?|gradlew?|make|cmake"
+    r"|ctest|npm|npx|yarn|pnpm|pytest|py\.test|tox|nox|jest|vitest|rspec|phpunit|tsc|javac|gcc"
+    r"|g\+\+|bash|sh)$"
+)
+_TEST_NAME = re.compile(r"(?:^|[_\W])tests?(?:$|[_\W])|pytest|run_?tests?")
+_PLUMBING = re.compile(
+    r"(?:(?<!\s)\s++|)(?:2>&1|\|\s*+(?:head|tail|grep|less|cat)\b[^|;&]*)"
+    r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
+)
+"""White space is tried once, from its first character on: the search stays linear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadCall:
+    """A tool call, read.
+
+    `operation` is the tool, with its sub-command or, for a shell, the program it starts.
+    `canonical` is the arguments' text independent of key order and spacing, `question` what they
+    ask for. `program` identifies what is executed, None when nothing is; `changes` says that files
+    may differ afterwards, `waits` that the call itself lets time pass.
+    """
+
+    operation: str
+    canonical: str
+    question: Question
+    reads_content: bool
+    program: str | None
+    changes: bool
+    waits: bool
+    edits: tuple[Edit, ...]
+
+
+def read_call(name: str, arguments: str) -> ReadCall:
+    """The call as an operation on the world. Never raises; unknown tools give an empty effect."""
+    values = _parse(arguments)
+    canonical = _canonical(values, arguments)
+    command = _shell_command(name, values, arguments)
+    question = read_question(values, arguments, command)
+    if command is not None:
+        return _shell_call(command, canonical, question)
+    operation = _operation(name, values)
+    edits = edits_of(operation, values, arguments)
+    return ReadCall(
+        operation=operation,
+        canonical=canonical,
+        question=question,
+        reads_content=_reads_content(operation),
+        program=f"{operation} {canonical}" if _names_test(name) else None,
+        changes=bool(edits),
+        waits=_WAIT_NAME.search(name) is not None,
+        edits=edits,
+    )
+
+
+def _reads_content(operation: str) -> bool:
+    tool = _SERVER.sub("", operation).rsplit(".", 1)[-1]
+    return tool.lower() in _READERS or _READER_NAME.match(tool) is not None
+
+
+def _parse(arguments: str) -> Any:
+    if arguments[:1] not in ("{", "[") or len(arguments) > _MAX_JSON_CHARS:
+        return None
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _canonical(values: Any, arguments: str) -> str:
+    if isinstance(values, dict):
+        return " ".join(f"{key}={_plain(values[key])}" for key in sorted(values))
+    return " ".join(arguments.split())
+
+
+def _plain(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if len(text) > _SQUEEZED_CHARS else " ".join(text.split())
+
+
+def _shell_command(name: str, values: Any, arguments: str) -> str | None:
+    keys: tuple[str, ...] = _COMMAND_KEYS
+    if name.lower() not in SHELL_TOOLS:
+        if _SHELL_NAME.search(name) is None or not isinstance(values, Mapping):
+            return None
+        keys = _COMMAND_LINE_KEYS
+    if not isinstance(values, Mapping):
+        return arguments if values is None else None
+    for key in keys:
+        value = values.get(key)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            return _command_line([str(part) for part in value])
+    return None
+
+
+def _command_line(parts: list[str]) -> str:
+    """The command in a list of arguments; `bash -lc SCRIPT` runs the script."""
+    if len(parts) == 3 and parts[1] in ("-c", "-lc", "/c", "-Command"):
+        return parts[2]
+    return " ".join(parts)
+
+
+def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
+    head = command[:_COMMAND_CHARS]
+    word = _first_program(head)
+    may_change = ">" in head or not _CHANGERS.isdisjoint(head.split())
+    changes = may_change and _CHANGES_FILES.search(head) is not None
+    executes = _PROGRAMS.match(word) is not None or _names_test(head)
+    edits = command_edits(command)
+    reads = word in _READERS and not changes and not edits
+    return ReadCall(
+        operation=f"${word}",
+        canonical=canonical,
+        question=question,
+        reads_content=reads,
+        program=_PLUMBING.sub("", head).strip() if executes and not reads else None,
+        changes=changes or bool(edits),
+        waits=not executes and _WAIT_COMMAND.match(head) is not None,
+        edits=edits,
+    )
+
+
+def _names_test(text: str) -> bool:
+    lowered = text.lower()
+    return "test" in lowered and _TEST_NAME.search(lowered) is not None
+
+
+def _first_program(command: str) -> str:
+    """The first word that does something: past `cd`, assignments and wrappers."""
+    for segment in _SEGMENT.split(command):
+        words = _ASSIGNMENT.sub("", segment.strip() + " ").split()
+        while words and (words[0] in _SKIPPED_WORDS or words[0].isdigit()):
+            words = [] if words[0] in ("cd", "export", "source", ".", "set") else words[1:]
+        if words and not words[0].startswith("#"):
+            return words[0].rsplit("/", 1)[-1]
+    return "sh"
+
+
+def _operation(name: str, values: Any) -> str:
+    if isinstance(values, Mapping):
+        sub = values.get("command")
+        if isinstance(sub, str) and 0 < len(sub) <= _SUBCOMMAND_CHARS and " " not in sub:
+            return f"{name}.{sub}"
+    return name

@@ -1,0 +1,195 @@
+"""Facts about one step, small enough to keep for a whole run.
+
+`describe` turns a step into digests, counts and word sets; nothing that comes later reads the
+step's text again. The scorer and the robust monitors share one description per step.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gateway.steering.evidence.arguments import unspaced_words
+from gateway.steering.evidence.commands import ReadCall, read_call
+from gateway.steering.evidence.edits import Edit
+from gateway.steering.evidence.outcomes import (
+    failure_line,
+    is_empty,
+    readable,
+    signature,
+    without_volatile,
+)
+from gateway.steering.evidence.pending_results import (
+    STATUS_CHARS,
+    is_pending,
+    is_transient,
+    is_unfinished_job,
+)
+from gateway.steering.transcript.questions import asks_user
+from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.word_lists import word_list
+
+RESULT_WORDS = 60
+"""Words of a result's opening by which two results are compared."""
+THOUGHT_CHARS = 1200
+"""A longer thought is read at both ends only: what a step costs must not grow with its text."""
+_RESULT_HEAD = 400
+_RESULT_TAIL = 600
+"""Where times, ids and the like are taken out of a result before it is compared."""
+
+_TOKEN = re.compile(r"\w+")
+_NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}
+_HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
+_HEDGE_PHRASES = word_list("features", "hedge_phrases")
+_WAITING = re.compile(
+    r"\bwait\s+(?:a|an|another|and|before|briefly|for|longer|more|some|the|till|to|until|while|\d)"
+)
+"""Waiting for something is not hesitation."""
+_RETRACTION_WORDS = frozenset(word_list("features", "retraction_words"))
+_RETRACTION = re.compile(
+    r"\bi was wrong\b|\bnever\s?mind\b|\bdisregard (?:that|my)\b|\bscratch that\b"
+    r"|\bmy (?:earlier |previous )?(?:assumption|analysis|approach|guess) (?:was|is) "
+    r"(?:wrong|incorrect)\b"
+    r"|\b(?:this|that) (?:approach )?(?:did not|didn't|doesn't|does not|won't) work\b"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionFacts:
+    """One tool call and its result.
+
+    `call` and `result` are digests (0: empty result), `identity` one of the names and numbers in
+    the arguments. `words` and `result_words` are bounded vocabularies. `failure` is the failure's
+    signature, None for a result that reports none. `program` is what the call executes, `reads`
+    says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
+    the answer is to come later.
+    """
+
+    operation: str
+    call: int
+    words: frozenset[str]
+    identity: int
+    result: int
+    result_words: frozenset[str]
+    failure: str | None
+    empty: bool
+    pending: bool
+    waits: bool
+    transient: bool
+    program: int | None
+    reads: bool
+    changes: bool
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """One step: its actions, and the counts of its thought (words, hedges, vocabulary).
+
+    `asks`: the step calls nothing and hands the turn to the user; `prompted` as in `Step`.
+    """
+
+    actions: tuple[ActionFacts, ...]
+    thought: int
+    vocabulary: frozenset[str]
+    words: int
+    hedges: int
+    retracts: bool
+    asks: bool
+    prompted: bool
+
+
+@lru_cache(maxsize=4)
+def describe(step: Step) -> StepFacts:
+    """The facts of a step. Pure; the small memo lets scorer and suite share one description."""
+    text = step.thought or step.reasoning
+    if len(text) > THOUGHT_CHARS:
+        half = THOUGHT_CHARS // 2
+        text = f"{text[:half]} {text[-half:]}"
+    lowered = text.lower()
+    letters = lowered.translate(_NO_LETTERS).split()
+    vocabulary = frozenset(letters)
+    if not lowered.isascii():
+        vocabulary |= frozenset(unspaced_words(lowered))
+    return StepFacts(
+        actions=tuple([describe_action(action) for action in step.actions]),
+        thought=hash(lowered),
+        vocabulary=vocabulary,
+        words=len(letters),
+        hedges=_hedges(lowered, letters, vocabulary),
+        retracts=not vocabulary.isdisjoint(_RETRACTION_WORDS)
+        and _RETRACTION.search(lowered) is not None,
+        asks=not step.actions and asks_user(step.thought),
+        prompted=step.prompted,
+    )
+
+
+def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int:
+    count = sum([letters.count(word) for word in vocabulary & _HEDGE_WORDS])
+    if "wait" in vocabulary:
+        count -= len(_WAITING.findall(lowered))
+    for phrase in _HEDGE_PHRASES:
+        count += lowered.count(phrase)
+    return count
+
+
+def describe_action(action: Action) -> ActionFacts:
+    """The facts of one call; its cost is bounded by the length of arguments and result once."""
+    call = read_call(action.name, action.arguments)
+    result = readable(action.observation.strip())
+    line = failure_line(result, reads_content=call.reads_content)
+    if line is None and action.is_error:
+        line = result[:_RESULT_HEAD]
+    opening = result[:_RESULT_TAIL].lower()
+    tokens = _TOKEN.findall(opening) if len(result) <= STATUS_CHARS else opening.split()
+    words = frozenset(tokens[:RESULT_WORDS])
+    exact = call.reads_content and result[:1] not in ("{", "[")
+    digest = _result_digest(result, exact=exact)
+    if action.image:
+        # The picture is the result; its caption may be the same each time.
+        words, digest = frozenset((f"image {action.image}",)), hash((digest, action.image))
+    return ActionFacts(
+        operation=call.operation,
+        call=hash((call.operation, call.canonical)),
+        words=call.question.words,
+        identity=call.question.identity,
+        result=digest,
+        result_words=words,
+        failure=None if line is None else signature(line),
+        empty=is_empty(result),
+        pending=call.waits or (line is None and _is_pending(call, result, words)),
+        waits=call.waits,
+        transient=is_transient(result, words),
+        program=None if call.program is None else hash(call.program),
+        reads=call.reads_content,
+        changes=call.changes,
+        edits=call.edits,
+    )
+
+
+def _is_pending(call: ReadCall, result: str, words: frozenset[str]) -> bool:
+    if call.reads_content:
+        return False
+    return is_pending(result, words) or is_unfinished_job(call.operation, result)
+
+
+def _result_digest(result: str, *, exact: bool) -> int:
+    if not result:
+        return 0
+    if exact:
+        return hash(result)
+    if len(result) <= _RESULT_HEAD + _RESULT_TAIL:
+        return hash(without_volatile(result))
+    head, tail = result[:_RESULT_HEAD], result[-_RESULT_TAIL:]
+    middle = result[_RESULT_HEAD:-_RESULT_TAIL]
+    return hash((without_volatile(head), middle, without_volatile(tail)))
+
+
+def alike(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:
+    """True when the Jaccard similarity of two vocabularies is at least `threshold`, in (0, 1]."""
+    size_a, size_b = len(a), len(b)
+    if not size_a or not size_b or size_a < threshold * size_b or size_b < threshold * size_a:
+        return False
+    shared = len(a & b)
+    return shared >= threshold * (size_a + size_b - shared)

@@ -1,0 +1,222 @@
+"""What a tool result says about success: failures and their signature.
+
+A result counts as a failure only where a tool would report one: a line that a shell, compiler,
+interpreter or test runner prints, or an error member of a JSON answer. Words inside source code,
+documentation or a count of zero are not failures.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gateway.steering.word_lists import word_list
+
+HEAD_CHARS = 500
+TAIL_CHARS = 1500
+"""What is read of a long result: tools report a failure first or last, mostly last."""
+SIGNATURE_CHARS = 160
+"""Longest signature of a failure."""
+_LINE_CHARS = 300
+_MAX_LINES = 16  # suspect lines looked at, from the last one up
+_READ_FAILURE_CHARS = 600  # a longer result of reading is content, whatever words are in it
+_ESCAPED_CHARS = 2400  # a longer answer is read as it is spelled
+_ESCAPE = re.compile(r"\\u(?!00[01]|[dD][89a-fA-F])([0-9a-fA-F]{4})")
+"""Not control characters, and not surrogate halves, which are not characters by themselves."""
+
+_SUSPECT_WORDS = word_list("outcomes", "suspect_words")
+_FAILURE_LINE = re.compile(
+    r"""(?x)(?:
+      Traceback\ \(most\ recent\ call\ last\)
+    | (?:[A-Za-z_][\w.]*)?(?:Error|Exception|Fault)(?:\ \[[^\]]*\])?:(?:\ |$)
+    | [A-Za-z_][\w.]*(?:Error|Exception|Interrupt)$
+    | (?:fatal|FATAL|error|ERROR|Error|panic|PANIC|Fatal)(?:\[\w+\])?(?:\ [\w.-]+)?:\ ?\S
+    | \[(?:ERROR|FATAL)\]
+    | E\ \ +\S
+    | npm\ (?:ERR!|error)
+    | (?:/\S*/)?(?:ba|z|da|k|fi)?sh:\ \S
+    | \S+:\ (?:\S+:\ )?(?:command\ not\ found|cannot\ \w+|No\ such\ file|Permission\ denied)
+    | \S+:\ (?:invalid\ option|unrecognized|illegal\ option)
+    | \S+:\d+(?::\d+)?:\ (?:fatal\ )?error:
+    | (?:FAILED|FAIL|ERROR)(?:\ |:|$|\()
+    | BUILD\ FAIL | ---\ FAIL | make:\ \*\*\* | thread\ '[^']*'\ panicked | Segmentation\ fault
+    | (?:OCI\ runtime\ )?exec\ failed | Command\ failed
+    | No\ replacement\ was\ performed | Invalid\ [`'"\w] | Usage:\ \S
+    | (?:Error|HTTP(?:/[\d.]+)?)(?:\ status)?[\ :]+[45]\d\d\b | [45]\d\d\ (?:[A-Z][a-z]+\ ?){1,3}$
+    | (?:Cannot|Can't|Could\ not|Couldn't|Unable\ to|Failed\ to)\ [a-z]
+    | (?:Unknown|Unrecognized|Unsupported)\ (?:tool|function|command|argument|option|parameter)
+    | (?:"""
+    + "|".join(word_list("outcomes", "failure_labels"))
+    + r""")\b.{0,30}:
+    | (?:"""
+    + "|".join(word_list("outcomes", "failures_unspaced"))
+    + """)
+    )"""
+)
+_FAILURE_PART = re.compile(
+    r"""(?x)
+      \b[1-9]\d*\ (?:\w+\ )?(?:failed|failing|errors?|failures?)\b(?=[\s,.;)]|$)
+    | \b(?:Failures|Errors):\ [1-9] | \b(?:failures|errors)=[1-9] | test\ result:\ FAILED
+    | (?:\bexit(?:ed)?(?:\ with)?(?:\ code|\ status)?|exitcode|return\ ?code)[:=\s]*[1-9]
+    | returncode>\s*[1-9]
+    | did\ not\ appear\ verbatim | has\ introduced\ new\ syntax\ error
+    | \b(?:execution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied|[Nn]ot\ authorized)
+    | \b[Cc]onnection\b.{0,40}\b(?:refused|terminated|reset|closed)
+    | \b(?:Service\ Unavailable|Too\ Many\ Requests|[Rr]ate\ limit)
+    | \b(?:[Ss]tring|[Ff]ile|[Pp]ath|[Mm]odule|[Tt]ool|[Ff]unction|old_str\w*|[Ee]lement|[Rr]ef)\b
+      .{0,60}\b(?:not\ found|does\ not\ exist|doesn't\ exist)
+    | \bis\ (?:a\ )?required\ (?:property|parameter|argument|field) | \b[Ff]ield\ required\b
+    | \b(?:is\ not|not\ a)\ (?:a\ )?valid\b
+    """
+)
+_COUNT = re.compile(r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)=\d", re.I)
+_SUMMARY = re.compile(
+    r"(?:FAILED|ERROR|FAIL)(?:\s|$)|make: \*\*\*|error: could not compile|npm (?:ERR!|error)"
+    r"|BUILD FAIL|Command failed|\[?(?:exit|returncode|Process )"
+)
+"""How runners begin the summary that follows the failures."""
+_ZERO = re.compile(
+    r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?|problems?)\b",
+    re.IGNORECASE,
+)
+_LISTING = re.compile(
+    r"Here's the (?:result of running|files and dir)|\[File: |<NOTE>This file|\s*\d+[:|\t]|\s+\d+\s"
+)
+_GREP_HIT = re.compile(r"[^\s:]+:\d+[:-]")
+_JSON_ERROR = re.compile(
+    r'"(?:error|errors|error_message)":\s*(?!null|""|\[\]|\{\}|false)\S|"is_?error":\s*true'
+    r'|"(?:success|ok)":\s*false|"status":\s*"(?:error|failed|failure)"'
+    r'|"(?:status_?code|http_?status|code)":\s*"?[45]\d\d\b',
+    re.IGNORECASE,
+)
+# One leading character class lets the search skip from candidate to candidate.
+_VOLATILE = re.compile(
+    r"[0-9/](?:(?<=/)tmp/\S+|(?<=0)x[0-9a-fA-F]+|(?<=\d)(?:\d\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d\S*)?"
+    r"|\d:\d\d:\d\d\S*|\d*(?=:)|\d{8,}|\d*(?:\.\d+)?\s?(?:ms|s|secs?|seconds)\b))"
+)
+_NUMBER = re.compile(r"\d{3,}")
+_PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")
+"""Where a compiler found the error, once line numbers are marks."""
+_RANDOM_ID = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9A-Za-z]{10,}+)"
+)
+_MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
+_TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
+_NAME_CHARS = 20
+_EMPTY_ANSWERS = frozenset(word_list("outcomes", "empty_answers"))
+_EMPTY_OPENING = re.compile(
+    r"no (?:matches|results|files|output|data)\b|nothing (?:was )?found|0 results"
+    r"|your (?:last )?command ran successfully and did",
+    re.IGNORECASE,
+)
+
+
+def excerpt(text: str) -> str:
+    """The head and the tail of a result, at most 2,001 characters: where tools put the verdict."""
+    if len(text) <= HEAD_CHARS + TAIL_CHARS:
+        return text
+    return f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
+
+
+def readable(result: str) -> str:
+    """A short JSON answer with the escapes that spell other scripts in it as letters."""
+    if len(result) > _ESCAPED_CHARS or result[:1] not in ("{", "[") or "\\u" not in result:
+        return result
+    return _ESCAPE.sub(lambda escape: chr(int(escape.group(1), 16)), result)
+
+
+def without_volatile(text: str) -> str:
+    """The text with times, random ids, addresses, temporary paths and line numbers as one mark."""
+    text = _RANDOM_ID.sub(_random_id, text)
+    return _VOLATILE.sub("#", _MEASURED.sub(_measured, text))
+
+
+def _random_id(found: re.Match[str]) -> str:
+    word = found.group()
+    return word if word.isalpha() or word.isdigit() else "#"
+
+
+def _measured(found: re.Match[str]) -> str:
+    name = found.string[max(found.start() - _NAME_CHARS, 0) : found.start()].lower()
+    return ":#" if any(mark in name for mark in _TIME_NAMES) else found.group()
+
+
+def failure_line(result: str, *, reads_content: bool = False) -> str | None:
+    """The line in which a result reports a failure, or None when it reports none.
+
+    `reads_content` says that the tool shows files or search hits: then only a short answer whose
+    first line is the tool's own complaint counts. Never raises.
+    """
+    if not result:
+        return None
+    if result[0] in "{[":
+        head = result[:HEAD_CHARS]
+        return head[:SIGNATURE_CHARS] if _JSON_ERROR.search(head) else None
+    if _LISTING.match(result) or (reads_content and len(result) > _READ_FAILURE_CHARS):
+        return None
+    text = excerpt(result)
+    lowered = text.lower()
+    suspects = [word for word in _SUSPECT_WORDS if word in lowered]
+    if not suspects:
+        return None
+    return _complaint(text) if reads_content else _last_failure(text, lowered, suspects)
+
+
+def _complaint(text: str) -> str | None:
+    first = text.split("\n", 1)[0][:_LINE_CHARS]
+    if _GREP_HIT.match(first):
+        return None
+    return first if _is_failure(first.strip()) else None
+
+
+def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
+    """The last line that names what failed, with the number of failures; summaries come second.
+
+    The number is part of it: one failure less under the same last message is progress.
+    """
+    if len(lowered) != len(text):  # a few letters change length with their case
+        text = lowered
+    count = summary = headline = last = ""
+    lines, end = 0, len(text)
+    for _ in range(_MAX_LINES):
+        position = max([lowered.rfind(word, 0, end) for word in suspects])
+        if position < 0:
+            break
+        start = text.rfind("\n", 0, position) + 1
+        line = text[start : start + _LINE_CHARS].split("\n", 1)[0].strip()
+        end = start
+        if not _is_failure(line):
+            continue
+        if line.startswith("Traceback"):
+            headline = line
+        elif _COUNT.search(line) is not None:
+            count = count or line.strip("= ")
+        elif _SUMMARY.match(line):
+            summary = summary or line
+        else:
+            last = last or line
+            lines += 1
+    several = f"{lines} x" if lines > 1 else ""
+    return (
+        " / ".join(filter(None, (several, count, last or summary or headline)))[:_LINE_CHARS]
+        or None
+    )
+
+
+def _is_failure(line: str) -> bool:
+    if _FAILURE_LINE.match(line) is None and _FAILURE_PART.search(line) is None:
+        return False
+    if _ZERO.search(line) is None:
+        return True
+    return _FAILURE_PART.search(_ZERO.sub("", line)) is not None
+
+
+def signature(line: str) -> str:
+    """What stays the same when one failure is met again: the line without its volatile parts."""
+    line = _NUMBER.sub("#", _PLACE.sub("", without_volatile(line)))
+    return " ".join(line.split())[:SIGNATURE_CHARS]
+
+
+def is_empty(result: str) -> bool:
+    """True for an answer that carries nothing: blank, an empty list, "no matches found"."""
+    text = result[:80].strip()
+    return text.lower() in _EMPTY_ANSWERS or _EMPTY_OPENING.match(text) is not None

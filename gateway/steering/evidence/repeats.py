@@ -1,0 +1,213 @@
+"""Repetition: which calls bring nothing that the run has not seen.
+
+A repeat is the same call with the same result, or a reworded one that leads nowhere new. Reading
+another file, turning a page, asking a job that still runs, and running a test again after a change
+are not repeats. Memory is bounded, so a step late in a long run costs what an early one does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.steering.evidence.features import ActionFacts, alike
+
+Kind = Literal["new", "same", "reworded", "rerun", "pending"]
+
+WINDOW = 12
+"""Actions within which a call counts as repeated."""
+COMPARED = 8
+"""Actions within which the arguments of two calls are compared."""
+SIMILAR_ARGUMENTS = 0.75
+REWORDED_ARGUMENTS = 0.6
+SAME_TEXT_ARGUMENTS = 0.45
+SAME_ANSWER_WORDS = 6
+"""Words from which an identical answer means that the question was the same."""
+SHOWN_WORDS = 12
+"""Different words from which identical content under one name has been seen before."""
+SAME_RESULT = 0.85
+MAX_WORDS = 4096
+"""Words of results remembered at least; up to twice as many are."""
+MAX_CALLS = 256
+"""Different calls remembered at least; up to twice as many are."""
+
+# Strengths in [0, 1]: how much one action counts as going nowhere. Set on the development runs so
+# that a planted loop reaches three within four repetitions and re-reading two files does not.
+FIRST_REPEAT = 0.7
+FURTHER_REPEAT = 1.0
+REWORDED_NEXT = 1.0
+REWORDED_LATER = 0.6
+RERUN_FAILING = 0.4
+AFTER_CHANGE = 0.6
+AFTER_NEWS = 0.5
+TRANSIENT = 0.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """One action against the run before it.
+
+    `strength`: how far it repeats, in [0, 1]; `count`: times this call gave this result; `similar`:
+    a recent call of the operation had nearly the same words; `changed`: the same call gave another
+    result; `unchanged_files`: nothing was changed since its last run.
+    """
+
+    kind: Kind
+    strength: float
+    count: int
+    similar: bool
+    changed: bool
+    unchanged_files: bool
+
+
+@dataclass(slots=True)
+class _Past:
+    result: int
+    failure: str | None
+    count: int
+    time: int
+
+
+class CallMemory:
+    """The calls of one run, as far as repetition needs them."""
+
+    __slots__ = ("_changed_at", "_news_at", "_older", "_past", "_recent", "_time", "_waited_at")
+
+    def __init__(self) -> None:
+        self._past: dict[int, _Past] = {}
+        self._older: dict[int, _Past] = {}
+        self._recent: deque[ActionFacts] = deque(maxlen=COMPARED)
+        self._changed_at = self._news_at = self._waited_at = -1
+        self._time = 0
+
+    def observe(self, action: ActionFacts) -> Repeat:
+        """Compare the action with the run so far, then remember it."""
+        past = self._past.get(action.call) or self._older.get(action.call)
+        same = past is not None and _same_outcome(action, past.result, past.failure)
+        unchanged = past is not None and self._changed_at <= past.time
+        stuck = past is not None and self._news_at <= past.time
+        reworded, similar = self._look_alike(action)
+        if past is not None and not (unchanged and stuck):
+            # Looking again is right once something else has happened.
+            similar = False
+        if past is not None and same and self._time - past.time <= WINDOW:
+            kind, strength = _repeated(action, past.count, unchanged)
+            strength *= 1.0 if stuck else AFTER_NEWS
+        elif reworded > 0:
+            kind, strength = "reworded", reworded
+        else:
+            kind, strength = "new", 0.0
+        if action.pending or self._looks_again(action, past):
+            kind, strength = "pending", 0.0
+        repeat = Repeat(
+            kind=kind,
+            strength=strength * (TRANSIENT if action.transient else 1.0),
+            count=past.count + 1 if past is not None and same else 1,
+            similar=similar,
+            changed=past is not None and not same,
+            unchanged_files=unchanged,
+        )
+        self._remember(action, repeat)
+        return repeat
+
+    def _looks_again(self, action: ActionFacts, past: _Past | None) -> bool:
+        """Whether the agent has waited since it last made this call: it looks at the progress."""
+        waited = past is not None and past.time < self._waited_at
+        return waited and action.program is None and not action.changes
+
+    def _look_alike(self, action: ActionFacts) -> tuple[float, bool]:
+        """Strength of the best rewording among recent calls, and whether any is similar."""
+        reworded, similar, shown = 0.0, False, False
+        settled = action.changes and action.failure is None
+        for age, other in enumerate(reversed(self._recent)):
+            shown = shown or _same_content(action, other)
+            if other.operation != action.operation:
+                continue
+            if other.call == action.call:
+                similar = True
+                continue
+            if settled:
+                continue
+            least = SAME_TEXT_ARGUMENTS if _same_text(action, other) else REWORDED_ARGUMENTS
+            if not alike(other.words, action.words, least):
+                continue
+            same_question = other.identity == action.identity
+            if not (same_question or action.reads):
+                continue
+            answered = _same_answer(action, other)
+            if same_question or answered:
+                similar = similar or alike(other.words, action.words, SIMILAR_ARGUMENTS)
+            if same_question and answered:
+                reworded = max(reworded, REWORDED_LATER if age else REWORDED_NEXT)
+        return (max(reworded, REWORDED_NEXT) if shown else reworded), similar
+
+    def _remember(self, action: ActionFacts, repeat: Repeat) -> None:
+        self._past[action.call] = _Past(action.result, action.failure, repeat.count, self._time)
+        if len(self._past) > MAX_CALLS:
+            self._older, self._past = self._past, {}
+        self._recent.append(action)
+        if action.waits:
+            self._waited_at = self._time
+        # Repeating an edit leaves the files as they are.
+        if action.changes and action.failure is None and repeat.count == 1:
+            self._changed_at = self._time
+        if repeat.kind == "new" and not repeat.similar and action.failure is None:
+            self._news_at = self._time
+        self._time += 1
+
+
+def spends(action: ActionFacts, repeat: Repeat) -> bool:
+    """Whether a call uses up budget: waiting, temporary refusals and watching progress do not."""
+    watches = repeat.changed and action.program is None and not action.changes
+    return not (watches or action.transient or repeat.kind == "pending")
+
+
+class KnownWords:
+    """The words that results have shown so far, the newest several thousand of them."""
+
+    __slots__ = ("_older", "_words")
+
+    def __init__(self) -> None:
+        self._words: set[str] = set()
+        self._older: set[str] = set()
+
+    def novelty(self, words: frozenset[str]) -> float:
+        """Share of `words` that no earlier result had, in [0, 1]; then they are known."""
+        fresh = words - self._words - self._older
+        self._words |= fresh
+        if len(self._words) > MAX_WORDS:
+            self._older, self._words = self._words, set()
+        return len(fresh) / len(words) if words else 0.0
+
+
+def _repeated(action: ActionFacts, count: int, unchanged: bool) -> tuple[Kind, float]:
+    if action.program is not None and not unchanged:
+        return "rerun", 0.0 if action.failure is None else RERUN_FAILING
+    strength = FIRST_REPEAT if count < 2 else FURTHER_REPEAT
+    return "same", strength if unchanged else strength * AFTER_CHANGE
+
+
+def _same_outcome(action: ActionFacts, result: int, failure: str | None) -> bool:
+    return action.result == result or (action.failure is not None and action.failure == failure)
+
+
+def _same_text(action: ActionFacts, other: ActionFacts) -> bool:
+    """Whether both got the same answer of some length; a short acknowledgement does not count."""
+    same = action.result == other.result and len(action.result_words) >= SAME_ANSWER_WORDS
+    return same and not action.operation.startswith("$")
+
+
+def _same_content(action: ActionFacts, other: ActionFacts) -> bool:
+    """Whether both showed the same content of one file or page, by whatever call."""
+    if action.result != other.result or not (action.reads and other.reads):
+        return False
+    if len(action.result_words) < SHOWN_WORDS or action.empty or action.failure is not None:
+        return False
+    return any("." in name or "/" in name for name in action.words & other.words)
+
+
+def _same_answer(action: ActionFacts, other: ActionFacts) -> bool:
+    if _same_outcome(action, other.result, other.failure):
+        return True
+    return alike(action.result_words, other.result_words, SAME_RESULT)

@@ -1,0 +1,153 @@
+"""What a call gets from the answers to its plan, and what that costs the run's allowances."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.steering.guidance.families import ModelFamily, model_family
+from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
+from gateway.steering.guidance.plan import Plan
+from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
+from gateway.steering.guidance.settings import InjectionSettings
+from gateway.steering.guidance.state import GuidanceState, count, with_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One text of a block. `tier` is None for a monitor text, which has no pattern either."""
+
+    text: str
+    tier: Tier | None = None
+    match: PatternMatch | None = None
+    failure_type: str | None = None
+    severity: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`tier:pattern id`, or `monitor:failure type`."""
+        if self.tier is None or self.match is None:
+            return f"monitor:{self.failure_type}"
+        return f"{self.tier.value}:{self.match.pattern.pattern_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What a call gets: new `items` in the block's order, and the bookkeeping after it."""
+
+    step: int
+    state: GuidanceState
+    items: tuple[Item, ...] = ()
+    directive: bool = False
+    reasons: tuple[str, ...] = ()
+
+
+def decide(
+    guidance: GuidanceState,
+    planned: Plan,
+    found: Mapping[Tier, Sequence[PatternMatch]],
+    injection: InjectionSettings,
+) -> Decided:
+    """What this call gets, from the answers to the plan's look-ups.
+
+    `found` has no entry for a tier whose look-up failed: that, like an empty answer or texts that
+    do not fit the block, spends no allowance.
+    """
+    candidates = _candidates(planned, found, injection)
+    items = tuple(_fitting(candidates, injection.max_block_chars - FRAME_CHARS))
+    state = _spend(guidance, planned, items)
+    return Decided(
+        step=planned.step,
+        state=state,
+        items=items,
+        directive=planned.directive,
+        reasons=planned.reasons,
+    )
+
+
+def passing(query: Query, matches: Iterable[PatternMatch]) -> tuple[PatternMatch, ...]:
+    """The matches an injection may use: over floor and gate, not excluded, best first.
+
+    A pattern's own `gate_threshold` replaces the gate. Universal rules come in order of their ids.
+    """
+    unique = {match.pattern.pattern_id: match for match in matches}
+    kept = [match for key, match in unique.items() if key not in query.exclude]
+    if query.tier is not Tier.E3:
+        kept = [match for match in kept if match.similarity >= _needed(query, match)]
+    kept.sort(key=lambda match: (-match.similarity, match.pattern.pattern_id))
+    near = [match for match in kept if match.similarity >= kept[0].similarity - query.margin]
+    return tuple(near[: query.top_k])
+
+
+def _needed(query: Query, match: PatternMatch) -> float:
+    own = match.pattern.gate_threshold
+    return max(query.floor, query.gate if own is None else own)
+
+
+def _candidates(
+    planned: Plan, found: Mapping[Tier, Sequence[PatternMatch]], injection: InjectionSettings
+) -> Iterator[Item]:
+    if monitor := planned.monitor:
+        yield Item(text=monitor.text, failure_type=monitor.failure_type, severity=monitor.severity)
+    family = model_family(planned.model)
+    by_tier = {query.tier: query for query in planned.queries}
+    for tier in (Tier.E3, Tier.E1, Tier.E2):
+        query = by_tier.get(tier)
+        matches = found.get(tier, ())
+        if query is None or not matches:
+            continue
+        make = _kept_items if tier is Tier.E3 else _items
+        yield from make(Same(matches), query, family, injection.max_field_chars)
+
+
+def _items(
+    matches: Same[Sequence[PatternMatch]], query: Query, family: ModelFamily, limit: int
+) -> tuple[Item, ...]:
+    found = []
+    for match in passing(query, matches.value):
+        text = pattern_text(match.pattern, family, limit)
+        if text:
+            failure_type = match.pattern.failure_type
+            item = Item(text=text, tier=query.tier, match=match, failure_type=failure_type)
+            found.append(item)
+    return tuple(found)
+
+
+# Every run begins with the same universal rules, which the library gives as the same list.
+_kept_items = functools.lru_cache(maxsize=64)(_items)
+
+
+def _fitting(items: Iterable[Item], room: int) -> Iterator[Item]:
+    for item in items:
+        needed = len(item.text) + len("\n\n")
+        if needed <= room:
+            room -= needed
+            yield item
+
+
+def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> GuidanceState:
+    tiers = {item.tier for item in items}
+    searched = [item.match for item in items if item.match and item.tier is not Tier.E3]
+    decided = planned.step if guidance.decided_step is None else guidance.decided_step
+    if not items and guidance.decided_step is not None and decided >= planned.step:
+        return guidance
+    state = replace(
+        guidance,
+        decided_step=max(decided, planned.step),
+        e1_count=guidance.e1_count + (Tier.E1 in tiers),
+        e3_done=guidance.e3_done or Tier.E3 in tiers,
+        pattern_ids=(*guidance.pattern_ids, *(match.pattern.pattern_id for match in searched)),
+    )
+    if Tier.E2 in tiers:
+        spent = count(state.e2_counts, planned.failure_type) + 1
+        state = replace(state, e2_counts=with_count(state.e2_counts, planned.failure_type, spent))
+    if planned.monitor and None in tiers:
+        sent = planned.monitor
+        state = replace(
+            state,
+            monitor_count=state.monitor_count + 1,
+            monitor_step=planned.step,
+            severities=with_count(state.severities, sent.failure_type, sent.severity),
+        )
+    return state

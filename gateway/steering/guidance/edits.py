@@ -1,0 +1,79 @@
+"""Edits of a request's messages, in terms of the messages the client sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Message = Mapping[str, Any]
+SystemRole = Literal["system", "developer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemAppend:
+    """Append `texts` as blocks of their own to the content of message `index`.
+
+    Text content grows by a blank line and the text for each; a list of parts by one text part each;
+    content that is absent, null or empty becomes the texts. With `breakpoint` the content becomes
+    parts, and the last part of the client's own content gets it as its `cache_control`.
+    """
+
+    index: int
+    texts: tuple[str, ...]
+    breakpoint: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsertSystem:
+    """Put a system message with `texts`, blank lines between, before the client's first message."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsertMessage:
+    """Put a message before the client's message `position`; its count of messages = at the end."""
+
+    position: int
+    role: SystemRole
+    text: str
+
+
+Edit = SystemAppend | InsertSystem | InsertMessage
+
+
+def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[dict[str, Any]]:
+    """New messages with the edits made; the given ones are not changed.
+
+    The reference for other ways of making the edits, such as splicing bytes.
+    """
+    result: list[dict[str, Any]] = []
+    inserts = [edit for edit in edits if isinstance(edit, InsertMessage)]
+    appends = {edit.index: edit for edit in edits if isinstance(edit, SystemAppend)}
+    for edit in edits:
+        if isinstance(edit, InsertSystem):
+            result.append({"role": "system", "content": "\n\n".join(edit.texts)})
+    for index in range(len(messages) + 1):
+        result += [{"role": i.role, "content": i.text} for i in inserts if i.position == index]
+        if index < len(messages):
+            message = dict(messages[index])
+            if index in appends:
+                message["content"] = _appended(message.get("content"), appends[index])
+            result.append(message)
+    return result
+
+
+def _appended(content: Any, edit: SystemAppend) -> Any:
+    parts = [{"type": "text", "text": text} for text in edit.texts]
+    if isinstance(content, list) and content:
+        base = [dict(part) if isinstance(part, Mapping) else part for part in content]
+        if edit.breakpoint and isinstance(base[-1], dict):
+            base[-1] = {**base[-1], "cache_control": dict(edit.breakpoint)}
+        return base + parts
+    if not content:
+        return "\n\n".join(edit.texts)
+    if edit.breakpoint:
+        base_part = {"type": "text", "text": content, "cache_control": dict(edit.breakpoint)}
+        return [base_part, *parts]
+    return "\n\n".join((content, *edit.texts))

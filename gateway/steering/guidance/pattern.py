@@ -1,0 +1,247 @@
+"""Patterns: what a store holds, the query of a look-up and its answer.
+
+A pattern's `fields` may have any of three shapes; `content()` reads them all into one:
+
+* per tier: e1 `task_context_embedding_text`, `observation`, `recommended_action`;
+  e2 `trigger_state.trajectory_description`, `diagnosis`, `intervention`, `anti_pattern`, and
+  of our own `trigger_state.examples`, a list of what agents say and do in that situation;
+  e3 `instruction`, `meta_reasoning_prompt`;
+* generic: `title`, `guidance`, `example`, `tags`;
+* short: `situation`, `dead_ends`, `unlock`.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+MAX_TEXT_CHARS = 64_000
+"""Longest text of one field. Source: the reference's limit for texts in its API."""
+
+MAX_NUMBER = 2**53
+"""Largest number of a payload. Source: RFC 8259, section 6, on what JSON readers agree."""
+
+MAX_ID_CHARS = 128
+"""Longest pattern id, tenant or model family that is accepted."""
+
+_SPACE = re.compile(r"\s+")
+
+
+class Tier(enum.StrEnum):
+    """How general a pattern is: one instance, a kind of failure, or a universal rule."""
+
+    E1 = "e1"
+    E2 = "e2"
+    E3 = "e3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """One stored piece of learned guidance.
+
+    `fields` is the JSON payload; `tenant` is empty for what all tenants share (always so for e2
+    and e3); `failure_type` and `model_family` limit where it applies, empty or None = anywhere;
+    `gate_threshold` in [0, 1] replaces the tier's injection gate for this pattern.
+    Raises: ValueError, with the field's name in front, for anything that cannot be stored.
+    """
+
+    tier: Tier
+    fields: Mapping[str, Any]
+    pattern_id: str = ""
+    tenant: str = ""
+    failure_type: str | None = None
+    model_family: str = ""
+    gate_threshold: float | None = None
+    source_trace_id: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self.fields)
+        for name in ("pattern_id", "tenant", "model_family", "source_trace_id"):
+            _check_short(name, getattr(self, name))
+        if self.tier is not Tier.E1 and self.tenant:
+            raise ValueError(
+                f"tenant: a pattern of tier {self.tier.value} is shared, not a tenant's"
+            )
+        if self.gate_threshold is not None and not 0.0 <= self.gate_threshold <= 1.0:
+            raise ValueError(f"gate_threshold: {self.gate_threshold!r} is not in [0, 1]")
+        if not content(self.fields).renderable:
+            raise ValueError("fields: no text that could be shown to a model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternContent:
+    """The texts of a payload by what they mean, whatever shape it came in; empty = absent."""
+
+    situation: str = ""
+    diagnosis: str = ""
+    move: str = ""
+    avoid: str = ""
+    instruction: str = ""
+    question: str = ""
+    example: str = ""
+
+    @property
+    def renderable(self) -> bool:
+        """Whether there is any text about what to do or what to avoid."""
+        return bool(self.move or self.avoid or self.instruction or self.question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One look-up. `text` is empty for e3, which is listed rather than searched.
+
+    `top_k` answers are wanted that pass `gate` (cosine similarity; a pattern's own threshold wins)
+    and are not in `exclude`, at most `margin` behind the best of them; nothing under `floor` is
+    even a candidate. Patterns for a failure type or a model family other than the query's are left
+    out, patterns for none are not.
+    """
+
+    tier: Tier
+    text: str = ""
+    top_k: int = 1
+    failure_type: str | None = None
+    model: str = ""
+    floor: float = 0.0
+    gate: float = 0.0
+    margin: float = 2.0
+    exclude: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def fetch(self) -> int:
+        """How many candidates to ask of a store, so that `top_k` are left after `exclude`."""
+        return self.top_k + len(self.exclude)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternMatch:
+    """A pattern that a look-up found; `similarity` is the cosine, 1.0 for listed e3 patterns."""
+
+    pattern: Pattern
+    similarity: float
+
+
+def content(fields: Mapping[str, Any]) -> PatternContent:
+    """The texts of a payload of any of the three shapes. Never raises; unknown keys are ignored."""
+
+    def pick(*keys: str) -> str:
+        return next((text for key in keys if (text := _text(fields.get(key)))), "")
+
+    return PatternContent(
+        situation=pick("task_context_embedding_text", "trigger_state", "situation", "title"),
+        diagnosis=pick("diagnosis"),
+        move=pick("recommended_action", "intervention", "unlock", "guidance"),
+        avoid=pick("anti_pattern", "dead_ends", "observation"),
+        instruction=pick("instruction"),
+        question=pick("meta_reasoning_prompt"),
+        example=pick("example"),
+    )
+
+
+def embedding_text(pattern: Pattern) -> str:
+    """The text a pattern is found by.
+
+    That is what agents say and do in its situation (`trigger_state.examples`) when the pattern has
+    it, else the description of the situation with its evidence, else any text: a query consists of
+    an agent's own words, and a description of the situation is much less similar to them.
+    """
+    trigger = pattern.fields.get("trigger_state")
+    if isinstance(trigger, Mapping) and (examples := _text(trigger.get("examples"))):
+        return examples
+    texts = content(pattern.fields)
+    signs = _text(pattern.fields.get("evidence"))
+    found_by = " ".join(part for part in (texts.situation, signs) if part)
+    return found_by or texts.diagnosis or texts.move or texts.instruction or texts.avoid
+
+
+def content_id(pattern: Pattern) -> str:
+    """The id that patterns of the same normalised content share: tier, dash, 16 hex digits.
+
+    White space and Unicode form are normalised; the tenant, the failure type and the model family
+    count, thresholds and provenance do not.
+    """
+    identity = [
+        pattern.tier.value,
+        pattern.tenant,
+        pattern.failure_type or "",
+        pattern.model_family,
+        _normalised(pattern.fields),
+    ]
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{pattern.tier.value}-{digest[:16]}"
+
+
+def with_id(pattern: Pattern) -> Pattern:
+    """The pattern itself when it has an id, else with its content's."""
+    return pattern if pattern.pattern_id else replace(pattern, pattern_id=content_id(pattern))
+
+
+def _normalised(value: Any) -> Any:
+    match value:
+        case str():
+            return _SPACE.sub(" ", unicodedata.normalize("NFC", value)).strip()
+        case Mapping():
+            return {str(key): _normalised(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_normalised(item) for item in value]
+        case _:
+            return value
+
+
+def _text(value: Any) -> str:
+    match value:
+        case str():
+            return value.strip()
+        case Mapping():
+            described = value.get("trajectory_description")
+            return _text(described) if described else _text(list(value.values()))
+        case list() | tuple():
+            return "; ".join(text for item in value if (text := _text(item)))
+        case _:
+            return ""
+
+
+def _check_fields(fields: Any, path: str = "fields", depth: int = 0) -> None:
+    match fields:
+        case Mapping():
+            if depth > 4:
+                raise ValueError(f"{path}: nested too deeply")
+            for key, value in fields.items():
+                if not isinstance(key, str):
+                    raise ValueError(f"{path}: the key {key!r} is not text")
+                _check_text(key, path)
+                _check_fields(value, f"{path}.{key}", depth + 1)
+        case list() | tuple() if depth:
+            for index, value in enumerate(fields):
+                _check_fields(value, f"{path}[{index}]", depth + 1)
+        case str() if depth:
+            _check_text(fields, path)
+        case int() | float() if depth:
+            if not -MAX_NUMBER <= fields <= MAX_NUMBER:
+                raise ValueError(f"{path}: {fields!r} is not a number that JSON carries exactly")
+        case None if depth:
+            pass
+        case _:
+            raise ValueError(f"{path}: {type(fields).__name__} is not a JSON object")
+
+
+def _check_text(text: str, path: str) -> None:
+    if len(text) > MAX_TEXT_CHARS:
+        raise ValueError(f"{path}: longer than {MAX_TEXT_CHARS} characters")
+    if any("\ud800" <= char <= "\udfff" for char in text if char > "\x7f"):
+        raise ValueError(f"{path}: not valid Unicode")
+
+
+def _check_short(name: str, value: str | None) -> None:
+    if value is None:
+        return
+    if len(value) > MAX_ID_CHARS:
+        raise ValueError(f"{name}: longer than {MAX_ID_CHARS} characters")
+    if not value.isprintable():
+        raise ValueError(f"{name}: control characters are not allowed")

@@ -1,0 +1,239 @@
+"""Where guidance goes: edits of the client's messages, and the replay of earlier ones.
+
+A prompt cache keeps the longest unchanged prefix of a request. So what was put into one request is
+put into every later one of the run again, the same bytes at the same place, and new guidance goes
+behind it. The one exception is the SKIP directive, which is valid for one call: it is a separate
+block, so that leaving it out moves nothing else.
+
+Messages are given as the client sent them, as mappings. For dialects with the system prompt outside
+the messages the caller puts it in front as `{"role": "system", "content": ...}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.steering.guidance.decide import Decided, Item
+from gateway.steering.guidance.edits import (
+    Edit,
+    InsertMessage,
+    InsertSystem,
+    Message,
+    SystemAppend,
+    SystemRole,
+)
+from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.render import frame
+from gateway.steering.guidance.settings import InjectionSettings
+from gateway.steering.guidance.state import GuidanceState, Injection, Place
+from gateway.steering.guidance.target import GuidanceTarget, system_marker
+from gateway.steering.guidance.texts import SKIP_DIRECTIVE
+from gateway.steering.transcript.frame import FRAME_OPEN
+
+_SYSTEM_ROLES = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The edits of one request, in order of position, and the run's bookkeeping after it.
+
+    `added` = the blocks that are new with this call, `directive` = the one that holds for this call
+    only.
+    """
+
+    edits: tuple[Edit, ...]
+    state: GuidanceState
+    added: tuple[Injection, ...] = ()
+    directive: Injection | None = None
+
+
+def place(
+    messages: Sequence[Message],
+    decided: Decided,
+    *,
+    target: GuidanceTarget,
+    settings: InjectionSettings,
+    tools: Sequence[Message] = (),
+) -> Placed:
+    """Where this call's guidance goes, old and new. Never raises for messages of any shape.
+
+    `tools` are only looked at to count the client's cache markers.
+    """
+    lead = _leading(messages)
+    tail_ok = _late_allowed(target, settings) and _tail_free(messages, lead, target)
+    offset = len(messages) - lead
+    replayed = _remembered(decided, settings)
+    added = _new_injections(decided, tail_ok, offset, settings)
+    present = _present(messages[:lead])
+    system: list[str] = []
+    between: list[Injection] = []
+    directive = _directive(decided, tail_ok, offset)
+    # The directive goes before all of this step's blocks, those of a retried call included.
+    earlier = [block for block in replayed if block.step < decided.step]
+    current = (*replayed[len(earlier) :], *added)
+    for block in (*earlier, *([directive] if directive else []), *current):
+        if block.place == "message" and _fits(block, messages, lead, target, settings):
+            between.append(block)
+        elif block.text not in present:
+            system.append(block.text)
+    edits = _system_edits(messages, lead, system, target, tools)
+    edits += _message_edits(messages, lead, between, target)
+    kept = (*replayed, *added)
+    state = decided.state
+    if kept != state.injections:
+        state = replace(state, injections=kept)
+    return Placed(edits=tuple(edits), state=state, added=added, directive=directive)
+
+
+def _present(leading: Sequence[Message]) -> str:
+    """The guidance already in the client's system text: some providers return the instructions they
+    were given, and some clients send those back. Each call would duplicate them."""
+    texts = [text for message in leading for text in _texts(message.get("content"))]
+    return "\n".join(text for text in texts if FRAME_OPEN in text)
+
+
+def _texts(content: Any) -> list[str]:
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = (part.get("text") for part in parts if isinstance(part, Mapping))
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _directive(decided: Decided, tail_ok: bool, offset: int) -> Injection | None:
+    if not decided.directive:
+        return None
+    where: Place = "message" if tail_ok else "system"
+    return Injection(step=decided.step, place=where, offset=offset, text=frame([SKIP_DIRECTIVE]))
+
+
+def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injection, ...]:
+    """What is sent again; with lifetime `call` only what this same step got (it is a retry)."""
+    if settings.lifetime == "run":
+        return decided.state.injections
+    return tuple(item for item in decided.state.injections if item.step >= decided.step)
+
+
+def _new_injections(
+    decided: Decided, tail_ok: bool, offset: int, settings: InjectionSettings
+) -> tuple[Injection, ...]:
+    if not decided.items:
+        return ()
+    pinned, late = _split(decided.items, tail_ok, settings)
+
+    def block(items: Sequence[Item], where: Place) -> Injection:
+        text = frame([item.text for item in items])
+        at = offset if where == "message" else 0
+        return Injection(step=decided.step, place=where, offset=at, text=text)
+
+    blocks = [block(pinned, "system")] if pinned else []
+    return tuple([*blocks, block(late, "message")] if late else blocks)
+
+
+def _split(
+    items: Sequence[Item], tail_ok: bool, settings: InjectionSettings
+) -> tuple[list[Item], list[Item]]:
+    """The items for the system message and those for the tail."""
+    if not tail_ok:
+        return list(items), []
+    if settings.placement == "tail":
+        return [], list(items)
+    universal = [item for item in items if item.tier is Tier.E3]
+    return universal, [item for item in items if item.tier is not Tier.E3]
+
+
+def _late_allowed(target: GuidanceTarget, settings: InjectionSettings) -> bool:
+    if settings.placement == "system" or target.late_system:
+        return settings.placement != "system"
+    return settings.placement == "tail" and not target.breakpoints
+
+
+def _tail_free(messages: Sequence[Message], lead: int, target: GuidanceTarget) -> bool:
+    # Nothing may follow an assistant message (a prefill, or calls without answers).
+    if len(messages) <= lead or _role(messages[-1]) == "assistant":
+        return False
+    return not (target.breakpoints and _is_system(messages[-1]))
+
+
+def _fits(
+    block: Injection,
+    messages: Sequence[Message],
+    lead: int,
+    target: GuidanceTarget,
+    settings: InjectionSettings,
+) -> bool:
+    """Whether a block can be placed between messages there; otherwise it goes to the front.
+
+    A run may have been routed to a target that takes none, or its client may have rewritten the
+    history: between a call and its answer a block would make the request invalid.
+    """
+    position = lead + block.offset
+    if not _late_allowed(target, settings) or not lead < position <= len(messages):
+        return False
+    before, after = messages[position - 1], None
+    if position < len(messages):
+        after = _role(messages[position])
+    if target.breakpoints and (_is_system(before) or after not in ("assistant", None)):
+        return False
+    return _role(before) != "assistant" and after != "tool"
+
+
+def _message_edits(
+    messages: Sequence[Message], lead: int, items: Sequence[Injection], target: GuidanceTarget
+) -> list[Edit]:
+    role: SystemRole = "system"
+    if lead and messages[0].get("role") == "developer":
+        role = "developer"
+    texts: dict[int, list[str]] = {}
+    for item in sorted(items, key=lambda item: item.offset):
+        texts.setdefault(lead + item.offset, []).append(item.text)
+    # Where the API has breakpoints, a late system message must be a single one.
+    apart = {at: ["\n\n".join(own)] if target.breakpoints else own for at, own in texts.items()}
+    return [
+        InsertMessage(position=at, role=role, text=text)
+        for at, own in apart.items()
+        for text in own
+    ]
+
+
+def _system_edits(
+    messages: Sequence[Message],
+    lead: int,
+    texts: Sequence[str],
+    target: GuidanceTarget,
+    tools: Sequence[Message],
+) -> list[Edit]:
+    if not texts:
+        return []
+    if not lead or not _appendable(messages[0].get("content")):
+        return [InsertSystem(texts=tuple(texts))]
+    marker = system_marker(messages, tools) if target.breakpoints else None
+    return [SystemAppend(index=0, texts=tuple(texts), breakpoint=marker)]
+
+
+def _appendable(content: Any) -> bool:
+    return content is None or isinstance(content, str | list)
+
+
+def _leading(messages: Sequence[Message]) -> int:
+    """How many system or developer messages come before the first other one."""
+    for index, message in enumerate(messages):
+        if message.get("role") not in _SYSTEM_ROLES:
+            return index
+    return len(messages)
+
+
+def _is_system(message: Message) -> bool:
+    return message.get("role") in _SYSTEM_ROLES
+
+
+def _role(message: Message) -> str:
+    """`assistant`, `tool` or `user`, also for the typed items of the Responses API."""
+    role, kind = message.get("role"), message.get("type")
+    if role in ("tool", "function"):
+        return "tool"
+    if isinstance(role, str):
+        return "assistant" if role == "assistant" else "user"
+    if isinstance(kind, str):
+        return "tool" if kind.endswith("_output") else "assistant"
+    return "user"

@@ -1,0 +1,182 @@
+"""Guidance as text: sanitised per field, shaped for the model's family, framed once.
+
+No text of a pattern or an observation can end the frame, start a new role or carry control
+characters; every text is bounded. The same input always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from gateway.steering.guidance.families import ModelFamily
+from gateway.steering.guidance.pattern import Pattern, PatternContent, Tier, content
+from gateway.steering.transcript.frame import FRAME_CLOSE, FRAME_OPEN
+
+T = TypeVar("T")
+
+ADVISORY = (
+    "Notes from an automatic monitor of this run and from earlier runs. They are advice, not "
+    "instructions from the user: weigh them against what you see, and follow the user's task and "
+    "rules."
+)
+PLACEHOLDER = "<removed>"
+"""In angle brackets, so that the text around it cannot turn it into a tag with attributes."""
+TRUNCATION = "\n<... cut ...> "
+"""Ends on its own line, so that the tail of a cut text never starts one."""
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff"
+    # Format characters of single scripts and of notations.
+    "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U00013430-\U0001343f"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a]"
+)
+"""Control and format characters (Cc, Cf) but tab and line ends, lone surrogates."""
+
+_FRAME = re.compile(
+    r"""
+      \[ \s*+ /?+ \s*+ STEERING [\s_-]*+ GUIDANCE \s*+ \]        # this frame
+    | \[ \s*+ /?+ \s*+ (?: SYSTEM | INST | REASONBLOCKS ) \s*+ \] # other frames and role marks
+    | < \s*+ /?+ \s*+ (?: system | assistant | user | developer | tool | function_results
+        | system-reminder | tool_call | tool_response | invoke )  (?: \s [^<>]{0,200} )? /? \s*+ >
+    | <</?SYS>>
+    | </?s>
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Anything a model or a chat template may read as the end of the frame or as a new speaker."""
+
+_TOKEN_OPEN, _TOKEN_CLOSE = re.compile("<(?=[|\uff5c])"), re.compile("([|\uff5c])>")
+"""The two ends of special tokens of chat templates (`<|im_start|>`, and with full-width bars)."""
+
+_TURN = re.compile(r"^([ \t]*)(human|assistant|system|user|developer)[ \t]*:", re.I | re.M)
+_NEVER = re.compile(r"(?:(?<=[.;!?])\s+|^)never\b", re.IGNORECASE)
+
+
+def sanitise(text: str, limit: int) -> str:
+    """`text` made safe inside the frame, at most `limit` characters, white space cut.
+
+    Long texts keep their head and their tail. Each match is replaced, never deleted, so that what
+    is left around it cannot join into a new one.
+    """
+    # Bounded before the expressions run, so that a text of a megabyte costs no more than a page.
+    bounded = _cut(text, 4 * limit)
+    clean = _HIDDEN.sub("", bounded.replace("\r\n", "\n").replace("\r", "\n"))
+    clean = _TOKEN_CLOSE.sub(r"\1 >", _TOKEN_OPEN.sub("< ", clean))
+    clean = _FRAME.sub(PLACEHOLDER, clean)
+    clean = _TURN.sub(r"\1\2 -", clean)
+    return _cut(clean.strip(), limit)
+
+
+class Same(Generic[T]):
+    """A value as a cache key by identity, which costs no comparison of contents."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+
+def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
+    """A pattern as labelled lines for models of `family`; each field at most `limit` characters.
+
+    Universal rules get ALWAYS and NEVER lines, or the pattern's own question for families that
+    answer better to one; e2 and e1 get situation, cause, solution and dead end, as far as present.
+    Source: reference section 6.4 for the three Claude families.
+    """
+    return _pattern_text(Same(pattern), family, limit)
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern_text(same: Same[Pattern], family: ModelFamily, limit: int) -> str:
+    """Cached, because every run begins with the same universal rules."""
+    pattern = same.value
+    texts = content(pattern.fields)
+    if pattern.tier is Tier.E3:
+        pairs = _universal(texts, family)
+    elif not (texts.move or texts.avoid):
+        pairs = []
+    else:
+        pairs = _failure(texts, family) if pattern.tier is Tier.E2 else _instance(texts, family)
+    pairs = pairs or _whatever(texts)
+    lines = [(label, sanitise(text, limit)) for label, text in pairs]
+    return "\n".join(f"{label}: {text}" for label, text in lines if text)
+
+
+def frame(texts: Sequence[str]) -> str:
+    """The block that is injected: opening line, advisory line, the texts, closing line."""
+    return _frame(tuple(texts))
+
+
+@functools.lru_cache(maxsize=256)
+def _frame(texts: tuple[str, ...]) -> str:
+    """Cached, so that all runs with the same guidance share one text."""
+    return "\n".join((FRAME_OPEN, ADVISORY, "", "\n\n".join(texts), FRAME_CLOSE))
+
+
+FRAME_CHARS = len(frame([""]))
+"""What the frame adds to the texts inside it."""
+
+
+def _universal(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:
+    if family.asks_questions and texts.question:
+        return [("CHECK YOURSELF", texts.question)]
+    rule = texts.instruction or texts.move
+    if not rule:
+        return [("CHECK YOURSELF", texts.question)] if texts.question else []
+    split = _NEVER.search(rule)
+    if split is None:
+        return [("ALWAYS", rule)]
+    always, never = rule[: split.start()].strip(), rule[split.end() :].strip()
+    return [("ALWAYS", always), ("NEVER", never)]
+
+
+def _failure(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:
+    if family.terse:
+        return [
+            ("SITUATION", texts.situation),
+            ("DEAD END", texts.avoid),
+            ("UNLOCK", texts.move),
+        ]
+    return [
+        ("TRAJECTORY", texts.situation),
+        ("DIAGNOSIS", texts.diagnosis),
+        ("INTERVENTION", texts.move),
+        ("AVOID", texts.avoid),
+        ("EXAMPLE", texts.example),
+    ]
+
+
+def _instance(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:
+    if family.one_liner and texts.move:
+        return [("KNOWN-GOOD APPROACH (worked in earlier runs of similar tasks)", texts.move)]
+    return [
+        ("SITUATION", texts.situation),
+        ("DEAD END", texts.avoid),
+        ("UNLOCK", texts.move),
+    ]
+
+
+def _whatever(texts: PatternContent) -> list[tuple[str, str]]:
+    return [
+        ("SITUATION", texts.situation),
+        ("GUIDANCE", texts.instruction or texts.move or texts.question),
+        ("AVOID", texts.avoid),
+    ]
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    head = limit // 2
+    tail = limit - head - len(TRUNCATION)
+    return text[:head] + TRUNCATION + text[-tail:]

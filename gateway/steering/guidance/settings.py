@@ -1,0 +1,137 @@
+"""Settings of guidance: what is looked up, how often anything is injected, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
+
+COOLDOWN_STEPS: Mapping[str, int] = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2}
+"""Steps between two monitor texts, by difficulty state. Source: reference section 5."""
+
+E2When = Literal["always", "at_risk"]
+Placement = Literal["auto", "system", "tail"]
+Lifetime = Literal["run", "call"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtraceSettings:
+    """Look-ups per tier.
+
+    `*_steps` = how many of the newest steps make the query; `*_top_k`, `e3_max` = patterns wanted;
+    `e1_per_run` = injections of tier e1 in a run, `e2_per_type` = injections of tier e2 in a run
+    for each failure type (steps without one count as a type of their own); `e1_composite` =
+    composite above which the e1 gate opens, `e1_lookback_steps` = how long a fired monitor keeps
+    it open;
+    `recall_floor` = similarity under which a pattern is no candidate; `e1_gate`, `e2_gate` =
+    similarity needed for an injection, None = the value calibrated for the embedder in use;
+    `e2_margin` = how far behind the best pattern a further one may be.
+    Source: reference section 6.1.
+    """
+
+    enabled: bool = True
+    e1_top_k: int = 1
+    e1_per_run: int = 1
+    e1_steps: int = 3
+    e1_composite: float = 0.15
+    e1_lookback_steps: int = 2
+    e1_gate: float | None = None
+    e2_top_k: int = 2
+    e2_per_type: int = 1
+    e2_steps: int = 5
+    e2_when: E2When = "at_risk"
+    e2_gate: float | None = None
+    e2_margin: float = 0.02
+    e3_max: int = 32
+    recall_floor: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("e1_steps", "e2_steps"):
+            _at_least(self, name, 1)
+        for name in (
+            "e1_top_k",
+            "e1_per_run",
+            "e1_lookback_steps",
+            "e2_top_k",
+            "e2_per_type",
+            "e3_max",
+        ):
+            _at_least(self, name, 0)
+        for name in ("e1_composite", "e1_gate", "e2_gate", "e2_margin", "recall_floor"):
+            _in_unit(self, name)
+        _one_of(self, "e2_when", ("always", "at_risk"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionSettings:
+    """What is injected in addition to patterns, where injections go and for how long they stay.
+
+    `placement`: `system` = the leading system message; `tail` = a message after the newest one;
+    `auto` = universal rules in the leading system message, all else at the tail where the target
+    takes that. `lifetime`: `run` = injected text is sent again at the same place on every later
+    call of the run; `call` = once. `monitor_composite` = composite from which a monitor text is
+    given though none fired; `monitor_cap` = monitor texts in a run; `cooldown_steps` = steps
+    between two of them by state, missing states keep their default.
+    `max_field_chars`, `max_block_chars` bound one text and everything injected by one call.
+    """
+
+    placement: Placement = "auto"
+    lifetime: Lifetime = "run"
+    monitor_guidance: bool = True
+    monitor_composite: float = 0.35
+    monitor_cap: int = 5
+    cooldown_steps: Mapping[str, int] = field(default_factory=dict)
+    skip_directive: bool = True
+    max_field_chars: int = 2_000
+    max_block_chars: int = 12_000
+
+    def __post_init__(self) -> None:
+        _one_of(self, "placement", ("auto", "system", "tail"))
+        _one_of(self, "lifetime", ("run", "call"))
+        _in_unit(self, "monitor_composite")
+        _at_least(self, "monitor_cap", 0)
+        _at_least(self, "max_field_chars", 200)
+        _at_least(self, "max_block_chars", 1_000)
+        for state, steps in self.cooldown_steps.items():
+            if state not in STATES:
+                raise ValueError(f"cooldown_steps: {state!r} is none of {', '.join(STATES)}")
+            if steps < 0:
+                raise ValueError(f"cooldown_steps: {state} is below 0")
+
+    def cooldown(self, state: str) -> int:
+        """Steps between two monitor texts in difficulty state `state`; INIT counts as NORMAL."""
+        known = {**COOLDOWN_STEPS, **self.cooldown_steps}
+        return known.get(state, known["NORMAL"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """Similarity that a pattern of each searched tier needs for an injection.
+
+    `e2_untyped` is for steps on which no monitor names a failure type, None = as `e2`: without that
+    sign of trouble the decision rests on the text alone.
+    """
+
+    e1: float
+    e2: float
+    e2_untyped: float | None = None
+
+
+def _at_least(settings: object, name: str, least: int) -> None:
+    value = getattr(settings, name)
+    if value < least:
+        raise ValueError(f"{name}: {value!r} is below {least}")
+
+
+def _in_unit(settings: object, name: str) -> None:
+    value = getattr(settings, name)
+    if value is not None and not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name}: {value!r} is not in [0, 1]")
+
+
+def _one_of(settings: object, name: str, allowed: tuple[str, ...]) -> None:
+    value = getattr(settings, name)
+    if value not in allowed:
+        raise ValueError(f"{name}: {value!r} is none of {', '.join(allowed)}")

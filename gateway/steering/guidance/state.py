@@ -1,0 +1,140 @@
+"""What guidance remembers of a run: what was injected, when, and at which place.
+
+This is the part of a run's state that cannot be derived from the transcript again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+FIRST_CALL = -1
+"""The step of a run's first call, which comes before any step is scored."""
+
+Place = Literal["system", "message"]
+Counts = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """One block that was put into a request, kept to be sent again.
+
+    `offset` counts the client's messages before the block, its leading system messages
+    left out (clients add and drop those); it is 0 and without meaning for place `system`.
+    """
+
+    step: int
+    place: Place
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuidanceState:
+    """Bookkeeping of one run.
+
+    `fired_step` = newest step on which a monitor fired; `monitor_step` = step of the last monitor
+    text; `severities` = last severity sent by failure type; `e2_counts` = injections by failure
+    type, "" for none; `pattern_ids` = e1 and e2 patterns injected
+    in this run; `decided_step` = newest step a decision
+    was made for; `injections` = blocks in the order they were made.
+    """
+
+    fired_step: int | None = None
+    monitor_count: int = 0
+    monitor_step: int | None = None
+    severities: Counts = ()
+    e1_count: int = 0
+    e2_counts: Counts = ()
+    e3_done: bool = False
+    pattern_ids: tuple[str, ...] = ()
+    decided_step: int | None = None
+    injections: tuple[Injection, ...] = ()
+
+    def next_run(self) -> GuidanceState:
+        """The state a conversation's next run starts with: fresh caps, nothing to send again."""
+        return GuidanceState()
+
+    def up_to(self, position: int) -> GuidanceState:
+        """What a fork copies: the blocks that were sent before it leaves its parent."""
+        kept = tuple(
+            item for item in self.injections if item.place == "system" or item.offset <= position
+        )
+        return replace(self, injections=kept, decided_step=None)
+
+    def compacted(self) -> GuidanceState:
+        """The state after the client rewrote its history: injections between messages are gone.
+
+        Caps, allowances and injections in the system message are kept.
+        """
+        kept = tuple(item for item in self.injections if item.place == "system")
+        return replace(self, injections=kept)
+
+
+def count(counts: Counts, key: str) -> int:
+    """The number recorded for `key`; 0 when there is none."""
+    return dict(counts).get(key, 0)
+
+
+def with_count(counts: Counts, key: str, value: int) -> Counts:
+    """`counts` with `key` set to `value`."""
+    return tuple({**dict(counts), key: value}.items())
+
+
+def to_json(state: GuidanceState) -> dict[str, Any]:
+    """The state as JSON values; fields at their default are left out."""
+    fresh = GuidanceState()
+    record: dict[str, Any] = {"v": SCHEMA_VERSION}
+    for item in fields(GuidanceState):
+        value = getattr(state, item.name)
+        if value != getattr(fresh, item.name):
+            record[item.name] = value
+    if "fired_step" in record:  # stored as the list that it once was
+        record["fired_steps"] = [record.pop("fired_step")]
+    for name in ("severities", "e2_counts"):
+        if name in record:
+            record[name] = dict(record[name])
+    if state.injections:
+        record["injections"] = [[i.step, i.place, i.offset, i.text] for i in state.injections]
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in record.items()}
+
+
+def from_json(record: Mapping[str, Any]) -> GuidanceState:
+    """The state that `to_json` wrote.
+
+    Raises: ValueError when it was written by another schema version or is damaged.
+    """
+    if record.get("v") != SCHEMA_VERSION:
+        raise ValueError(f"guidance state: schema version {record.get('v')!r} is not known")
+    try:
+        return GuidanceState(
+            fired_step=max(map(int, record.get("fired_steps", ())), default=None),
+            monitor_count=int(record.get("monitor_count", 0)),
+            monitor_step=_optional(record.get("monitor_step")),
+            severities=_counts(record.get("severities", {})),
+            e1_count=int(record.get("e1_count", 0)),
+            e2_counts=_counts(record.get("e2_counts", {})),
+            e3_done=bool(record.get("e3_done", False)),
+            pattern_ids=tuple(str(item) for item in record.get("pattern_ids", ())),
+            decided_step=_optional(record.get("decided_step")),
+            injections=tuple(_injection(item) for item in record.get("injections", ())),
+        )
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"guidance state: {error}") from None
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _counts(values: Mapping[str, Any]) -> Counts:
+    return tuple((str(key), int(value)) for key, value in values.items())
+
+
+def _injection(item: Any) -> Injection:
+    step, place, offset, text = item
+    if place not in ("system", "message"):
+        raise ValueError(f"place {place!r} is not known")
+    return Injection(step=int(step), place=place, offset=int(offset), text=str(text))

@@ -1,0 +1,79 @@
+"""What a provider's API allows for guidance: late system messages, prompt-cache markers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.steering.guidance.edits import Message
+
+MAX_BREAKPOINTS = 4
+"""Cache markers a request may carry. Source: Anthropic's API reference, prompt caching."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuidanceTarget:
+    """The model endpoint a request goes to.
+
+    `late_system` = it takes system messages after the conversation has begun; `breakpoints` = its
+    prompt cache works with markers in the content (four at most), and its system prompt is one.
+    With both, a late system message is placed alone after a user message, and before an assistant
+    message or at the end. Source: Anthropic's documentation, "Mid-conversation system messages".
+    """
+
+    late_system: bool = False
+    breakpoints: bool = False
+
+
+_AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
+
+
+def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget:
+    """The traits of a provider as LiteLLM names it (`openai`, `azure`, `anthropic`, ...).
+
+    `host` is that of the deployment's URL, empty for the provider's own: many servers speak
+    OpenAI's wire and refuse a late system message, so only OpenAI's and Azure OpenAI's hosts count.
+    Source: the providers' API references; chat templates of open models that raise on a system
+    message which is not the first.
+    """
+    name, at = provider.lower(), host.lower()
+    if name == "anthropic" or "claude" in model.lower() or at.endswith("anthropic.com"):
+        return GuidanceTarget(breakpoints=True)
+    openai = at == "api.openai.com" or (name == "openai" and not at)
+    azure = at.endswith(_AZURE_HOSTS) or (name == "azure" and not at)
+    return GuidanceTarget(late_system=openai or azure)
+
+
+def system_marker(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, str] | None:
+    """The `cache_control` for the end of the client's system prompt, the first of `messages`.
+
+    None when it has one, is empty, or the client uses all four.
+    """
+    system = messages[0]
+    content = system.get("content")
+    if not content:
+        return None
+    if isinstance(content, str) and isinstance(own := system.get("cache_control"), Mapping):
+        return {str(key): str(value) for key, value in own.items()}
+    last = content[-1] if isinstance(content, list) else None
+    if isinstance(content, list) and (not isinstance(last, Mapping) or "cache_control" in last):
+        return None
+    markers = [m for message in (*messages, *tools) for m in _markers(message)]
+    if len(markers) >= MAX_BREAKPOINTS:
+        return None
+    # A longer-lived marker may not follow a shorter-lived one: ours lives as long as the longest.
+    long_lived = any(isinstance(m, Mapping) and m.get("ttl") == "1h" for m in markers)
+    return {"type": "ephemeral", "ttl": "1h"} if long_lived else {"type": "ephemeral"}
+
+
+def _markers(message: Message) -> list[Any]:
+    found = [message["cache_control"]] if message.get("cache_control") else []
+    content = message.get("content")
+    if isinstance(content, list):
+        found += [
+            part["cache_control"]
+            for part in content
+            if isinstance(part, Mapping) and part.get("cache_control")
+        ]
+    return found

@@ -1,0 +1,60 @@
+"""Monitor guidance: the text that is due when a monitor reports a failure.
+
+The texts themselves are in the rows of the monitors' table. Each names the failure with its
+evidence and suggests a different move; none names a tool. A problem that persists gets the text of
+the next severity, never the same one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gateway.steering.guidance.render import sanitise
+from gateway.steering.monitors import FAILURE_TYPES, Readings
+from gateway.steering.monitors.table import TABLE
+
+MAX_EVIDENCE_CHARS = 300
+
+TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {row.failure_type: row.texts for row in reversed(TABLE) if row.texts}
+)
+"""Texts by failure type, in order of severity; of monitors that share one, those of the first."""
+
+SKIP_DIRECTIVE = (
+    "STOP AND DELIVER: this run has been hard for a long stretch without improving. Leave the "
+    "current approach now. Hand over the best result that your verified findings support, as a "
+    "partial answer if necessary. State plainly what is done, what is not done, what you tried and "
+    "why it failed. Do not start new work."
+)
+"""Sent with every call while the run is in state SKIP. Source: reference section 8."""
+
+
+def failure_of(readings: Readings) -> str | None:
+    """The failure to speak about: that of the worst fired monitor, else of the highest score."""
+    if readings.failure_type:
+        return readings.failure_type
+    worst = max(FAILURE_TYPES, key=lambda name: readings.scores.get(name, 0.0))
+    return FAILURE_TYPES[worst] if readings.scores.get(worst, 0.0) > 0.0 else None
+
+
+def evidence_for(failure_type: str, readings: Readings) -> str:
+    """The reason given by the failure's monitor (the worst of several); empty when it gave none."""
+    reports = [name for name, label in FAILURE_TYPES.items() if label == failure_type]
+    worst = max(reports, key=lambda name: readings.scores.get(name, 0.0), default=failure_type)
+    return readings.evidence.get(worst, "")
+
+
+def severities(failure_type: str) -> int:
+    """How many texts there are for a failure; 0 for one without."""
+    return len(TEXTS.get(failure_type, ()))
+
+
+def monitor_text(failure_type: str, severity: int, evidence: str = "") -> str:
+    """The text for a failure at severity 1 to `severities`, with its evidence in parentheses.
+
+    Evidence may quote the agent and its tools, so it is sanitised and bounded.
+    """
+    shown = sanitise(evidence, MAX_EVIDENCE_CHARS).replace("\n", " ").rstrip(". ")
+    text = TEXTS[failure_type][severity - 1]
+    return text.replace("{evidence}", f" ({shown})" if shown else "")

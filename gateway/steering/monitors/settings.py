@@ -1,0 +1,126 @@
+"""Settings of the monitors: which run, how they are weighted, and when one fires."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.steering.monitors.table import (
+    DEFAULT_PROFILE,
+    MONITORS,
+    PROFILES,
+    SUITE_NAMES,
+    TABLE,
+    SuiteName,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobustSettings:
+    """Settings of suite `robust`; its other constants were set on recorded runs.
+
+    `call_budget`: calls at which `call_count` fires, None = learned per kind of agent;
+    `recovery`: share of a score that is left after one action that is not a repeat, in [0, 1);
+    `novelty_window`: actions that `diversity` looks at; `trend_window`: thoughts on each side of
+    the hedging trend.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    call_budget: int | None = None
+    recovery: float = 0.7
+    novelty_window: int = 8
+    trend_window: int = 4
+
+    def __post_init__(self) -> None:
+        if self.call_budget is not None:
+            _refuse_below_one("call_budget", self.call_budget)
+        _refuse_below_one("novelty_window", self.novelty_window)
+        _refuse_below_one("trend_window", self.trend_window)
+        if not isinstance(self.recovery, int | float) or not 0.0 <= self.recovery < 1.0:
+            raise ValueError(f"recovery: expected a number in [0, 1), got {self.recovery!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorSettings:
+    """Which monitors run, how they are weighted, and when one fires.
+
+    `weights` override single weights of the profile. `profiles` are custom ones; a monitor that one
+    leaves out keeps its weight in the default profile. Weights are clamped to [0, 1].
+    `monitors` lists the ones that run, None = all of the suite. A monitor fires at a score of at
+    least `fire_threshold`, in (0, 1]. Suite `reference` scores 1 at `streak_cap` calls in a row and
+    at `call_budget` calls; its `diversity` looks at the newest `diversity_window` calls, once there
+    are `diversity_min_total`. `robust` has the settings of suite `robust`.
+
+    Raises:
+        ValueError: unknown suite, profile or monitor name, a profile named like a built-in one, a
+            weight that is no number, a threshold or count out of range.
+    Source: reference sections 4.1-4.8.
+    """
+
+    suite: SuiteName = "robust"
+    profile: str = DEFAULT_PROFILE
+    weights: Mapping[str, float] = field(default_factory=dict)
+    profiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    monitors: tuple[str, ...] | None = None
+    fire_threshold: float = 0.6
+    streak_cap: int = 5
+    call_budget: int = 20
+    diversity_window: int = 5
+    diversity_min_total: int = 8
+    robust: RobustSettings = field(default_factory=RobustSettings)
+
+    def __post_init__(self) -> None:
+        if self.suite not in SUITE_NAMES:
+            raise ValueError(f"suite: {self.suite!r} is none of {', '.join(SUITE_NAMES)}")
+        _refuse_bad_weights("weights", self.weights)
+        for name, weights in self.profiles.items():
+            if name in PROFILES:
+                raise ValueError(f"profiles.{name}: a built-in profile cannot be changed")
+            _refuse_bad_weights(f"profiles.{name}", weights)
+        if self.profile not in PROFILES and self.profile not in self.profiles:
+            known = ", ".join([*PROFILES, *self.profiles])
+            raise ValueError(f"profile: {self.profile!r} is none of {known}")
+        _refuse_unknown("monitors", self.monitors or ())
+        if not _is_number(self.fire_threshold) or not 0.0 < self.fire_threshold <= 1.0:
+            raise ValueError(
+                f"fire_threshold: expected a number in (0, 1], got {self.fire_threshold!r}"
+            )
+        for name in ("streak_cap", "call_budget", "diversity_window", "diversity_min_total"):
+            _refuse_below_one(name, getattr(self, name))
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The monitors that run, in the order of MONITORS: those of the suite that are listed."""
+        listed = MONITORS if self.monitors is None else self.monitors
+        return tuple(r.name for r in TABLE if self.suite in r.classes and r.name in listed)
+
+    def resolved_weights(self) -> dict[str, float]:
+        """Weight of each monitor in [0, 1]: defaults, then the profile, then the overrides."""
+        chosen = {**PROFILES, **self.profiles}[self.profile]
+        merged = {**PROFILES[DEFAULT_PROFILE], **chosen, **self.weights}
+        return {name: min(max(float(merged[name]), 0.0), 1.0) for name in MONITORS}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _refuse_unknown(key: str, names: tuple[str, ...] | Mapping[str, float]) -> None:
+    for name in names:
+        if name not in MONITORS:
+            raise ValueError(f"{key}: {name!r} is none of {', '.join(MONITORS)}")
+
+
+def _refuse_bad_weights(key: str, weights: Mapping[str, float]) -> None:
+    _refuse_unknown(key, weights)
+    for name, weight in weights.items():
+        if not _is_number(weight):
+            raise ValueError(f"{key}.{name}: expected a number, got {weight!r}")
+
+
+def _refuse_below_one(key: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{key}: expected a whole number of at least 1, got {value!r}")

@@ -1,0 +1,104 @@
+"""What a suite is, and how the scores of its monitors become readings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from gateway.steering.monitors.settings import MonitorSettings
+from gateway.steering.monitors.table import FAILURE_TYPES, monitor_classes
+from gateway.steering.transcript.steps import Step
+
+COMPOSITE_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What the monitors report about a run up to its newest step.
+
+    `scores`: one per active monitor, in [0, 1], 1 is worst; `composite`: their weighted sum,
+    rounded to 4 decimals; `fired`: those at or above the threshold; `failure_type`: the label of
+    the fired one with the largest weighted score; `evidence`: a short reason per score above 0.
+    """
+
+    scores: dict[str, float]
+    composite: float = 0.0
+    fired: tuple[str, ...] = ()
+    failure_type: str | None = None
+    evidence: dict[str, str] = field(default_factory=dict)
+
+
+class Suite(Protocol):
+    """Monitors over one run; the cost of a push and of a reading does not grow with the run."""
+
+    def push(self, step: Step) -> None:
+        """Observe the next step of the run."""
+        ...
+
+    def readings(self) -> Readings:
+        """The readings over all steps pushed so far."""
+        ...
+
+
+class Monitor(Protocol):
+    """What monitors of all suites have in common."""
+
+    def reading(self) -> tuple[float, str]:
+        """Score in [0, 1] after the newest observation, and its reason ("" at score 0)."""
+        ...
+
+
+M = TypeVar("M", bound=Monitor)
+
+
+class MonitorSuite(Generic[M]):
+    """The active monitors of one suite over one run; each is made with `argument`."""
+
+    __slots__ = ("_fire_threshold", "_weights", "monitors")
+
+    def __init__(self, settings: MonitorSettings, argument: object) -> None:
+        classes = monitor_classes(settings.suite)
+        self.monitors: dict[str, M] = {name: classes[name](argument) for name in settings.active}
+        self._weights = settings.resolved_weights()
+        self._fire_threshold = settings.fire_threshold
+
+    def readings(self) -> Readings:
+        """The readings over all steps pushed so far."""
+        read = {name: monitor.reading() for name, monitor in self.monitors.items()}
+        return combine(
+            {name: score for name, (score, _) in read.items()},
+            {name: reason for name, (_, reason) in read.items()},
+            weights=self._weights,
+            fire_threshold=self._fire_threshold,
+        )
+
+
+def combine(
+    scores: Mapping[str, float],
+    evidence: Mapping[str, str],
+    *,
+    weights: Mapping[str, float],
+    fire_threshold: float,
+) -> Readings:
+    """The readings that follow from single scores; `scores` is in the order of MONITORS.
+
+    Among fired monitors of equal weighted score the first names the failure.
+    """
+    composite = 0.0
+    worst, failure_type = -1.0, None
+    fired = []
+    for name, score in scores.items():
+        weighted = weights[name] * score
+        composite += weighted
+        if score >= fire_threshold:
+            fired.append(name)
+            if weighted > worst:
+                worst, failure_type = weighted, FAILURE_TYPES[name]
+    return Readings(
+        scores=dict(scores),
+        composite=round(composite, COMPOSITE_DIGITS),
+        fired=tuple(fired),
+        failure_type=failure_type,
+        evidence={name: text for name, text in evidence.items() if text},
+    )

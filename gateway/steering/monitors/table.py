@@ -1,0 +1,206 @@
+"""The monitors, one row each: everything else that names a monitor is derived from this table.
+
+To add a monitor, write its class in a module of a suite and add its row to `TABLE`. Its name is
+then valid in the configuration, has a weight in each profile, and is shown in headers, metrics,
+reports and on the dashboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal
+
+from gateway.steering.lazy_class import load_class
+
+SuiteName = Literal["reference", "robust"]
+_SUITES: Mapping[SuiteName, str] = {
+    "reference": "reference.suite:ReferenceSuite",
+    "robust": "robust.suite:RobustSuite",
+}
+SUITE_NAMES: tuple[str, ...] = tuple(_SUITES)
+
+_PACKAGE = "gateway.steering.monitors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileWeights:
+    """Weight of a monitor in the composite, in [0, 1], for each built-in kind of task.
+
+    0 = the monitor is scored and can fire, and adds nothing to the composite.
+    """
+
+    coding: float
+    pr_review: float
+    qa: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorRow:
+    """One monitor.
+
+    `failure_type`: label of the failure that it detects; several monitors may share one. `classes`:
+    its class in each suite that has it, as `module:Class` below this package, imported when the
+    suite is used; a suite without it neither scores nor weighs it. `texts`: what the agent is sent
+    at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes; without texts the
+    monitor is recorded and routes like any other, and sends no text of its own.
+    """
+
+    name: str
+    failure_type: str
+    weights: ProfileWeights
+    classes: Mapping[SuiteName, str]
+    texts: tuple[str, ...] = field(default=())
+
+
+# Names, order and failure types: reference sections 4.7 and 18; weights: reference section 4.8.
+TABLE: tuple[MonitorRow, ...] = (
+    MonitorRow(
+        name="streak",
+        failure_type="loop",
+        weights=ProfileWeights(coding=0.35, pr_review=0.45, qa=0.3),
+        classes={"reference": "reference.streak:Streak", "robust": "robust.streak:Streak"},
+        texts=(
+            "The latest calls repeat earlier ones{evidence}. State what the newest result told you"
+            " that you did not know before. If it told you nothing new, ask a different question "
+            "instead of repeating the call.",
+            "The run is in a loop{evidence}, and an earlier note did not change that. State in one"
+            " sentence what these calls were meant to find out. Then find it out in a way that "
+            "does not depend on them: another source, another angle, or a smaller case.",
+            "The loop continues{evidence}. Stop this approach. Write down what it has established,"
+            " name the assumption that all these calls share, and test that assumption first. If "
+            "you cannot test it, continue with a part of the task that does not depend on it, or "
+            "report what blocks you.",
+        ),
+    ),
+    MonitorRow(
+        name="call_count",
+        failure_type="budget",
+        weights=ProfileWeights(coding=0.15, pr_review=0.15, qa=0.05),
+        classes={
+            "reference": "reference.call_count:CallCount",
+            "robust": "robust.call_count:CallCount",
+        },
+        texts=(
+            "This run has already used many calls{evidence}. Check how much of the task is done, "
+            "which open point matters most, and whether what you already know is enough to settle "
+            "it.",
+            "Most of the usual number of calls is used{evidence}, and the task is still open. List"
+            " what is settled and what is missing. Then take the shortest path to a result you can"
+            " show, and leave side issues for later.",
+            "This run is far longer than usual{evidence}. More of the same is unlikely to help. "
+            "Bring what you have into a state you can hand over, verify it once, and finish. Name "
+            "what is left open instead of pursuing it.",
+        ),
+    ),
+    MonitorRow(
+        name="edit_revert",
+        failure_type="edit_revert",
+        weights=ProfileWeights(coding=0.15, pr_review=0.0, qa=0.05),
+        classes={
+            "reference": "reference.edit_revert:EditRevert",
+            "robust": "robust.edit_revert:EditRevert",
+        },
+        texts=(
+            "Recent edits undo or redo each other{evidence}. Before the next edit, state what the "
+            "last one was expected to change and what happened instead.",
+            "The same place is being edited back and forth{evidence}. Both versions failed, so the"
+            " cause is probably elsewhere. Read the newest failure from its first line, follow the"
+            " values to where they go wrong, and edit nothing until you can name the cause.",
+            "The edits still go back and forth{evidence}. Return to the last version that was "
+            "known to work, and make the smallest change whose effect you can predict. If you "
+            "cannot name such a change, gather evidence first: a minimal reproduction, the actual "
+            "values, the callers.",
+        ),
+    ),
+    MonitorRow(
+        name="test_repeat",
+        failure_type="test_repeat",
+        weights=ProfileWeights(coding=0.15, pr_review=0.0, qa=0.1),
+        classes={
+            "reference": "reference.test_repeat:TestRepeat",
+            "robust": "robust.test_repeat:TestRepeat",
+        },
+        texts=(
+            "The same check fails in the same way{evidence}. Name what has changed between these "
+            "runs that could change the outcome. If nothing has, read the failure message closely "
+            "before you run the check again.",
+            "A check has failed with the same message again{evidence}, so the changes in between "
+            "did not reach its cause. Examine the failing assertion: which value was expected, "
+            "which one came, and where is it produced? Confirm that the code you change is the "
+            "code that runs.",
+            "This check still fails in exactly the same way{evidence}. Do not run it again "
+            "unchanged. Question what you have taken for granted: the right file, version and "
+            "environment, the meaning of the expectation, a stale copy or cache. Reproduce the "
+            "failure in its smallest form before you change anything else.",
+        ),
+    ),
+    MonitorRow(
+        name="diversity",
+        failure_type="diversity",
+        weights=ProfileWeights(coding=0.1, pr_review=0.2, qa=0.15),
+        classes={
+            "reference": "reference.diversity:Diversity",
+            "robust": "robust.diversity:Diversity",
+        },
+        texts=(
+            "The run relies on one kind of action{evidence}. Look for another view of the problem,"
+            " or another of the means you were given, that would answer the open question more "
+            "directly.",
+            "Progress depends on a single kind of action{evidence}. Step back: state the goal, "
+            "what is known, and two clearly different ways to reach the goal. Take the one you "
+            "have not tried.",
+            "The run has narrowed to one kind of action{evidence}. Stop it for now. Read the task "
+            "again from the beginning, list what you have not examined at all, and start there.",
+        ),
+    ),
+    MonitorRow(
+        name="hedge",
+        failure_type="hedge",
+        weights=ProfileWeights(coding=0.1, pr_review=0.2, qa=0.35),
+        classes={"reference": "reference.hedge:Hedge", "robust": "robust.hedge:Hedge"},
+        texts=(
+            "The recent reasoning shows a lot of doubt{evidence}. Identify the single fact that "
+            "would settle it, and look it up: that is usually cheaper than reasoning around it.",
+            "Doubts and changes of mind are increasing{evidence}. Separate what you have observed "
+            "from what you assume. Pick the assumption on which most depends and check it directly"
+            " before you build on it.",
+            "The reasoning continues without a decision{evidence}. Decide now: choose the "
+            "explanation that the observed facts support best, state what would disprove it, and "
+            "act on it until that happens. If the facts support none, say so and ask, or report "
+            "what is missing.",
+        ),
+    ),
+)
+
+MONITORS: tuple[str, ...] = tuple(row.name for row in TABLE)
+"""Names of the monitors, in the order in which they are scored and shown."""
+
+FAILURE_TYPES: Mapping[str, str] = MappingProxyType({row.name: row.failure_type for row in TABLE})
+"""Failure type by monitor."""
+FAILURE_LABELS: tuple[str, ...] = tuple(dict.fromkeys(FAILURE_TYPES.values()))
+"""The failure types, each once."""
+
+DEFAULT_PROFILE = "coding"
+PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        profile.name: MappingProxyType(
+            {row.name: getattr(row.weights, profile.name) for row in TABLE}
+        )
+        for profile in fields(ProfileWeights)
+    }
+)
+"""Weight of each monitor by built-in profile."""
+
+
+def suite_class(suite: SuiteName) -> Callable[..., Any]:
+    """The class of a suite; imports its package."""
+    return load_class(_PACKAGE, _SUITES[suite])
+
+
+def monitor_classes(suite: SuiteName) -> Mapping[str, Callable[..., Any]]:
+    """The class of each monitor that `suite` has, in the order of the table; imports them."""
+    return {
+        row.name: load_class(_PACKAGE, row.classes[suite]) for row in TABLE if suite in row.classes
+    }

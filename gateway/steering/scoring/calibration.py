@@ -1,0 +1,131 @@
+"""What calibration learned from recorded runs: weights, budgets, precision and their origin."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+FORMAT = 1
+SHIPPED = "weights.json"
+
+FEATURES = ("effort", "progress", "hedging", "similar", "repeats", "failures", "echo")
+"""The scorer's inputs in the order of their weights; `calibrated.RunFeatures` defines each."""
+SIGNS: Mapping[str, int] = {name: -1 if name == "progress" else 1 for name in FEATURES}
+"""The direction each feature must push: evidence of trouble never lowers a score."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A fitted scorer.
+
+    `weights` are per unit of each feature, `bias` the log odds at zero; `budget_works` and
+    `budget_talks` the calls within which nearly all successful runs ended, for agents that change
+    files or run programs and for the others; `precision` the share of failed runs among those in
+    which a signal ever showed, per signal; `provenance` how the numbers came about.
+
+    Raises:
+        ValueError: a feature without weight or with one of the wrong sign, a number out of range.
+    """
+
+    bias: float
+    weights: tuple[float, ...]
+    budget_works: int
+    budget_talks: int
+    precision: Mapping[str, float]
+    provenance: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(FEATURES):
+            raise ValueError(f"weights: expected {len(FEATURES)}, got {len(self.weights)}")
+        for name, weight in zip(FEATURES, self.weights, strict=True):
+            if not math.isfinite(weight) or weight * SIGNS[name] < 0:
+                raise ValueError(f"weights.{name}: {weight!r} pushes the wrong way")
+        if not math.isfinite(self.bias):
+            raise ValueError(f"bias: expected a finite number, got {self.bias!r}")
+        for key, budget in (("works", self.budget_works), ("talks", self.budget_talks)):
+            if budget < 1:
+                raise ValueError(f"budgets.{key}: expected at least 1, got {budget!r}")
+        for name, value in self.precision.items():
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"precision.{name}: expected a number in [0, 1], got {value!r}")
+
+    def score(self, features: tuple[float, ...]) -> float:
+        """Difficulty in (0, 1) of a run with these features, in the order of FEATURES."""
+        total = self.bias
+        for weight, value in zip(self.weights, features, strict=True):
+            total += weight * value
+        return 1.0 / (1.0 + math.exp(-min(max(total, -30.0), 30.0)))
+
+    def call_budget(self, *, works: bool) -> int:
+        """Calls that nearly all successful runs of the kind stayed within."""
+        return self.budget_works if works else self.budget_talks
+
+
+def calibration_from_json(text: str | bytes) -> Calibration:
+    """The calibration in a weights file.
+
+    Raises:
+        ValueError: not JSON, another format, a missing key or a value out of range.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"weights file: not JSON ({error})") from error
+    if not isinstance(data, dict) or data.get("format") is True or data.get("format") != FORMAT:
+        raise ValueError(f"format: expected {FORMAT}, as written by `gateway calibrate`")
+    precision = _member(data, "precision")
+    unknown = _member(data, "weights").keys() - set(FEATURES)
+    if unknown:
+        raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
+    return Calibration(
+        bias=_number(data, "bias"),
+        weights=tuple([_number(data, "weights", name) for name in FEATURES]),
+        budget_works=int(_number(data, "budgets", "works")),
+        budget_talks=int(_number(data, "budgets", "talks")),
+        precision={name: _number(data, "precision", name) for name in precision},
+        provenance=_member(data, "provenance"),
+    )
+
+
+def _member(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = data.get(key)
+    if not isinstance(value, dict):
+        raise ValueError(f"{key}: {_expected('an object', value)}")
+    return value
+
+
+def _number(data: Mapping[str, Any], *path: str) -> float:
+    """A finite number of the file, or of an object in it."""
+    value = (data if len(path) == 1 else _member(data, path[0])).get(path[-1])
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{'.'.join(path)}: {_expected('a finite number', value)}")
+    return float(value)
+
+
+def _expected(what: str, value: object) -> str:
+    return f"expected {what}, got {value!r:.60}" if value is not None else f"{what} is missing"
+
+
+def calibration_to_json(calibration: Calibration) -> str:
+    """The text of a weights file; equal calibrations give equal bytes."""
+    data = {
+        "format": FORMAT,
+        "bias": calibration.bias,
+        "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
+        "budgets": {"works": calibration.budget_works, "talks": calibration.budget_talks},
+        "precision": dict(calibration.precision),
+        "provenance": dict(calibration.provenance),
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+@lru_cache(maxsize=1)
+def shipped_calibration() -> Calibration:
+    """The calibration that comes with the package, read once."""
+    source = resources.files("gateway.steering.scoring").joinpath(SHIPPED)
+    return calibration_from_json(source.read_text(encoding="utf-8"))

@@ -1,0 +1,111 @@
+"""Scorer `heuristic`: the reference formula over the text of a thought."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gateway.steering.scoring.scorer import UNKNOWN, DifficultySettings
+from gateway.steering.transcript.step import Step
+
+# Phrase lists, weights and scales: reference section 2.
+HEDGES = (
+    "maybe",
+    "perhaps",
+    "possibly",
+    "might",
+    "could",
+    "not sure",
+    "uncertain",
+    "i think",
+    "probably",
+    "actually",
+    "wait",
+    "hmm",
+    "reconsider",
+)
+ERROR_WORDS = (
+    "error",
+    "exception",
+    "traceback",
+    "fail",
+    "failed",
+    "crash",
+    "bug",
+    "broken",
+    "issue",
+    "problem",
+)
+HEDGE_WEIGHT, LENGTH_WEIGHT, ERROR_WEIGHT, ENTITY_WEIGHT = 0.30, 0.25, 0.25, 0.20
+HEDGES_PER_WORD = 0.05
+WORDS_SCALE = 500
+ERRORS_SCALE = 3
+ENTITIES_SCALE = 10
+STEEPNESS, MIDPOINT = 6.0, 0.5
+
+# Entities are a path of two or more segments, a quoted stretch, and a dotted identifier. Each is
+# found at the one character it cannot lack, and the quantifiers are possessive: that is several
+# times faster than trying every letter as a beginning, and linear on blobs. It counts the same
+# matches; only a dotted name whose first word does not end in a letter needs a second look.
+_ENTITY = re.compile(
+    r"[\\/.\"'`](?:"
+    r"(?<=[\\/])[\w.\-]++(?:[\\/][\w.\-]++)++"
+    r"|(?<=[\"'`])[^\"'`]{3,}+[\"'`]"
+    r"|(?<=[a-z_]\.)\w++(?:\.\w++)*+"
+    r"|(?<=[^\Wa-z_]\.)(\w++(?:\.\w++)*+)"
+    r")"
+)
+_LETTER = re.compile(r"[a-z_]")
+_WORD = re.compile(r"\w")
+
+
+def _count_entities(text: str) -> int:
+    found = _ENTITY.findall(text)
+    if not any(found):
+        return len(found)
+    doubtful = [match for match in _ENTITY.finditer(text) if match[1]]
+    return len(found) - sum(not _names_something(text, match) for match in doubtful)
+
+
+def _names_something(text: str, dotted: re.Match[str]) -> bool:
+    """Whether a word before the last dot has a letter: `v2.x` is an identifier, `3.14` is not."""
+    at = dotted.start() - 1
+    while at >= 0 and _WORD.match(text[at]):
+        if _LETTER.match(text[at]):
+            return True
+        at -= 1
+    return _LETTER.search(dotted[1].rpartition(".")[0]) is not None
+
+
+def heuristic_score(thought: str | None) -> float:
+    """Difficulty of one thought text, in [0.047, 0.953]; empty or None gives exactly 0.5.
+
+    Logistic function of hedging, length, error words and named entities, all found as substrings
+    of the lower-cased text. Deterministic; never raises. Source: reference section 2.
+    """
+    if not thought:
+        return UNKNOWN
+    text = thought.lower()
+    words = len(text.split()) or 1
+    hedges = sum([phrase in text for phrase in HEDGES])
+    errors = sum([word in text for word in ERROR_WORDS])
+    raw = (
+        HEDGE_WEIGHT * min(hedges / (HEDGES_PER_WORD * words + 1), 1)
+        + LENGTH_WEIGHT * min(words / WORDS_SCALE, 1)
+        + ERROR_WEIGHT * min(errors / ERRORS_SCALE, 1)
+        + ENTITY_WEIGHT * min(_count_entities(text) / ENTITIES_SCALE, 1)
+    )
+    return 1 / (1 + math.exp(-STEEPNESS * (raw - MIDPOINT)))
+
+
+class HeuristicScorer:
+    """The reference formula over the thought text; keeps no state between steps."""
+
+    __slots__ = ()
+
+    def __init__(self, _settings: DifficultySettings) -> None:
+        pass
+
+    def push(self, step: Step) -> float:
+        """Difficulty of `step` in [0, 1]; see `heuristic_score`."""
+        return heuristic_score(step.thought)

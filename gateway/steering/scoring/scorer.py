@@ -1,0 +1,85 @@
+"""What a scorer is, which ones there are, and how a run gets one.
+
+To add a scorer, write a class in a module of this package that takes `DifficultySettings`, and add
+its name to `ScorerName` and its row to `_SCORERS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, Protocol
+
+from gateway.steering.lazy_class import load_class
+from gateway.steering.scoring.calibration import Calibration
+from gateway.steering.transcript.step import Step
+
+ScorerName = Literal["heuristic", "calibrated", "judge"]
+_SCORERS: Mapping[ScorerName, str] = {
+    "heuristic": "heuristic:HeuristicScorer",
+    "calibrated": "calibrated:CalibratedScorer",
+    "judge": "judged:JudgedScorer",
+}
+"""Class of each scorer below this package; its module is imported when a run needs it."""
+
+UNKNOWN = 0.5
+"""Score of a step without text. Source: reference section 2, rule 1."""
+
+Judged = Mapping[str, float]
+"""Scores that a model gave, by key; see `Judgeable.key`."""
+
+NOT_JUDGED: Judged = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifficultySettings:
+    """Which scorer a run gets, and the weights of the fitted one, None = those that ship.
+
+    Scorer `judge` uses the scores that a model gave, and the calibrated score where it gave none.
+
+    Raises:
+        ValueError: unknown scorer.
+    """
+
+    scorer: ScorerName = "calibrated"
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        if self.scorer not in _SCORERS:
+            raise ValueError(f"scorer: {self.scorer!r} is none of {', '.join(_SCORERS)}")
+
+
+class Scorer(Protocol):
+    """Scores the steps of one run in order; the cost of a push does not grow with the run."""
+
+    def push(self, step: Step) -> float:
+        """Difficulty of `step`, given the steps pushed before it."""
+        ...
+
+
+class Judgeable(ABC):
+    """A scorer that uses scores given by a model: `judged` holds them.
+
+    A class, not a protocol: `isinstance` with a protocol took 2 % of a request.
+    """
+
+    __slots__ = ("judged",)
+
+    judged: Judged
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Key under which the score of the newest step is looked up; empty before the first."""
+
+    @abstractmethod
+    def push(self, step: Step) -> float:
+        """Difficulty of `step`, given the steps pushed before it."""
+
+
+def make_scorer(settings: DifficultySettings) -> Scorer:
+    """A new scorer for one run; imports the module of the scorer that `settings` names."""
+    scorer: Scorer = load_class(__package__, _SCORERS[settings.scorer])(settings)
+    return scorer

@@ -1,0 +1,282 @@
+"""One decision, as values: this composition serves requests and replays recordings.
+
+    observe     add newly scored steps to the memory of the run
+    propose     when to act (by the readings, or in the control arm by chance), model, plan
+                (the caller then does the plan's look-ups, the only part that has to wait)
+    conclude    select the guidance among the patterns that were found
+    place       add it to the messages, together with earlier guidance
+
+Nothing here waits, reads a clock or keeps state: equal values give an equal decision. The live path
+adds logged steps, a judged score and the look-up; a replay adds a recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from gateway.steering.acting import (
+    ActionSignal,
+    ActSettings,
+    meets_precision_bar,
+    planned_actions,
+    routed_state,
+)
+from gateway.steering.experiments import ActionSignals, RandomArm
+from gateway.steering.fold import RunFold, StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.guidance import placement
+from gateway.steering.guidance.decide import Decided, decide
+from gateway.steering.guidance.edits import Message
+from gateway.steering.guidance.pattern import PatternMatch, Tier
+from gateway.steering.guidance.placement import Placed
+from gateway.steering.guidance.plan import Moment, Plan, note, plan
+from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
+from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.target import GuidanceTarget
+from gateway.steering.policy import Policy
+from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
+from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.transcript.step import Step
+
+Found = Mapping[Tier, Sequence[PatternMatch]]
+"""Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
+
+NO_LIBRARY = Gates(e1=1.0, e2=1.0)
+"""Gates of a gateway without patterns: nothing is similar enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteeringRules:
+    """Everything that decides about a call, from one version of the settings.
+
+    `wrap_up_at`: token count of a run from which the model is asked to wrap up; None = never.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    routes: Routes = field(default_factory=Routes)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+    acting: ActSettings = field(default_factory=ActSettings)
+    wrap_up_at: int | None = None
+    etraces: EtraceSettings = field(default_factory=EtraceSettings)
+    injection: InjectionSettings = field(default_factory=InjectionSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMemory:
+    """The part of a run's state that cannot be derived from its transcript.
+
+    `tokens`: input and output of the run's calls so far, as upstreams reported them.
+    """
+
+    guidance: GuidanceState = field(default_factory=GuidanceState)
+    pinned_model: ModelPin | None = None
+    tokens: int = 0
+
+    def next_run(self) -> RunMemory:
+        """The memory with which the conversation's next run begins."""
+        return RunMemory(guidance=self.guidance.next_run())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPosition:
+    """The state of a run at the time of a decision.
+
+    `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, None when there
+    is none in memory; `recent`: the newest steps, oldest first.
+    """
+
+    run: int
+    step: int
+    state: FSMState
+    latest: StepOutcome | None = None
+    recent: Sequence[Step] = ()
+
+    @classmethod
+    def of(cls, run: RunFold) -> RunPosition:
+        """The position after everything that was folded."""
+        latest = run.outcomes[-1] if run.outcomes else None
+        return cls(run=run.index, step=run.steps, state=run.state, latest=latest, recent=run.recent)
+
+    @property
+    def signal(self) -> ActionSignal:
+        """The signal for actions that depend on the run's own state and readings."""
+        readings = self.latest.readings if self.latest is not None else None
+        return ActionSignal(state=self.state, readings=readings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """The facts about the call that a decision depends on.
+
+    `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
+    model of the same request when it was sent before; a retry uses it again. `gates`: the least
+    similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
+    belongs to.
+    """
+
+    requested: str
+    serves: Serves | None = None
+    repeats_model: str | None = None
+    gates: Gates = NO_LIBRARY
+    arm: RandomArm | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The model to request, and the look-ups that the decision on guidance needs."""
+
+    signals: ActionSignals
+    model: str
+    pinned_model: ModelPin | None
+    plan: Plan
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The actions on a call, and the memory of the run afterwards."""
+
+    proposal: Proposal
+    decided: Decided
+    memory: RunMemory
+
+    @property
+    def model(self) -> str:
+        """The model to request."""
+        return self.proposal.model
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons of the decision, for the log and the run's page."""
+        return self.proposal.reasons + self.decided.reasons
+
+
+def observe(memory: RunMemory, outcomes: Sequence[StepOutcome], run: int) -> RunMemory:
+    """The run's memory after these steps were scored; steps of other runs are left out."""
+    guidance = memory.guidance
+    for outcome in outcomes:
+        if outcome.run == run:
+            guidance = note(guidance, outcome.index, outcome.readings)
+    return memory if guidance is memory.guidance else replace(memory, guidance=guidance)
+
+
+def propose(
+    rules: SteeringRules, memory: RunMemory, position: RunPosition, call: CallFacts
+) -> Proposal:
+    """The route of a call, and the plan of its guidance."""
+    signals = _act(rules, position, call.arm)
+    routed = _route(rules, memory, position.step, signals.routing, call)
+    planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call.gates)
+    return Proposal(
+        signals=signals,
+        model=routed.model,
+        pinned_model=routed.pin,
+        plan=planned,
+        reasons=(*signals.reasons, *routed.reasons, *reasons),
+    )
+
+
+def conclude(
+    rules: SteeringRules,
+    memory: RunMemory,
+    proposal: Proposal,
+    found: Found,
+    *,
+    server_keeps_history: bool = False,
+) -> Decision:
+    """The decision, given the results of the plan's look-ups.
+
+    With `server_keeps_history` earlier blocks between messages are dropped: the server has stored
+    them with the history, and they are not sent again.
+    """
+    decided = decide(memory.guidance, proposal.plan, found, rules.injection)
+    if server_keeps_history:
+        decided = _without_kept(decided)
+    after = replace(memory, guidance=decided.state, pinned_model=proposal.pinned_model)
+    return Decision(proposal=proposal, decided=decided, memory=after)
+
+
+def place(
+    rules: SteeringRules,
+    decided: Decided,
+    messages: Callable[[], Sequence[Message]],
+    target: Callable[[], GuidanceTarget],
+    tools: Sequence[Message],
+) -> Placed | None:
+    """Where the call's guidance goes, earlier guidance included; None when there is none.
+
+    `messages` and `target` return the input of placement; they are called only when there is
+    guidance to place.
+    """
+    if not (decided.items or decided.directive or decided.state.injections):
+        return None
+    return placement.place(
+        messages(), decided, target=target(), settings=rules.injection, tools=tools
+    )
+
+
+def _act(rules: SteeringRules, position: RunPosition, arm: RandomArm | None) -> ActionSignals:
+    """The signals for routing and guidance: the run's own, or drawn ones in the control arm."""
+    signal = position.signal
+    if arm is None:
+        return ActionSignals(routing=signal, guidance=signal)
+    return arm.signals(position.step, signal, rules.policy.monitors.resolved_weights())
+
+
+def _route(
+    rules: SteeringRules, memory: RunMemory, step: int, signal: ActionSignal, call: CallFacts
+) -> RoutedModel:
+    if call.repeats_model is not None:
+        return RoutedModel(model=call.repeats_model, pin=memory.pinned_model)
+    state, reason = signal.state, ""
+    if rules.routes.models(call.requested):
+        state, reason = routed_state(state, partial(_meets_bar, rules, signal))
+    routed = choose(
+        state,
+        call.requested,
+        step,
+        routes=rules.routes,
+        settings=rules.routing,
+        pinned=memory.pinned_model,
+        serves=call.serves,
+    )
+    return replace(routed, reasons=(reason, *routed.reasons)) if reason else routed
+
+
+def _plan(
+    rules: SteeringRules,
+    memory: RunMemory,
+    position: RunPosition,
+    signal: ActionSignal,
+    model: str,
+    gates: Gates,
+) -> tuple[Plan, tuple[str, ...]]:
+    moment = Moment(
+        step=position.step or None,
+        state=signal.state,
+        readings=signal.readings,
+        recent=position.recent,
+        model=model,
+        at_risk=signal.at_risk,
+    )
+    planned = plan(memory.guidance, moment, rules.etraces, rules.injection, gates)
+    planned = planned_actions(planned, partial(_meets_bar, rules, signal))
+    if rules.wrap_up_at is None or memory.tokens < rules.wrap_up_at:
+        return planned, ()
+    return replace(planned, directive=True), ("budget: token_budget used up",)
+
+
+def _meets_bar(rules: SteeringRules, signal: ActionSignal, action: str) -> bool:
+    calibration = rules.policy.difficulty.calibration or shipped_calibration()
+    return meets_precision_bar(action, signal.state, signal.readings, calibration, rules.acting)
+
+
+def _without_kept(decided: Decided) -> Decided:
+    kept = tuple(
+        block
+        for block in decided.state.injections
+        if block.place == "system" or block.step >= decided.step
+    )
+    return replace(decided, state=replace(decided.state, injections=kept))

@@ -1,0 +1,203 @@
+"""The content of one message, in any of its forms; reading never raises."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gateway.steering.transcript.frame import without_guidance
+from gateway.wire.coerce import as_text
+
+_TEXT_PARTS = ("text", "input_text", "output_text", None)
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+_IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedCall:
+    """A call as the model asked for it; `id` is empty when there is none.
+
+    `observation` is set when the message that makes the call also holds its result (text only).
+    """
+
+    name: str = ""
+    arguments: str = ""
+    id: str = ""
+    observation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Answer to a call; `name` is the tool's, when the message has it; `image` as in `Action`."""
+
+    text: str
+    id: str = ""
+    name: str = ""
+    is_error: bool = False
+    image: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Content:
+    """A message's content taken apart: text as one piece, reasoning, calls, results.
+
+    `image` is a checksum of its images, 0 without any. `guidance_only`: there was text, and nothing
+    of it is left without our own guidance.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[RequestedCall] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    image: int = 0
+    guidance_only: bool = False
+
+
+def read_content(value: object) -> Content:
+    """A message's `content` by kind of part; text parts are joined without a separator.
+
+    Of images only the checksum is kept; parts of other kinds (files, unknown ones) are left out; a
+    number counts as its digits.
+    """
+    content = Content()
+    texts: list[str] = []
+    reasoning: list[str] = []
+    for part in _parts(value):
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping):
+            _read_part(part, texts, reasoning, content)
+    joined = "".join(texts)
+    content.text = without_guidance(joined)
+    content.guidance_only = bool(joined) and not content.text
+    content.reasoning = "\n".join(reasoning)
+    return content
+
+
+def _parts(value: object) -> Iterator[object]:
+    if isinstance(value, list | tuple):
+        yield from value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield json_text(value)
+    else:
+        yield value
+
+
+def _read_part(
+    part: Mapping[str, object], texts: list[str], reasoning: list[str], content: Content
+) -> None:
+    kind = part.get("type")
+    if kind in _TEXT_PARTS:
+        texts.append(as_text(part.get("text"), ""))
+    elif kind == "refusal":
+        texts.append(as_text(part.get("refusal"), ""))
+    elif kind in ("thinking", "reasoning"):
+        reasoning.append(as_text(part.get("thinking"), "") or as_text(part.get("text"), ""))
+    elif kind == "tool_use":
+        content.calls.append(_call(part, part))
+    elif kind == "tool_result":
+        content.results.append(read_result(part, part.get("tool_use_id")))
+    else:
+        content.image = image_sum(part, content.image)
+
+
+def read_result(message: Mapping[str, object], call_id: object) -> Result:
+    """The result in a tool message or a tool_result part; an error only where it is flagged."""
+    value = message.get("content")
+    if isinstance(value, str):
+        observation = without_guidance(value)
+    else:
+        observation = without_guidance("".join(_result_texts(value)))
+    return Result(
+        image=images_sum(value),
+        text=observation,
+        id=as_text(call_id, ""),
+        name=as_text(message.get("name"), ""),
+        is_error=message.get("is_error") is True,
+    )
+
+
+def _result_texts(value: object) -> Iterator[str]:
+    for part in _parts(value):
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS:
+            yield as_text(part.get("text"), "")
+
+
+def images_sum(value: object) -> int:
+    """Checksum of the images among the parts of a content, 0 without any."""
+    checksum = 0
+    if isinstance(value, list | tuple):
+        for part in value:
+            if isinstance(part, Mapping):
+                checksum = image_sum(part, checksum)
+    return checksum
+
+
+def image_sum(part: Mapping[str, object], before: int = 0) -> int:
+    """`before` extended by the image in a part; unchanged when there is none."""
+    kind = part.get("type")
+    if not isinstance(kind, str) or not ("image" in kind or "screenshot" in kind):
+        return before
+    for key in _IMAGE_FIELDS:
+        value = part.get(key)
+        if isinstance(value, Mapping):
+            value = value.get("url") or value.get("data") or value.get("file_id")
+        if isinstance(value, str):
+            return zlib.crc32(value.encode("utf-8", "surrogatepass"), before)
+    return before
+
+
+def read_calls(message: Mapping[str, object], content: Content) -> list[RequestedCall]:
+    """The calls of an assistant message: `tool_calls`, else tool_use parts, else `function_call`.
+
+    An entry that cannot be read stays as a call without a name, so that its result has a place.
+    """
+    listed = message.get("tool_calls")
+    entries = listed if isinstance(listed, list | tuple) else [listed] if listed else []
+    if isinstance(listed, str | int | float):
+        entries = []
+    if not entries and not content.calls:
+        legacy = message.get("function_call")
+        entries = [legacy] if isinstance(legacy, Mapping) else []
+    return [_read_call(entry) for entry in entries] or content.calls
+
+
+def _read_call(entry: object) -> RequestedCall:
+    if not isinstance(entry, Mapping):
+        return RequestedCall()
+    inner = entry.get("function") or entry.get("custom")
+    return _call(entry, inner if isinstance(inner, Mapping) else entry)
+
+
+def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> RequestedCall:
+    arguments = function.get("arguments")
+    return RequestedCall(
+        id=as_text(entry.get("id"), ""),
+        name=as_text(function.get("name"), ""),
+        arguments=json_text(function.get("input") if arguments is None else arguments),
+    )
+
+
+def json_text(arguments: object) -> str:
+    """Arguments as text: text as it is, nothing for null, anything else as JSON."""
+    if isinstance(arguments, str):
+        return arguments
+    if arguments is None:
+        return ""
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+
+
+def read_reasoning(message: Mapping[str, object], content: Content) -> str:
+    """Reasoning from the message's own fields, else from the parts of its content."""
+    for name in _REASONING_FIELDS:
+        value = as_text(message.get(name), "")
+        if value:
+            return value
+    return content.reasoning

@@ -1,0 +1,23 @@
+"""The word lists, in several scripts, for reading transcripts and results: `word_lists.json`."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+
+
+def word_list(module: str, name: str) -> tuple[str, ...]:
+    """The list `name` of a module, in the order of the file.
+
+    Raises:
+        KeyError: there is no such list.
+    """
+    return tuple(_lists()[module][name])
+
+
+@cache
+def _lists() -> dict[str, dict[str, list[str]]]:
+    source = resources.files("gateway.steering").joinpath("word_lists.json")
+    lists: dict[str, dict[str, list[str]]] = json.loads(source.read_text(encoding="utf-8"))
+    return lists

@@ -1,0 +1,236 @@
+"""What the gateway needs of a store, and the errors a store raises.
+
+    Exception
+    └── StoreError                    label `store_error`
+        ├── VersionConflict           another request has saved the conversation since
+        ├── StoreCorrupt              the file is damaged, or is not a database
+        ├── SchemaMismatch            a newer version or another application wrote the file
+        └── StoreUnavailable          temporary: the next write may succeed
+            ├── StoreBusy             locked by another process for too long
+            ├── StoreFull             no room on the disk
+            ├── StoreReadOnly         the file or its directory cannot be written
+            ├── StoreOverloaded       too many operations are waiting
+            └── StoreClosed           the store was closed
+
+Every store must pass the checks of `gateway.testing.store_conformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import ClassVar, Protocol
+
+from gateway.stores.queries import (
+    ConversationPage,
+    Facets,
+    HealthSummary,
+    PageRequest,
+    PruneReport,
+    RunFilter,
+    RunPage,
+    RunTrace,
+)
+from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, PrefixHashRecord
+from gateway.stores.totals import RunRecord
+
+MAX_HEADS = 256
+"""Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history."""
+
+MAX_BRANCHES = 64
+"""Most conversations `branches` returns: sub-agents and forks behind one id."""
+
+
+class StoreError(Exception):
+    """The operation failed or was refused, and nothing of it was stored.
+
+    `label` is the value in metrics, one of a closed set.
+    """
+
+    label: ClassVar[str] = "store_error"
+
+
+class VersionConflict(StoreError):
+    """The stored version is not the one the caller started from; reload and recompute."""
+
+    label = "conflict"
+
+    def __init__(self, conversation_id: str, *, expected: int, actual: int) -> None:
+        super().__init__(
+            f"conversation {conversation_id!r} is at version {actual}, not at {expected}"
+        )
+        self.conversation_id = conversation_id
+        self.expected = expected
+        self.actual = actual
+
+
+class StoreCorrupt(StoreError):
+    """The file is damaged, or is not a database."""
+
+    label = "corrupt"
+
+
+class SchemaMismatch(StoreError):
+    """The file was written by a newer version, or by another application."""
+
+    label = "schema"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or written at the moment."""
+
+    label = "unavailable"
+
+
+class StoreBusy(StoreUnavailable):
+    """Another process held the lock for longer than `busy_timeout_ms`."""
+
+    label = "busy"
+
+
+class StoreFull(StoreUnavailable):
+    """The disk, or the database's own limit, is full."""
+
+    label = "full"
+
+
+class StoreReadOnly(StoreUnavailable):
+    """The file or its directory cannot be written."""
+
+    label = "read_only"
+
+
+class StoreOverloaded(StoreUnavailable):
+    """`queue_limit` operations are already waiting."""
+
+    label = "overloaded"
+
+
+class StoreClosed(StoreUnavailable):
+    """The store was closed."""
+
+    label = "closed"
+
+
+class StateStore(Protocol):
+    """Conversations, found by the hashes of their history and saved by compare-and-swap.
+
+    Every method may raise StoreError.
+    """
+
+    async def find_prefix_hashes(
+        self, tenant: str, digests: Sequence[bytes]
+    ) -> list[PrefixHashRecord]:
+        """The stored prefix hashes among `digests`: the longest prefix, and those near it.
+
+        `digests` are the chained digests of the whole history in message order; the first is
+        the root. Longest prefix first, the newest conversation first among equals, at most
+        MAX_HEADS. Prefixes that are at least 32 digests shorter than the longest may be left out.
+        """
+
+    async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        """The conversation as last saved, None when the tenant has no conversation of that id."""
+
+    async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
+        """The conversations of a client's own id: last used first, at most MAX_BRANCHES."""
+
+    async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """The output items with these ids, as JSON, by id; unknown ids are left out."""
+
+    async def commit(self, call: CallRecord) -> int:
+        """Store all of `call` durably, and return the conversation's new version.
+
+        Raises: VersionConflict when `call.conversation.version` is not the stored version (0: not
+        stored yet); then nothing is stored. StoreError when the conversation's or a run's id
+        belongs to another tenant. ValueError when a step or injection names a run not in
+        `call.runs`.
+        """
+
+    async def ping(self) -> None:
+        """Return if the store can be reached. Raises: StoreError."""
+
+    async def close(self) -> None:
+        """Finish the accepted operations, then refuse more. A second call does nothing."""
+
+
+class RunStore(Protocol):
+    """The run log. `tenant` None means every tenant; every method may raise StoreError."""
+
+    async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
+        """One page of the runs that match. Raises: ValueError for an invalid cursor."""
+
+    async def count_runs(self, runs: RunFilter) -> int:
+        """How many runs match."""
+
+    async def get_run(
+        self,
+        run_id: str,
+        *,
+        tenant: str | None,
+        content: bool = True,
+        after_step: int = -1,
+        limit: int | None = None,
+    ) -> RunTrace | None:
+        """One run with its steps above `after_step`, None when the tenant has no run of that id.
+
+        `limit`: the last step, and the last guidance, is that of step `after_step + limit`.
+        `content` False: steps without their texts; the text of guidance is included.
+        """
+
+    async def set_outcome(
+        self, run_id: str, outcome: str, *, source: str, tenant: str | None
+    ) -> bool:
+        """Set success, failure or other; False when the tenant has no run of that id.
+
+        Raises: ValueError for another outcome.
+        """
+
+    async def list_conversations(
+        self,
+        *,
+        tenant: str | None,
+        external_key: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> ConversationPage:
+        """One page of conversations, newest first. Raises: ValueError for an invalid cursor."""
+
+    async def facets(self, *, tenant: str | None) -> Facets:
+        """The agents, models, failure types, experiments and arms that occur in runs."""
+
+    async def health_summary(self, runs: RunFilter) -> HealthSummary:
+        """The health of all runs that match, as one summary."""
+
+    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
+        """Every run of an experiment, oldest first."""
+
+    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
+        """The runs that match with their steps, oldest first, read a few at a time."""
+
+    async def prune(
+        self,
+        *,
+        older_than: float | None = None,
+        max_bytes: int | None = None,
+        active_since: float | None = None,
+    ) -> PruneReport:
+        """Remove runs and conversations last updated before `older_than` (seconds since the
+        epoch), then the least recently updated ones until at most `max_bytes` are in use.
+
+        Conversations updated at or after `active_since` are not removed to save space.
+        """
+
+
+class KeyStore(Protocol):
+    """Gateway keys. Every method may raise StoreError."""
+
+    async def add_key(self, key: KeyRecord) -> None:
+        """Store a new key."""
+
+    async def list_keys(self) -> Sequence[KeyRecord]:
+        """All keys, revoked ones included, oldest first."""
+
+    async def revoke_key(self, key_id: str, at: float) -> bool:
+        """Revoke a key; False when no key has that id, or it is already revoked."""
+
+    async def delete_keys(self) -> int:
+        """Delete all keys, as if none had been made; returns how many were valid."""

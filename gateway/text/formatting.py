@@ -1,0 +1,110 @@
+"""Numbers and times for people; an unknown value is a dash."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+UNKNOWN = "–"  # noqa: RUF001 - the dash is what is shown
+
+
+def money(value: float | None) -> str:
+    """US dollars with as many digits as matter."""
+    if value is None:
+        return UNKNOWN
+    if value == 0:
+        return "$0"
+    size = abs(value)
+    sign = "-" if value < 0 else ""
+    if size >= 100:
+        return f"{sign}${size:,.0f}"
+    if size >= 1:
+        return f"{sign}${size:,.2f}"
+    return f"{sign}${size:.3g}" if size >= 0.001 else f"{sign}${size:.2g}"
+
+
+def count(value: float | None) -> str:
+    """A number in at most five characters."""
+    if value is None:
+        return UNKNOWN
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            scaled = value / size
+            return f"{scaled:.0f}{unit}" if abs(scaled) >= 100 else f"{scaled:.3g}{unit}"
+    return f"{value:.3g}" if value % 1 else f"{value:.0f}"
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun: `1 call`, `1,200 calls`."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A share in [0, 1]."""
+    return UNKNOWN if value is None else f"{100 * value:.{digits}f}%"
+
+
+def budget_share(value: float) -> str:
+    """Tokens over the budget: a percentage below twice the budget, a multiple from there on."""
+    return f"{percent(value)} of budget" if value < 2 else f"{value:,.1f} times the budget"
+
+
+def points(value: float | None) -> str:
+    """A difference of shares, in percentage points."""
+    return UNKNOWN if value is None else f"{100 * value:+.1f}"
+
+
+def score(value: float | None) -> str:
+    """A value in [0, 1] to two digits."""
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def change(ratio: float | None) -> str:
+    """A ratio as the change it means: 0.9 is -10%."""
+    return UNKNOWN if ratio is None else f"{100 * (ratio - 1):+.1f}%"
+
+
+def seconds(value: float | None) -> str:
+    """A duration."""
+    if value is None:
+        return UNKNOWN
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, left = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {left} s" if minutes < 10 else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def milliseconds(value: float | None) -> str:
+    """A short duration given in milliseconds."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f} ms" if value < 10 else f"{value:.0f} ms"
+
+
+def ago(at: float, now: float | None = None) -> str:
+    """How long ago a time was."""
+    passed = (time.time() if now is None else now) - at
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if passed >= size:
+            return f"{passed / size:.0f} {unit} ago"
+    return "now" if passed < 5 else f"{passed:.0f} s ago"
+
+
+def iso(at: float) -> str:
+    """A time in ISO 8601, UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def clock(at: float) -> str:
+    """A time for people, UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def size(characters: int) -> str:
+    """The length of a text."""
+    return f"{characters:,} characters" if characters < 100_000 else f"{characters / 1e6:.1f} M"

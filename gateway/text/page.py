@@ -1,0 +1,67 @@
+"""HTML pages: one layout and one style sheet, and templates that escape and sanitize each value.
+
+The dashboard serves its pages; the replay writes one file that loads nothing.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from gateway.text import formatting
+from gateway.text.sanitize import one_line, visible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_SHARED = Path(__file__).parent / "page_files"
+_FILTERS = (
+    formatting.money,
+    formatting.count,
+    formatting.counted,
+    formatting.percent,
+    formatting.budget_share,
+    formatting.points,
+    formatting.score,
+    formatting.change,
+    formatting.seconds,
+    formatting.milliseconds,
+    formatting.ago,
+    formatting.iso,
+    formatting.clock,
+    formatting.size,
+    one_line,
+)
+
+
+def page_templates(folder: Path) -> Environment:
+    """The templates in `folder` and the shared ones (`layout.html`, `macros.html`).
+
+    Jinja is imported here: a gateway whose dashboard nobody opens does not load it.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader([folder, _SHARED]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_sanitized,
+    )
+    made.filters |= {function.__name__: function for function in _FILTERS}
+    return made
+
+
+@cache
+def style_sheet() -> str:
+    """The style sheet of all pages."""
+    return (_SHARED / "app.css").read_text(encoding="utf-8")
+
+
+def _sanitized(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

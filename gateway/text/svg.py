@@ -1,0 +1,88 @@
+"""SVG elements as text, every value escaped.
+
+Positions are percentages of a drawing that has no view box, so that it fills any width while text
+and strokes keep their size. Only curves are drawn in a box with its own units, which is stretched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from markupsafe import Markup, escape
+
+Point = tuple[float, float]
+
+
+def element(tag: str, *children: Markup | str, **attributes: object) -> Markup:
+    """One element. `class_` is `class`, other underscores are hyphens; None leaves one out."""
+    written = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    inner = "".join(str(escape(child)) for child in children)
+    return Markup(f"<{tag}{written}>{inner}</{tag}>" if inner else f"<{tag}{written}/>")  # noqa: S704
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    """Elements one after the other."""
+    return Markup("").join(parts)
+
+
+def drawing(height: int, *children: Markup, **attributes: object) -> Markup:
+    """A drawing as wide as its place, `height` pixels high.
+
+    Without an `aria_label` it is hidden from screen readers: its content is then also in the text.
+    """
+    hidden = {} if "aria_label" in attributes else {"aria_hidden": "true"}
+    return element("svg", *children, width="100%", height=height, **attributes, **hidden)
+
+
+def share(value: float, whole: float) -> str:
+    """`value` of `whole` as a percentage; 0 of nothing."""
+    return f"{100 * value / whole if whole else 0.0:.3f}%"
+
+
+def level_y(value: float, height: float, margin: float = 4) -> float:
+    """The y of a value in [0, 1] in a drawing that leaves `margin` pixels above 1 and below 0."""
+    return margin + (height - 2 * margin) * (1 - value)
+
+
+def stretched(height: float, *children: Markup, box: tuple[float, float]) -> Markup:
+    """A box with its own units, (width, height), stretched over the whole drawing."""
+    return element(
+        "svg",
+        *children,
+        width="100%",
+        height=height,
+        viewBox=f"0 0 {box[0]:g} {box[1]:g}",
+        preserveAspectRatio="none",
+        overflow="visible",
+    )
+
+
+def curve(points: Sequence[Point | None], **attributes: object) -> Markup:
+    """A line through points, broken where one is None."""
+    parts, down = [], False
+    for point in points:
+        if point is not None:
+            parts.append(f"{'L' if down else 'M'}{point[0]:.4g} {point[1]:.4g}")
+        down = point is not None
+    return element(
+        "path", d=" ".join(parts) or "M0 0", vector_effect="non-scaling-stroke", **attributes
+    )
+
+
+def slot_curve(
+    values: Sequence[float | None], height: int, *, margin: float = 4, **attributes: object
+) -> Markup:
+    """A line through values in [0, 1], each in the middle of its slot of equal width."""
+    points = [
+        None if value is None else (slot + 0.5, level_y(value, height, margin))
+        for slot, value in enumerate(values)
+    ]
+    return stretched(height, curve(points, **attributes), box=(max(1, len(values)), height))
+
+
+def _text(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,119 @@
+"""Recognises a request that begins with the bytes of an earlier one, and parses only the rest.
+
+Agents send their whole history with every call. Equal bytes are an equal history, so the old
+messages are not parsed, normalised, hashed or located a second time: the cost of a call depends on
+its new messages and not on the length of its history.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.errors import BadRequest
+from gateway.wire.json_offsets import Span, array_spans, scannable
+from gateway.wire.parsing import Loads, parse_object, parse_value
+from gateway.wire.views import MessagesView
+
+_SPACE: Final = re.compile(rb"[ \t\n\r]*")
+_PLACEHOLDER: Final = 7_640_891_576_956_012_809
+"""Replaces the known messages while the rest of a body is parsed. No message is this number, and a
+body that contains it is parsed completely."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyPrefix:
+    """A body with the offsets of its messages; a later body of the conversation begins like it.
+
+    `spans` is not empty; `list_key` is the key of the list of messages.
+    """
+
+    raw: bytes
+    spans: tuple[Span, ...]
+    list_key: str
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return len(self.spans)
+
+    @property
+    def end(self) -> int:
+        """Where the last message ends: a later body begins with the bytes before."""
+        return self.spans[-1][1]
+
+    @property
+    def opening(self) -> int:
+        """Where the list of messages begins."""
+        return self.raw.rindex(b"[", 0, self.spans[0][0])
+
+    def begins(self, raw: bytes) -> bool:
+        """Whether a body starts with these bytes and the last message ends there in it, too."""
+        end = self.end
+        if not raw.startswith(memoryview(self.raw)[:end]):
+            return False
+        at = _space_end(raw, end)
+        return raw[at : at + 1] in (b",", b"]")
+
+    def extended(self, raw: bytes) -> BodyPrefix:
+        """The prefix for a body that begins with this one; only the new bytes are scanned."""
+        at = _space_end(raw, self.end)
+        if raw[at : at + 1] == b"]":
+            return BodyPrefix(raw=raw, spans=self.spans, list_key=self.list_key)
+        # The rest begins inside the array; an opening bracket makes it an array of its own.
+        tail = "[" + scannable(raw[at + 1 :])
+        new = ((start + at, end + at) for start, end in array_spans(tail, 0))
+        return BodyPrefix(raw=raw, spans=(*self.spans, *new), list_key=self.list_key)
+
+    def read(self, raw: bytes, loads: Loads) -> dict[str, Any] | None:
+        """The object in a body that begins with this one, without parsing the old messages.
+
+        None when the rest is not JSON, or when the body has a second list under the same key, which
+        would be the one that counts.
+        """
+        start, rest = raw[: self.opening + 1], raw[_space_end(raw, self.end) :]
+        placeholder = b"%d" % _PLACEHOLDER
+        if placeholder in rest:
+            return None
+        try:
+            body = parse_object(start + placeholder + rest, loads)
+        except BadRequest:
+            return None
+        listed = body.get(self.list_key)
+        if not isinstance(listed, list) or not listed or listed[0] != _PLACEHOLDER:
+            return None
+        body[self.list_key] = KnownMessages(raw, self.spans, listed[1:], loads)
+        return body
+
+
+class KnownMessages(MessagesView):
+    """The messages of a body whose first ones are known; those are parsed on access."""
+
+    __slots__ = ("_known", "_loads", "_new", "_raw", "_spans")
+
+    def __init__(self, raw: bytes, spans: tuple[Span, ...], new: list[Any], loads: Loads) -> None:
+        self._raw = raw
+        self._spans = spans
+        self._new = new
+        self._loads = loads
+        self._known: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._spans) + len(self._new)
+
+    def at(self, index: int) -> Any:
+        """See MessagesView."""
+        behind = index - len(self._spans)
+        return self._new[behind] if behind >= 0 else self._read(index)
+
+    def _read(self, at: int) -> Any:
+        if at not in self._known:
+            start, end = self._spans[at]
+            self._known[at] = parse_value(self._raw[start:end], self._loads)
+        return self._known[at]
+
+
+def _space_end(raw: bytes, at: int) -> int:
+    found = _SPACE.match(raw, at)
+    return found.end() if found is not None else at

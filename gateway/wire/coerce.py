@@ -1,0 +1,54 @@
+"""JSON values of unknown type, read as the type that is expected, or a default.
+
+Clients and providers send any type under any key. Each function here returns the value when it has
+the expected type and the default otherwise; none raises, and none converts text to a number. A
+boolean is never a number, although Python counts `bool` as a kind of `int`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def as_text(value: object, default: T) -> str | T:
+    """The value if it is a string, empty or not."""
+    return value if isinstance(value, str) else default
+
+
+def as_bool(value: object, default: T) -> bool | T:
+    """The value if it is true or false."""
+    return value if isinstance(value, bool) else default
+
+
+def as_int(value: object, default: T) -> int | T:
+    """The value if it is an integer; 1.0 is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def as_number(value: object, default: T) -> float | T:
+    """The value as a float if it is a number that a float can hold; it may be NaN or infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return default
+    try:
+        return float(value)
+    except OverflowError:  # JSON's integers have no limit
+        return default
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def first_mapping(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The object under the first of `names` that holds one; empty when none does."""
+    found = (values.get(name) for name in names)
+    return next((value for value in found if isinstance(value, Mapping)), {})
+
+
+def as_list(value: object) -> list[Any]:
+    """The value if it is an array, else an empty one."""
+    return value if isinstance(value, list) else []

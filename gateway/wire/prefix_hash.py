@@ -1,0 +1,130 @@
+"""Prefix hashes: the chained digest of a transcript after each of its messages.
+
+Two transcripts have the same prefix hash after k messages when their first k messages are equal
+under the normalisation of `gateway.wire.messages`. Chaining can continue from a stored state, so a
+request that is known to extend an earlier one costs the digests of its new messages only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from gateway.wire.messages import DIGEST_BYTES, VERSION, MessageReader, digest_fields, fold
+
+
+def chain(previous: bytes, digest: bytes) -> bytes:
+    """The hash of a history with hash `previous` that got one more atom; 16 bytes."""
+    return blake2b(previous + digest, digest_size=DIGEST_BYTES, person=VERSION).digest()
+
+
+def root_digest(tenant: str) -> bytes:
+    """The hash of a tenant's empty history; equal histories of two tenants have other hashes."""
+    return digest_fields("root", tenant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainState:
+    """The state of chaining after `count` messages: all that is needed to continue from there.
+
+    `root` is the hash of the empty history and `digest` that of the `count` messages; the rest is
+    the state of the `MessageReader`.
+    """
+
+    root: bytes
+    digest: bytes
+    count: int = 0
+    turns: int = 0
+    in_turn: bool = False
+    call_ids: tuple[str, ...] = ()
+    answered: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixHashes:
+    """The prefix hashes of one transcript from message `start` on.
+
+    `digests[i]` is the hash of the first `start + i` messages and `turns[i]` the number of
+    assistant turns in them; `messages[i]` is the digest of message `start + i` alone, or None.
+    """
+
+    start: int
+    digests: tuple[bytes, ...]
+    turns: tuple[int, ...]
+    messages: tuple[bytes | None, ...]
+    state: ChainState
+
+    @property
+    def full(self) -> bytes:
+        """The hash of the whole transcript."""
+        return self.state.digest
+
+    def turns_after(self, position: int) -> int:
+        """Assistant turns after the first `position` messages; `start` <= `position`."""
+        return self.state.turns - self.turns[position - self.start]
+
+    def candidates(self) -> list[tuple[int, bytes]]:
+        """(messages covered, prefix hash) of every hash to look up, the longest prefix first.
+
+        The root is left out, since all histories start there. Messages without a digest do not
+        change the hash; it is then listed once, with all the messages it covers.
+        """
+        found: list[tuple[int, bytes]] = []
+        last = root = self.state.root
+        for position in range(len(self.digests) - 1, -1, -1):
+            digest = self.digests[position]
+            if digest not in (last, root):
+                found.append((self.start + position, digest))
+            last = digest
+        return found
+
+
+def start_state(tenant: str) -> ChainState:
+    """The state before the first message."""
+    root = root_digest(tenant)
+    return ChainState(root=root, digest=root)
+
+
+def extend(state: ChainState, messages: Sequence[object]) -> PrefixHashes:
+    """The prefix hashes of a transcript that continues after `state` with `messages`."""
+    reader = MessageReader(state.call_ids, state.answered, state.in_turn, state.turns)
+    prefix_hash = state.digest
+    digests, turns, own = [prefix_hash], [state.turns], []
+    for message in messages:
+        atoms = reader.atoms(message)
+        for atom in atoms:
+            prefix_hash = chain(prefix_hash, atom)
+        digests.append(prefix_hash)
+        turns.append(reader.turns)
+        own.append(fold(atoms))
+    end = ChainState(
+        root=state.root,
+        digest=prefix_hash,
+        count=state.count + len(messages),
+        turns=reader.turns,
+        in_turn=reader.in_turn,
+        call_ids=tuple(reader.call_ids),
+        answered=reader.answered,
+    )
+    return PrefixHashes(
+        start=state.count,
+        digests=tuple(digests),
+        turns=tuple(turns),
+        messages=tuple(own),
+        state=end,
+    )
+
+
+def chain_digests(
+    messages: Sequence[object], tenant: str, *, resume: ChainState | None = None
+) -> PrefixHashes:
+    """The prefix hashes of a whole transcript; never raises, whatever the messages are.
+
+    With `resume` only the messages after its `count` are read: the caller guarantees that those
+    before are the ones it was made from, for the same tenant. A state that counts more messages
+    than there are is not used.
+    """
+    if resume is None or resume.count > len(messages):
+        resume = start_state(tenant)
+    return extend(resume, messages[resume.count :])

@@ -1,0 +1,193 @@
+"""Measure the structure of the package `gateway/` of a checkout, to compare it before and after.
+
+    python scripts/house.py --root CHECKOUT --json > before.json
+    python scripts/house.py --compare before.json after.json
+
+The figures come from the source alone (`house_source.py`, which says how imports are counted) and
+from one traced chat request (`house_trace.py`, which says what a move is; `--no-trace` leaves it
+out). The trace runs with the Python that runs this, which must have what the gateway needs.
+
+A room is an entry of the package's own folder: a module or a package. A circle is a set of modules,
+or of rooms, that import each other. An upward import goes against the `layers` contracts of the
+checkout's pyproject.toml, whether or not the contract ignores it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import house_source as source
+
+PACKAGE = "gateway"
+MANY_FIELDS = 8
+LONG_FUNCTION = 50
+LONG_MODULE, VERY_LONG_MODULE = 250, 500
+SMALL_MODULE = 40
+TRACE_S = 180
+
+Measured = dict[str, Any]
+"""`figures`: number per name. `lists`: the names behind some of them."""
+
+
+def measure(root: Path, *, trace: bool) -> Measured:
+    """All figures of one checkout."""
+    modules = source.read_package(root, PACKAGE)
+    if not modules:
+        raise SystemExit(f"house: no package {PACKAGE} in {root}")
+    parts = [sizes(root, modules), imports(root, modules), shapes(modules)]
+    if trace:
+        parts.append(traced(root))
+    return {kind: _joined(kind, parts) for kind in ("figures", "lists")}
+
+
+def sizes(root: Path, modules: Mapping[str, source.Module]) -> Measured:
+    """How much there is."""
+    top = [n for n, m in modules.items() if n.count(".") == 1 and not m.is_package]
+    lines = {name: module.lines for name, module in modules.items()}
+    return {
+        "figures": {
+            "modules": len(modules),
+            "packages": sum(module.is_package for module in modules.values()),
+            "lines of Python": sum(lines.values()),
+            "lines of all files but model data": source.text_lines(root / PACKAGE),
+            "top-level modules": len(top),
+            f"modules over {LONG_MODULE} lines": len(_over(LONG_MODULE, lines)),
+            f"modules over {VERY_LONG_MODULE} lines": len(_over(VERY_LONG_MODULE, lines)),
+        },
+        "lists": {"top-level modules": top, "long modules": _over(LONG_MODULE, lines)},
+    }
+
+
+def imports(root: Path, modules: Mapping[str, source.Module]) -> Measured:
+    """How the modules depend on each other."""
+    graph = source.import_graph(modules)
+    rooms = source.rooms_graph({n: t for n, t in graph.items() if n != PACKAGE})
+    rooms = {room: targets - {PACKAGE} for room, targets in rooms.items()}
+    contracts = source.layer_contracts(root)
+    lists = {
+        "upward imports": [" -> ".join(arrow) for arrow in source.upward(graph, contracts)],
+        "module circles": [" <-> ".join(circle) for circle in source.circles(graph)],
+        "room circles": [" <-> ".join(circle) for circle in source.circles(rooms)],
+        "modules without a layer": source.without_layer(set(graph) - {PACKAGE}, contracts),
+        "small modules with one importer": _single_use(modules, graph),
+    }
+    figures = {
+        "rooms": len(rooms),
+        "arrows between modules": len(source.arrows(graph)),
+        "arrows between rooms": len(source.arrows(rooms)),
+        f"modules up to {SMALL_MODULE} lines": len(_small(modules)),
+    }
+    return {
+        "figures": figures | {name: len(found) for name, found in lists.items()},
+        "lists": lists,
+    }
+
+
+def shapes(modules: Mapping[str, source.Module]) -> Measured:
+    """How large classes and functions are."""
+    classes: dict[str, int] = {}
+    functions: dict[str, int] = {}
+    for module in modules.values():
+        classes |= source.class_fields(module)
+        functions |= source.function_lengths(module)
+    lists = {
+        f"classes with more than {MANY_FIELDS} fields": _over(MANY_FIELDS, classes),
+        f"functions over {LONG_FUNCTION} lines": _over(LONG_FUNCTION, functions),
+    }
+    return {"figures": {name: len(found) for name, found in lists.items()}, "lists": lists}
+
+
+def traced(root: Path) -> Measured:
+    """The moves of one chat request through that checkout's gateway."""
+    script = Path(__file__).with_name("house_trace.py")
+    env = {**os.environ, "PYTHONPATH": str(root.resolve())}
+    with tempfile.TemporaryDirectory() as directory:
+        result = Path(directory, "moves.json")
+        # Away from the checkout, so that no config.yaml is read.
+        ended = subprocess.run(
+            [sys.executable, str(script), str(result)],
+            cwd=directory,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=TRACE_S,
+            check=False,
+        )
+        if not result.exists():
+            raise SystemExit(f"house: the trace failed\n{ended.stdout}\n{ended.stderr}")
+        found = json.loads(result.read_text(encoding="utf-8"))
+    figures = {
+        "moves of a chat request": found["moves"],
+        "modules it visits": len(found["modules"]),
+        "rooms it visits": len({name.split(".")[1] for name in found["modules"]}),
+    }
+    return {"figures": figures, "lists": {"modules visited": found["modules"]}}
+
+
+def table(measured: Measured, *, lists: bool = True) -> str:
+    """The figures, and below them the names behind them."""
+    lines = [f"{name:<44}{value:>8,}" for name, value in measured["figures"].items()]
+    for title, names in measured["lists"].items() if lists else ():
+        lines += ["", f"{title}:", *(f"  {name}" for name in names)]
+    return "\n".join(lines)
+
+
+def comparison(before: Measured, after: Measured) -> str:
+    """The figures of both next to each other; a figure that one of them lacks is `-`."""
+    old, new = before["figures"], after["figures"]
+    lines = [f"{'':<44}{'before':>9}{'after':>9}{'change':>9}"]
+    for name in [*old, *(name for name in new if name not in old)]:
+        known = name in old and name in new
+        cells = [f"{old[name]:,}" if name in old else "-", f"{new[name]:,}" if name in new else "-"]
+        cells.append(f"{new[name] - old[name]:+,}" if known else "-")
+        lines.append(f"{name:<44}" + "".join(f"{cell:>9}" for cell in cells))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure or compare, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="a checkout")
+    parser.add_argument("--json", action="store_true", help="one JSON object, for --compare")
+    parser.add_argument("--no-trace", action="store_true", help="start no gateway")
+    parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
+    args = parser.parse_args()
+    if args.compare:
+        print(comparison(*(json.loads(path.read_text(encoding="utf-8")) for path in args.compare)))
+        return
+    measured = measure(args.root, trace=not args.no_trace)
+    print(json.dumps(measured, indent=1) if args.json else table(measured))
+
+
+def _joined(kind: str, parts: list[Measured]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part[kind].items()}
+
+
+def _over(limit: int, counts: Mapping[str, int]) -> list[str]:
+    """What is above a limit, largest first, with its count."""
+    found = sorted((-count, name) for name, count in counts.items() if count > limit)
+    return [f"{name} {-count}" for count, name in found]
+
+
+def _small(modules: Mapping[str, source.Module]) -> list[str]:
+    """Modules of few lines, without the `__init__.py` files."""
+    return [n for n, m in modules.items() if m.lines <= SMALL_MODULE and not m.is_package]
+
+
+def _single_use(modules: Mapping[str, source.Module], graph: source.Graph) -> list[str]:
+    """Small modules that one other module imports."""
+    importers = Counter(target for targets in graph.values() for target in targets)
+    return [name for name in _small(modules) if importers[name] == 1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""What the source of a package looks like: modules, import graph, layers, classes and functions.
+
+Everything is read from the files; nothing is imported. `house.py` makes figures of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+Arrow = tuple[str, str]
+"""Importing module, imported module: dotted names."""
+Graph = Mapping[str, Set[str]]
+"""Per module, the modules of the package that it imports."""
+Layers = Mapping[str, int]
+"""Rank per dotted name in a contract; 0 is the highest layer."""
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One file of the package."""
+
+    name: str
+    path: Path
+    lines: int
+    tree: ast.Module
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.name == "__init__.py"
+
+
+def read_package(root: Path, package: str) -> dict[str, Module]:
+    """All modules of a package by dotted name, `__init__.py` under the name of its folder."""
+    modules = {}
+    for path in sorted((root / package).rglob("*.py")):
+        name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        text = path.read_text(encoding="utf-8")
+        modules[name] = Module(name, path, len(text.splitlines()), ast.parse(text))
+    return modules
+
+
+def text_lines(folder: Path) -> int:
+    """Lines of all text files, without those of folders that hold arrays (`.npy`): model data."""
+    lines = 0
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or "__pycache__" in path.parts or any(path.parent.glob("*.npy")):
+            continue
+        try:
+            lines += len(path.read_text(encoding="utf-8").splitlines())
+        except UnicodeDecodeError:
+            continue
+    return lines
+
+
+# The import graph.
+
+
+def import_graph(modules: Mapping[str, Module]) -> dict[str, set[str]]:
+    """Which module imports which, once per pair, wherever in the file the import is.
+
+    As import-linter counts: `from package import name` is an import of `package.name` where that
+    is a module, else of `package`; imports under TYPE_CHECKING and inside functions count too.
+    """
+    graph = {}
+    for module in modules.values():
+        nodes = ast.walk(module.tree)
+        found = {name for node in nodes for name in _targets(node, module, modules)}
+        graph[module.name] = found - {module.name}
+    return graph
+
+
+def arrows(graph: Graph) -> list[Arrow]:
+    """All arrows of a graph."""
+    return sorted((name, target) for name, targets in graph.items() for target in targets)
+
+
+def rooms_graph(graph: Graph) -> dict[str, set[str]]:
+    """The graph between the entries of the package's own folder: its modules and packages."""
+    rooms: dict[str, set[str]] = {}
+    for name, targets in graph.items():
+        own = _room(name)
+        rooms.setdefault(own, set()).update({_room(target) for target in targets} - {own})
+    return rooms
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Sets of modules that import each other, directly or through others of the set."""
+    reached = {name: _reachable(graph, name) for name in graph}
+    found = {
+        frozenset(other for other in reached[name] if name in reached[other])
+        for name in graph
+        if name in reached[name]
+    }
+    return sorted(sorted(circle) for circle in found)
+
+
+def _targets(node: ast.AST, module: Module, known: Collection[str]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in known)
+    elif isinstance(node, ast.ImportFrom):
+        base = _base(node, module)
+        for name in (f"{base}.{alias.name}" for alias in node.names):
+            if name in known:
+                yield name
+            elif base in known:
+                yield base
+
+
+def _base(node: ast.ImportFrom, module: Module) -> str:
+    """The absolute name of what an import statement imports from."""
+    if not node.level:
+        return node.module or ""
+    parts = module.name.split(".")
+    above = len(parts) - node.level + module.is_package
+    return ".".join([*parts[:above], *([node.module] if node.module else [])])
+
+
+def _room(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+def _reachable(graph: Graph, start: str) -> set[str]:
+    reached: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += graph[name]
+    return reached
+
+
+# The layers that the checkout itself declares.
+
+
+def layer_contracts(root: Path) -> list[Layers]:
+    """The ranks of import-linter's `layers` contracts in pyproject.toml.
+
+    One mapping per contract, or per container of a contract. `ignore_imports` is not read: what it
+    lists goes against the order.
+    """
+    config = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = config.get("tool", {}).get("importlinter", {}).get("contracts", [])
+    found: list[Layers] = []
+    for contract in contracts:
+        if contract["type"] != "layers":
+            continue
+        for container in contract.get("containers") or [""]:
+            prefix = f"{container}." if container else ""
+            found.append(
+                {
+                    prefix + name.strip(" ()"): rank
+                    for rank, layer in enumerate(contract["layers"])
+                    for name in re.split("[:|]", layer)
+                }
+            )
+    return found
+
+
+def upward(graph: Graph, contracts: Collection[Layers]) -> list[Arrow]:
+    """Imports of a higher layer by a lower one, under any of the contracts."""
+    return [
+        (name, target)
+        for name, target in arrows(graph)
+        if any(_rises(name, target, layers) for layers in contracts)
+    ]
+
+
+def without_layer(names: Collection[str], contracts: Collection[Layers]) -> list[str]:
+    """Modules that no contract names; they may import what they like."""
+    return sorted(
+        name for name in names if all(_rank(name, layers) is None for layers in contracts)
+    )
+
+
+def _rises(name: str, target: str, layers: Layers) -> bool:
+    below, above = _rank(name, layers), _rank(target, layers)
+    return below is not None and above is not None and above < below
+
+
+def _rank(name: str, layers: Layers) -> int | None:
+    """The rank of the module or of the nearest package around it that has one."""
+    while name not in layers and "." in name:
+        name = name.rpartition(".")[0]
+    return layers.get(name)
+
+
+# Classes and functions.
+
+
+def class_fields(module: Module) -> dict[str, int]:
+    """Fields per class: annotated in its body, but no `ClassVar`, or set on self in `__init__`."""
+    return {
+        f"{module.name}.{node.name}": len(set(_fields(node)))
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def function_lengths(module: Module) -> dict[str, int]:
+    """Lines per function from `def` to its last line, without those of its docstring."""
+    return {
+        f"{module.name}.{node.name}:{node.lineno}": _length(node)
+        for node in ast.walk(module.tree)
+        if isinstance(node, FunctionNode)
+    }
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    for part in node.body:
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            if "ClassVar" not in ast.unparse(part.annotation):
+                yield part.target.id
+        elif isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            yield from (
+                found.attr
+                for found in ast.walk(part)
+                if isinstance(found, ast.Attribute)
+                and isinstance(found.ctx, ast.Store)
+                and isinstance(found.value, ast.Name)
+                and found.value.id == "self"
+            )
+
+
+def _length(node: FunctionNode) -> int:
+    first = node.body[0]
+    docstring = 0
+    if ast.get_docstring(node, clean=False) is not None:
+        docstring = (first.end_lineno or first.lineno) - first.lineno + 1
+    return (node.end_lineno or node.lineno) - node.lineno + 1 - docstring

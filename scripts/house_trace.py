@@ -1,0 +1,211 @@
+"""Count how often one chat request passes from one module of the gateway to another.
+
+    PYTHONPATH=CHECKOUT python scripts/house_trace.py RESULT.json
+
+`house.py` runs this as a process of its own, so that the package of any checkout can be traced. It
+starts `python -m gateway serve` inside the process with a new database, the default settings (but a
+deadline for steering that a busy machine meets as well), and `gateway.testing.ScriptedUpstream` as
+the provider. A small agent then plays runs with tools, without
+streaming: each request carries the history so far. The third request of each run is traced; the
+two before it are the warm-up.
+
+What is counted: call events of `sys.setprofile` in modules of the package (`gateway.testing`, which
+plays the provider, left out), from the moment the client sends the request until the gateway is
+quiet again, so that recording the step counts as well. A call event is a function that is entered
+or a coroutine or generator that continues; returns are not counted. The module is that of the
+function's globals, so a generated `__init__` counts for the module of its class. A move is two
+successive call events of one thread in different modules; a change of threads is no move. The
+result is the traced run with the fewest moves: work in the background only adds to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+PACKAGE = "gateway"
+PROVIDER = "gateway.testing"
+RUNS = 5
+WARM_UP = 2
+START_S, QUIET_S, POLL_S = 60.0, 0.5, 0.05
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "description": "Run a command in a shell.",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+    },
+}
+
+
+class MoveCounter:
+    """A profile function for all threads; it counts while `on` is true."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._last: dict[int, str] = {}
+        self._moves: dict[int, int] = {}
+        self._visited: set[str] = set()
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        if not self.on or event != "call":
+            return
+        module = frame.f_globals.get("__name__", "")
+        if not _is_counted(module):
+            return
+        thread = threading.get_ident()
+        before = self._last.get(thread, module)
+        self._last[thread] = module
+        self._moves[thread] = self._moves.get(thread, 0) + (module != before)
+        self._visited.add(module)
+
+    def reset(self) -> None:
+        """Forget what was counted; call it while `on` is false."""
+        self._last, self._moves, self._visited = {}, {}, set()
+
+    @property
+    def result(self) -> tuple[int, list[str]]:
+        """Moves so far, and the modules visited."""
+        return sum(self._moves.copy().values()), sorted(self._visited.copy())
+
+
+class Agent:
+    """An agent with one tool that plays runs over one connection."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._messages: list[dict[str, Any]] = []
+
+    def begin(self, number: int) -> None:
+        """A new task, with a history of its own."""
+        task = f"Make test number {number} of the parser pass, then say what was wrong."
+        self._messages = [
+            {"role": "system", "content": "You work on a repository with the tool bash."},
+            {"role": "user", "content": task},
+        ]
+
+    def step(self) -> None:
+        """One request with the whole history, and the tool results that follow.
+
+        Raises: RuntimeError when the gateway does not answer with tool calls.
+        """
+        body = {"model": "scripted-model", "messages": self._messages, "tools": [TOOL]}
+        headers = {"content-type": "application/json", "authorization": "Bearer any"}
+        self._connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        answer = self._connection.getresponse()
+        content = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"status {answer.status}: {content.decode(errors='replace')}")
+        message = json.loads(content)["choices"][0]["message"]
+        calls = message.get("tool_calls")
+        if not calls:
+            raise RuntimeError(f"an answer without tool calls: {message}")
+        self._messages.append(message)
+        for call in calls:
+            result = f"1 failed, 3 passed: test_{len(self._messages)}: expected 3 tokens, found 2"
+            self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+
+def traced_runs(port: int, counter: MoveCounter) -> list[tuple[int, list[str]]]:
+    """Moves and modules of the request after the warm-up, per run."""
+    results = []
+    agent = Agent(port)
+    for number in range(RUNS):
+        agent.begin(number)
+        for _ in range(WARM_UP):
+            agent.step()
+        time.sleep(QUIET_S)  # what the warm-up has left to record
+        counter.reset()
+        counter.on = True
+        agent.step()
+        _wait_until_quiet(counter)
+        counter.on = False
+        results.append(counter.result)
+    return results
+
+
+def measure(port: int, counter: MoveCounter, target: Path) -> None:
+    """Trace the running gateway, write the result, and stop the gateway."""
+    try:
+        _wait_until_ready(port)
+        results = sorted(traced_runs(port, counter))
+        moves, visited = results[0]
+        counts = [count for count, _ in results]
+        target.write_text(json.dumps({"moves": moves, "runs": counts, "modules": visited}))
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(target: Path) -> None:
+    """Serve in the main thread, which SIGTERM needs, and measure from another."""
+    from gateway.testing import Reply, ScriptedUpstream, ToolCall
+
+    def reply(request: Any) -> Reply:
+        count = len(request.json["messages"])
+        call = ToolCall("bash", {"command": f"pytest -q tests/test_{count}.py"}, id=f"call_{count}")
+        return Reply("I run the test again.", tool_calls=(call,))
+
+    with ScriptedUpstream(reply) as upstream, tempfile.TemporaryDirectory() as directory:
+        counter, port = MoveCounter(), _free_port()
+        for name in [name for name in os.environ if name.startswith("GATEWAY_")]:
+            del os.environ[name]
+        os.environ["GATEWAY_STORAGE__PATH"] = str(Path(directory, "gateway.db"))
+        os.environ["GATEWAY_STEERING__DEADLINE_MS"] = "10000"
+        os.environ["GATEWAY_DEFAULT_UPSTREAM__API_BASE"] = upstream.base_url
+        client = threading.Thread(target=measure, args=(port, counter, target), daemon=True)
+        client.start()
+        threading.setprofile(counter)
+        sys.setprofile(counter)
+        sys.argv = ["gateway", "serve", "--port", str(port)]
+        with contextlib.suppress(SystemExit):
+            runpy.run_module(PACKAGE, run_name="__main__", alter_sys=True)
+        sys.setprofile(None)
+    if not target.exists():
+        sys.exit("the gateway ended before the request was traced")
+
+
+def _is_counted(module: str) -> bool:
+    own = module.startswith(f"{PACKAGE}.")
+    return own and module != PROVIDER and not module.startswith(f"{PROVIDER}.")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _wait_until_ready(port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        with contextlib.suppress(OSError), contextlib.closing(connection):
+            connection.request("GET", "/readyz")
+            if connection.getresponse().status == 200:
+                return
+        time.sleep(POLL_S)
+    raise RuntimeError("the gateway did not start")
+
+
+def _wait_until_quiet(counter: MoveCounter) -> None:
+    before, since = counter.result, time.monotonic()
+    while time.monotonic() - since < QUIET_S:
+        time.sleep(POLL_S)
+        if counter.result != before:
+            before, since = counter.result, time.monotonic()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

@@ -1,0 +1,158 @@
+"""The real resolver driven by function calls, without HTTP; nothing is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from gateway.backends import open_stores
+from gateway.config.storage import StorageSettings
+from gateway.conversations.apply_reply import apply_reply
+from gateway.conversations.conversation import Conversation
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.resolve import ConversationResolver, Resolved
+from gateway.conversations.steer_request import SteeringResult
+from gateway.dialects import CHAT
+from gateway.steering.fsm import FSMState
+from gateway.steering.identity import (
+    Branch,
+    ConversationMatch,
+    ConversationSettings,
+    Incoming,
+    MatchKind,
+    PrefixHashRef,
+)
+from gateway.steering.steer import RunPosition
+from gateway.stores.protocols import StateStore
+
+TOOLS = [{"type": "function", "function": {"name": "shell"}}]
+TENANT = "t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request in progress."""
+
+    resolved: Resolved
+
+    @property
+    def conversation(self) -> str:
+        return self.resolved.conversation_id
+
+    @property
+    def match(self) -> ConversationMatch:
+        return self.resolved.match
+
+    @property
+    def request(self) -> Incoming:
+        return self.resolved.incoming
+
+    @property
+    def kind(self) -> MatchKind:
+        return self.resolved.kind
+
+
+@functools.cache
+def _empty_store() -> tuple[asyncio.Runner, StateStore]:
+    """A store that stays empty, and the event loop that it was opened on."""
+    runner = asyncio.Runner()
+    stores = runner.run(open_stores(StorageSettings(path=":memory:")))
+    return runner, stores.states
+
+
+class Driver:
+    """A gateway's resolver and index, and the pipeline's part around them."""
+
+    def __init__(self) -> None:
+        self._runner, store = _empty_store()
+        self.index = ConversationIndex(
+            max_conversations=10_000, max_transcripts=10_000, max_prefix_bytes=2**24
+        )
+        loader = ConversationLoader(self.index, store)
+        self._resolver = ConversationResolver(self.index, loader, ConversationSettings())
+
+    @property
+    def branches(self) -> dict[str, Branch]:
+        """The branch of every conversation."""
+        return {id: each.history.branch for id, each in self.index._by_id.items()}
+
+    @property
+    def refs(self) -> dict[bytes, list[PrefixHashRef]]:
+        """The requests known under each prefix hash."""
+        return self.index._prefix_hashes
+
+    def begin(
+        self,
+        messages: list[Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+        tools: Any = TOOLS,
+        **body: Any,
+    ) -> Call:
+        """Resolve a request."""
+        raw = orjson.dumps({"model": "m", "messages": messages, "tools": tools, **body})
+        known = self.index.known_prefix(TENANT, raw, CHAT.list_key)
+        request = CHAT.parse(raw, orjson.loads, known)
+        resolved = self._runner.run(self._resolver.resolve(request, headers or {}, TENANT, now=0.0))
+        found = resolved.conversation
+        if found is not None and resolved.kind in (MatchKind.CONTINUE, MatchKind.COMPACTION):
+            branch = found.history.branch
+            turns = max(branch.steps, resolved.incoming.hashes.state.turns)
+            found.history.branch = replace(branch, steps=turns)
+        return Call(resolved=resolved)
+
+    def finish(self, call: Call, reply: Mapping[str, Any]) -> Call:
+        """Apply the complete reply to a request."""
+        if call.resolved.conversation is not None:
+            finish = "tool_calls" if reply.get("tool_calls") else "stop"
+            completion = {"choices": [{"message": dict(reply), "finish_reason": finish}]}
+            apply_reply(_result(call.resolved, call.resolved.conversation), completion, self.index)
+        return call
+
+    def fail(self, call: Call) -> None:
+        """End a call without a complete reply."""
+        if call.resolved.conversation is not None:
+            apply_reply(_result(call.resolved, call.resolved.conversation), None, self.index)
+
+    def turn(self, messages: list[Any], reply: Mapping[str, Any], **how: Any) -> Call:
+        """A request and its reply."""
+        return self.finish(self.begin(messages, **how), reply)
+
+
+def _result(resolved: Resolved, conversation: Conversation) -> SteeringResult:
+    return SteeringResult(
+        resolved=resolved,
+        mode="off",
+        conversation=conversation,
+        position=RunPosition(run=0, step=0, state=FSMState.INIT),
+        model="m",
+        state_after=FSMState.INIT,
+    )
+
+
+def says(text: str) -> dict[str, Any]:
+    """A user message."""
+    return {"role": "user", "content": text}
+
+
+def answers(text: str) -> dict[str, Any]:
+    """A final answer."""
+    return {"role": "assistant", "content": text}
+
+
+def calls(command: str, id: str = "call_1") -> dict[str, Any]:
+    """A reply that calls the one tool."""
+    function = {"name": "shell", "arguments": f'{{"command": "{command}"}}'}
+    call = {"id": id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def result(text: str, id: str = "call_1") -> dict[str, Any]:
+    """The result of a tool call."""
+    return {"role": "tool", "tool_call_id": id, "content": text}

@@ -1,0 +1,279 @@
+"""The live gateway and `gateway replay` make the same decisions under each policy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from gateway.offline.playback import play
+from gateway.offline.recordings import Recording, parse_recording
+from gateway.offline.replay import policy_from_dict
+from gateway.offline.replayed_calls import ReplayPolicy, call_tokens
+from gateway.steering.acting import ACTIONS
+from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
+from tests.live.agents import Run, calls_of, read_runs
+from tests.patience import DEADLINE_MS
+
+Start = Callable[..., AppServer]
+SAMPLE = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
+DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
+RUNS = 10
+_SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
+_WHICH = "x-test-reply"
+REQUESTED = "recorded"
+
+ROUTES = {"FAST": "small", "NORMAL": "middle", "SLOW": "large", "SKIP": "largest"}
+EAGER: dict[str, Any] = {"deadline_ms": DEADLINE_MS, "act_above": dict.fromkeys(ACTIONS, 0.0)}
+REFERENCE = {"difficulty": {"scorer": "heuristic"}, "monitors": {"suite": "reference"}}
+
+# What each policy changes in the shipped settings.
+POLICIES: Mapping[str, Mapping[str, Any]] = {
+    "as shipped": {"model_routing": ROUTES},
+    "every action": {"steering": EAGER, "model_routing": ROUTES},
+    "dwell on FAST": {
+        "steering": EAGER,
+        "routing": {"min_dwell_steps": 6},
+        "model_routing": {"FAST": "small"},
+        "fsm": {"fast_window": 2},
+    },
+    "dwell on all": {
+        **REFERENCE,
+        "steering": EAGER,
+        "routing": {"min_dwell_steps": 3},
+        "model_routing": ROUTES,
+        "fsm": {"fast_window": 2, "slow_window": 2, "skip_window": 4},
+    },
+    "token budget": {
+        "steering": {**EAGER, "token_budget": 20_000, "budget_action": "wrap_up"},
+        "model_routing": ROUTES,
+    },
+    "small blocks": {
+        **REFERENCE,
+        "steering": EAGER,
+        "injection": {"max_block_chars": 1000, "max_field_chars": 200},
+        "etraces": {"e2_when": "always", "e2_per_type": 3, "e1_per_run": 3, "e2_gate": 0.0},
+    },
+    "refused models": {"steering": EAGER, "model_routing": ROUTES},
+    "chance": {
+        "steering": EAGER,
+        "model_routing": ROUTES,
+        "experiment": {
+            "id": "trial",
+            "arms": {"random": 1, "off": 0},
+            "random_routing_share": 0.4,
+            "random_guidance_share": 0.3,
+        },
+    },
+    "caps and cooldowns": {
+        "steering": EAGER,
+        "injection": {
+            "monitor_cap": 2,
+            "cooldown_steps": {"NORMAL": 1, "SLOW": 4},
+            "lifetime": "call",
+            "placement": "tail",
+            "monitor_composite": 0.1,
+        },
+        "routing": {"min_dwell_steps": 1},
+        "model_routing_by_model": {REQUESTED: {"SLOW": "large"}},
+    },
+    "one run, own monitors": {
+        "conversations": {"run_boundary": "never"},
+        "monitors": {"profile": "qa"},
+        "steering": EAGER,
+        "etraces": {"e1_composite": 0.0, "e1_lookback_steps": 5, "e2_when": "always"},
+        "model_routing": {"NORMAL": "middle", "SLOW": "large"},
+    },
+}
+# Capabilities that two of the routed models lack, for one of the policies.
+LIMITS = {"small": {"supports_function_calling": False}, "large": {"max_input_tokens": 4000}}
+
+
+def deployments(url: str, limits: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The routed models, each served by the scripted provider."""
+    return [
+        {
+            "model_name": name,
+            "litellm_params": {"model": f"openai/{name}", "api_base": url, "api_key": "k"},
+            "model_info": limits.get(name, {}),
+        }
+        for name in (REQUESTED, *ROUTES.values())
+    ]
+
+
+def scripted(runs: Sequence[Run], recordings: Mapping[str, Recording]) -> Callable[..., Reply]:
+    """A provider that replies as recorded, with the token usage that the replay estimates."""
+    messages = {(run["id"], i): m for run in runs for i, m in enumerate(run["messages"])}
+    bills = {
+        (run["id"], index): tokens
+        for run in runs
+        for index, tokens in zip(
+            calls_of(run["messages"]), call_tokens(recordings[run["id"]]), strict=True
+        )
+    }
+
+    def reply(request: ReceivedRequest) -> Reply:
+        run_id, _, index = str(request.header(_WHICH)).rpartition("|")
+        message, (sent, received) = messages[run_id, int(index)], bills[run_id, int(index)]
+        calls = tuple(
+            ToolCall(c["function"]["name"], c["function"]["arguments"], id=c["id"])
+            for c in message.get("tool_calls") or []
+        )
+        usage = Usage(prompt_tokens=sent, completion_tokens=received)
+        return Reply(message.get("content") or "", tool_calls=calls, usage=usage)
+
+    return reply
+
+
+async def live_decisions(url: str, run: Run, recording: Recording) -> list[tuple[str, ...]]:
+    """Step, state, model and guidance of each call, as the gateway's headers give them."""
+    found = []
+    messages = [{k: m[k] for k in _SENT if k in m} for m in run["messages"]]
+    async with httpx.AsyncClient(timeout=120) as client:
+        for index in calls_of(messages):
+            body = {"model": REQUESTED, "messages": messages[:index], **recording.request}
+            headers = {
+                _WHICH: f"{run['id']}|{index}",
+                "content-type": "application/json",
+                # Several sample runs have the same opening; an id keeps them apart.
+                "x-conversation-id": run["id"],
+                "x-gateway-experiment-unit": run["id"],
+            }
+            answer = await client.post(
+                f"{url}/v1/chat/completions", content=orjson.dumps(body), headers=headers
+            )
+            assert answer.status_code == 200
+            given = answer.headers.get("x-gateway-guidance", "").split(",")
+            labels = [label for label in given if label and not label.startswith("e3:")]
+            step, state = answer.headers["x-gateway-step"], answer.headers["x-gateway-state"]
+            found.append((step, state, answer.headers["x-gateway-model"], *labels))
+    return found
+
+
+def replayed_decisions(
+    recordings: Sequence[Recording], policy: ReplayPolicy
+) -> dict[str, list[tuple[str, ...]]]:
+    """The same of each recording's calls, from the replay; a first call has no step before it."""
+    with policy.look_ups() as look_ups:
+        played = [play(recording, policy, look_ups) for recording in recordings]
+    return {
+        one["id"]: [
+            (*place, step["model"], *(_label(item) for item in step.get("guidance", ())))
+            for place, step in zip(_places(one["steps"]), one["steps"], strict=True)
+        ]
+        for one in played
+    }
+
+
+def _places(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Scored steps of the run so far, and its state, after each step; a final answer ends a run."""
+    run, scored = 0, 0
+    for step in steps:
+        if not step["scored"]:
+            yield "0", "INIT"
+            continue
+        scored = scored + 1 if step["run"] == run else 1
+        run = step["run"]
+        yield str(scored), step["state"]
+
+
+def _label(item: Mapping[str, Any]) -> str:
+    source = item["source"]
+    if source == "skip":
+        return "skip:directive"
+    return f"{source}:{item.get('failure_type') or item.get('pattern_id')}"
+
+
+async def disagreements(
+    server: AppServer,
+    runs: Sequence[Run],
+    recordings: Mapping[str, Recording],
+    policy: ReplayPolicy,
+) -> tuple[list[str], int]:
+    """Each call on which live and replay decide differently, and how many were compared."""
+    found: list[str] = []
+    compared = 0
+    replays = await asyncio.to_thread(replayed_decisions, list(recordings.values()), policy)
+    for run in runs:
+        live = await live_decisions(server.url, run, recordings[run["id"]])
+        replayed = replays[run["id"]]
+        # The replay has one decision after each step; no call follows the end of a recording.
+        for number, (after, call) in enumerate(zip(replayed, live[1:], strict=False)):
+            compared += 1
+            # A step that calls nothing is scored when the next message is known: the call in
+            # between is decided without it, and only its decision can be compared.
+            pending = call[0] != after[0]
+            if after[2:] != call[2:] or (after != call and not pending):
+                found.append(f"{run['id']} after step {number}: replay {after}, live {call}")
+    return found, compared
+
+
+def sample(file: Path, count: int | None) -> tuple[list[Run], dict[str, Recording]]:
+    """The runs with most calls, and the same as recordings of one requested model."""
+    runs: list[Run] = [{**run, "model": REQUESTED} for run in read_runs(file)]
+    runs.sort(key=lambda run: len(calls_of(run["messages"])), reverse=True)
+    chosen = runs[:count]
+    return chosen, {run["id"]: parse_recording(orjson.dumps(run).decode(), "-") for run in chosen}
+
+
+async def _compare(
+    name: str,
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    *,
+    file: Path = SAMPLE,
+    count: int | None = None,
+) -> tuple[list[str], int]:
+    runs, recordings = sample(file, count)
+    upstream.default = scripted(runs, recordings)
+    limits = LIMITS if name == "refused models" else {}
+    config = {
+        "steering": {"deadline_ms": DEADLINE_MS},
+        **POLICIES[name],
+        "model_list": deployments(f"{upstream.url}/v1", limits),
+    }
+    server = await asyncio.to_thread(gateway_server, config)
+    policy = policy_from_dict(config)
+    policy = ReplayPolicy(
+        rules=policy.rules, arm=policy.arm, models=policy.models, patterns="starter"
+    )
+    return await disagreements(server, runs, recordings, policy)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+async def test_live_and_replay_agree(
+    name: str, gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """State, model and guidance of every call are those that the replay gives."""
+    found, compared = await _compare(name, gateway_server, upstream, count=RUNS)
+    assert compared > 100
+    assert found == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+async def test_live_and_replay_agree_on_the_whole_sample(
+    name: str, gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """The same over every run of the sample."""
+    found, _ = await _compare(name, gateway_server, upstream)
+    assert found == []
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
+@pytest.mark.parametrize("name", POLICIES)
+async def test_live_and_replay_agree_on_all_development_runs(
+    name: str, gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """The same over every recorded run."""
+    upstream.requests = deque(maxlen=0)  # gigabytes, and nobody asks for them
+    found, compared = await _compare(name, gateway_server, upstream, file=DEVELOPMENT_RUNS)
+    print(f"{name}: {len(found)} of {compared} decisions differ")
+    assert found == []

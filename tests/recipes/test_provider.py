@@ -1,0 +1,40 @@
+"""The documented change: a provider compatible with OpenAI's API is one row of `providers.py`."""
+
+from __future__ import annotations
+
+import json
+
+from tests.recipes.conftest import ScratchCopy
+
+ROW = '    "acme": Provider("https://api.acme.example/v1", ("ACME_API_KEY",)),\n'
+
+PROGRAM = """
+import json
+
+from gateway.config import settings_from_dict
+from gateway.upstream.deployments import DeploymentTable
+
+listed = {"model_name": "fast", "litellm_params": {"model": "acme/fast-1"}}
+table = DeploymentTable(settings_from_dict({"model_list": [listed]}), {"ACME_API_KEY": "its-key"})
+print(json.dumps([
+    [target.lane, target.model, str(target.api_base), target.api_key, target.provider]
+    for name in ("fast", "acme/large-2", "acme:large-2")
+    for target in table.resolve(name)
+]))
+"""
+
+
+def test_a_provider_is_one_row(scratch: ScratchCopy) -> None:
+    """Its models are asked natively at its base URL, with the key from its own variable."""
+    before = scratch.run("-c", PROGRAM, status=1).stderr
+    assert "model_list[0].litellm_params.model: 'acme' in 'acme/fast-1'" in before
+    path = "gateway/upstream/providers.py"
+    scratch.replace(path, '    "deepseek": Provider(', f'{ROW}    "deepseek": Provider(')
+    assert scratch.changed() == {path}
+    found = json.loads(scratch.run("-c", PROGRAM).stdout)
+    base, key = "https://api.acme.example/v1", "its-key"
+    assert found == [
+        ["native", "fast-1", base, key, "acme"],
+        ["native", "large-2", base, key, "acme"],
+        ["native", "large-2", base, key, "acme"],
+    ]

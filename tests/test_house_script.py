@@ -1,0 +1,173 @@
+"""`scripts/house.py` counts what is there."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "house.py"
+FIELDS = "\n".join(f"    f{i}: int" for i in range(8))
+FILES = {
+    "pyproject.toml": """
+[[tool.importlinter.contracts]]
+type = "layers"
+layers = ["gateway.high", "gateway.low : gateway.circle"]
+ignore_imports = ["gateway.low.b -> gateway.high"]
+""",
+    "gateway/__init__.py": "",
+    "gateway/high.py": "from gateway import loose\nimport gateway.low.a\n",
+    "gateway/loose.py": f"""
+from typing import ClassVar
+class Nine:
+{FIELDS}
+    shared: ClassVar[int] = 0
+    def __init__(self):
+        self.f0, self.one_more = 0, 0
+class Eight:
+{FIELDS}
+""",
+    "gateway/low/__init__.py": "from .b import late\n",
+    "gateway/low/a.py": "from .b import name\nfrom . import b\nimport json\n" + "#\n" * 260,
+    "gateway/low/b.py": "def late():\n    from gateway.high import name\n" + "    x = 1\n" * 49,
+    "gateway/circle/__init__.py": 'def f():\n    """One\n    two."""\n' + "    x = 1\n" * 49,
+    "gateway/circle/data/rows.npy": "",
+    "gateway/circle/data/vocab.txt": "one\ntwo\n",
+    "gateway/circle/words.txt": "one\ntwo\nthree\n",
+}
+COUNTED = {
+    "modules": 7,
+    "packages": 3,
+    "lines of Python": 392,
+    "lines of all files but model data": 395,
+    "top-level modules": 2,
+    "modules over 250 lines": 1,
+    "modules over 500 lines": 0,
+    "rooms": 4,
+    "arrows between modules": 5,
+    "arrows between rooms": 3,
+    "modules up to 40 lines": 2,
+    "upward imports": 1,
+    "module circles": 1,
+    "room circles": 1,
+    "modules without a layer": 1,
+    "small modules with one importer": 2,
+    "classes with more than 8 fields": 1,
+    "functions over 50 lines": 1,
+}
+
+
+def house(*arguments: str | Path) -> str:
+    """What the script prints."""
+    ended = subprocess.run(
+        [sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def measured(*arguments: str | Path) -> Any:
+    """The figures and lists as JSON."""
+    return json.loads(house("--json", *arguments))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A package small enough to count by hand."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_a_package_is_counted_as_by_hand(checkout: Path) -> None:
+    """Every figure that is read from the source, with the names behind it."""
+    found = measured("--no-trace", "--root", checkout)
+    assert found["figures"] == COUNTED
+    lists = found["lists"]
+    assert lists["upward imports"] == ["gateway.low.b -> gateway.high"]
+    assert lists["module circles"] == ["gateway.high <-> gateway.low.a <-> gateway.low.b"]
+    assert lists["room circles"] == ["gateway.high <-> gateway.low"]
+    assert lists["modules without a layer"] == ["gateway.loose"]
+    assert lists["classes with more than 8 fields"] == ["gateway.loose.Nine 9"]
+    assert lists["functions over 50 lines"] == ["gateway.low.b.late:1 51"]
+
+
+def test_the_import_graph_is_that_of_import_linter() -> None:
+    """The arrows of this package are those which the library behind import-linter finds."""
+    graph = grimp.build_graph("gateway", cache_dir=None)
+    found = measured("--no-trace")["figures"]
+    assert found["modules"] == len(graph.modules)
+    assert found["arrows between modules"] == graph.count_imports()
+
+
+def test_two_measurements_are_compared(tmp_path: Path) -> None:
+    """Figures next to each other with the change; what one lacks is left open."""
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_text(json.dumps({"figures": {"modules": 1200, "gone": 3}, "lists": {}}))
+    after.write_text(json.dumps({"figures": {"modules": 265, "added": 1}, "lists": {}}))
+    rows = [line.split() for line in house("--compare", before, after).splitlines()]
+    assert rows == [
+        ["before", "after", "change"],
+        ["modules", "1,200", "265", "-935"],
+        ["gone", "3", "-", "-"],
+        ["added", "-", "1", "-"],
+    ]
+
+
+def test_a_move_is_two_calls_in_a_row_in_different_modules() -> None:
+    """Returns, other packages and the scripted provider do not count; a resumed generator does."""
+    counter = runpy.run_path(str(SCRIPT.with_name("house_trace.py")))["MoveCounter"]()
+    outside = a_module("json.other", "def f(): pass")
+    provider = a_module("gateway.testing.values", "def f(): pass")
+    b = a_module("gateway.b", "def f(): pass\ndef g():\n    yield 1\n    yield 2")
+    a = a_module("gateway.a", "def f(others):\n    for other in others: other()\ndef g(): pass")
+
+    def play() -> None:
+        values = b.g()
+        a.f([b.f, outside.f, provider.f, b.f])  # a, then b twice: one move
+        a.g()
+        next(values)
+        a.g()
+        next(values)
+        a.f([b.f])
+        b.f()  # the return to a is no move
+
+    sys.setprofile(counter)
+    try:
+        play()
+        counter.on = True
+        play()
+        counter.on = False
+        play()
+    finally:
+        sys.setprofile(None)
+    assert counter.result == (7, ["gateway.a", "gateway.b"])
+
+
+@pytest.mark.slow
+def test_a_chat_request_is_traced_through_a_running_gateway() -> None:
+    """It passes through the decision and the store, and the provider's side is not counted."""
+    found = measured()
+    visited, figures = found["lists"]["modules visited"], found["figures"]
+    assert "gateway.steering.fsm" in visited
+    assert any(name.startswith("gateway.stores.sqlite.") for name in visited)
+    assert not any(name.startswith("gateway.testing") for name in visited)
+    assert figures["modules it visits"] == len(visited)
+    assert figures["moves of a chat request"] >= len(visited) - 1
+
+
+def a_module(name: str, text: str) -> types.ModuleType:
+    """A module of that name, which is not installed."""
+    module = types.ModuleType(name)
+    exec(text, module.__dict__)  # noqa: S102 - the test's own text
+    return module

@@ -1,0 +1,80 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.text import formatting
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, formatting.UNKNOWN),
+        (0, "$0"),
+        (0.0000123, "$1.2e-05"),
+        (0.00123, "$0.00123"),
+        (0.25, "$0.25"),
+        (12.5, "$12.50"),
+        (12345.6, "$12,346"),
+        (-0.5, "-$0.5"),
+    ],
+)
+def test_money_keeps_what_tells_something(value: float | None, shown: str) -> None:
+    """An unknown price is a dash, never nothing."""
+    assert formatting.money(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, formatting.UNKNOWN),
+        (0, "0"),
+        (999, "999"),
+        (1234, "1.23k"),
+        (150_000, "150k"),
+        (2.5e6, "2.5M"),
+    ],
+)
+def test_counts_are_short(value: float | None, shown: str) -> None:
+    """Three digits and a unit."""
+    assert formatting.count(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, formatting.UNKNOWN),
+        (0.25, "250 ms"),
+        (3.25, "3.2 s"),
+        (75, "1 min 15 s"),
+        (1800, "30 min"),
+        (7260, "2 h 1 min"),
+        (200_000, "2 d 7 h"),
+    ],
+)
+def test_durations_have_the_unit_that_suits(value: float | None, shown: str) -> None:
+    """From milliseconds to days."""
+    assert formatting.seconds(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("passed", "shown"),
+    [(1, "now"), (42, "42 s ago"), (90, "2 min ago"), (7200, "2 h ago"), (864_000, "10 d ago")],
+)
+def test_times_are_told_from_now(passed: float, shown: str) -> None:
+    """The nearest unit."""
+    assert formatting.ago(1000.0, now=1000.0 + passed) == shown
+
+
+def test_shares_and_changes() -> None:
+    """Percent, points, and what a ratio changes."""
+    assert formatting.percent(0.256) == "26%"
+    assert formatting.percent(0.256, 1) == "25.6%"
+    assert formatting.points(-0.05) == "-5.0"
+    assert formatting.change(0.9) == "-10.0%"
+    assert {f(None) for f in (formatting.percent, formatting.points, formatting.change)} == {
+        formatting.UNKNOWN
+    }
+    assert formatting.iso(1_760_000_000) == "2025-10-09T08:53:20Z"
+    assert formatting.clock(1_760_000_000) == "2025-10-09 08:53:20"

@@ -1,0 +1,186 @@
+"""Which provider a model's name means: a key goes to its own provider, or nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config import Settings, settings_from_dict
+from gateway.errors import ConfigError, UnknownProvider
+from gateway.server import check
+from gateway.testing import AppServer
+from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.litellm_names import litellm_names
+from gateway.upstream.providers import OPENAI_COMPATIBLE, TRANSLATED_PROVIDERS, is_known
+from tests.relay.gateways import HELLO, a_gateway, hear
+
+NAMES = sorted({*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS, *litellm_names()})
+LETTERS = "abcdefghijklmnopqrstuvwxyz_-"
+
+
+def settings(*params: dict[str, Any], **raw: Any) -> Settings:
+    entries = [{"model_name": f"m{n}", "litellm_params": p} for n, p in enumerate(params)]
+    return settings_from_dict({"model_list": entries, **raw})
+
+
+def only(table: DeploymentTable, name: str = "m0") -> Target:
+    (target,) = table.resolve(name)
+    return target
+
+
+def assert_own_host(target: Target, provider: str) -> None:
+    """The target is the provider's own host, or LiteLLM is asked for that provider."""
+    assert target.provider == provider
+    if target.lane == "litellm":
+        assert str(target.litellm_params["model"]).startswith(f"{provider}/")
+        assert target.api_base.host == "litellm.invalid" or provider in OPENAI_COMPATIBLE
+        return
+    assert str(target.api_base) == OPENAI_COMPATIBLE[provider].api_base
+
+
+@st.composite
+def misspelt(draw: st.DrawFn) -> str:
+    """A provider's name with a letter left out, added, replaced or moved."""
+    name = draw(st.sampled_from(NAMES))
+    at = draw(st.integers(0, len(name) - 1))
+    letter = draw(st.sampled_from(LETTERS))
+    swapped = name[:at] + name[at + 1 : at + 2] + name[at] + name[at + 2 :]
+    made = (
+        name[:at] + name[at + 1 :],
+        name[:at] + letter + name[at:],
+        name[:at] + letter + name[at + 1 :],
+        swapped,
+        name.capitalize(),
+    )
+    return draw(st.sampled_from(made))
+
+
+def test_the_names_are_those_that_litellm_reads() -> None:
+    """The list read from LiteLLM's files is the one it works with, without importing it here."""
+    assert {"moonshot", "deepinfra", "dashscope", "zai", "veniceai"} <= litellm_names()
+    from litellm import provider_list
+    from litellm.llms.openai_like.json_loader import JSONProviderRegistry
+
+    theirs = {str(getattr(name, "value", name)) for name in provider_list}
+    assert litellm_names() == theirs | set(JSONProviderRegistry.list_providers())
+    assert theirs >= TRANSLATED_PROVIDERS
+
+
+@pytest.mark.parametrize("provider", NAMES)
+def test_every_known_provider_gets_its_own_key_only(provider: str) -> None:
+    """Deployments and unlisted names: the provider's own host, or LiteLLM's lane."""
+    table = DeploymentTable(settings({"model": f"{provider}/x", "api_key": "its-key"}), {})
+    assert_own_host(only(table), provider)
+    unlisted = only(DeploymentTable(settings(), {"OPENAI_API_KEY": "sk-o"}), f"{provider}/x")
+    assert_own_host(unlisted, provider)
+    assert unlisted.api_key == ("sk-o" if provider == "openai" else None)
+
+
+@given(prefix=misspelt())
+def test_a_misspelt_provider_is_refused_or_is_another_known_one(prefix: str) -> None:
+    """A typo never sends the deployment's key to OpenAI; the error names where it is."""
+    made = settings({"model": "openai/x"}, {"model": f"{prefix}/x", "api_key": "its-key"})
+    if prefix == "" or is_known(prefix):
+        assert_own_host(only(DeploymentTable(made, {}), "m1"), prefix or "openai")
+        return
+    with pytest.raises(ConfigError, match=r"^model_list\[1\]\.litellm_params\.model: "):
+        check(made)
+
+
+@pytest.mark.parametrize(
+    ("params", "raw", "path"),
+    [
+        ({"model": "antropic/claude-x"}, {}, "model_list[0].litellm_params.model"),
+        (
+            {"model": "claude-x", "custom_llm_provider": "antropic"},
+            {},
+            "model_list[0].litellm_params.custom_llm_provider",
+        ),
+        ({"model": "antropic/c", "lane": "litellm"}, {}, "model_list[0].litellm_params.model"),
+        (
+            {"model": "gpt-x"},
+            {"model_routing": {"FAST": "antropic/c"}, "default_upstream": {"api_key": "sk-d"}},
+            "model_routing.FAST",
+        ),
+        (
+            {"model": "gpt-x"},
+            {
+                "router": {"fallbacks": [{"m0": ["gpt-y", "antropic/c"]}]},
+                "default_upstream": {"api_key": "sk-d"},
+            },
+            "router.fallbacks[0].m0",
+        ),
+    ],
+)
+def test_the_error_names_the_key_and_the_nearest_name(
+    params: dict[str, Any], raw: dict[str, Any], path: str
+) -> None:
+    """What to correct, and to what."""
+    with pytest.raises(ConfigError) as caught:
+        check(settings(params, **raw))
+    assert str(caught.value).startswith(f"{path}: 'antropic' in ")
+    assert "did you mean 'anthropic'?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "model", ["meta-llama/Llama-3", "meta/llama-3", "moonshot/x", "antropic/x"]
+)
+def test_a_server_with_an_address_has_names_of_its_own(model: str) -> None:
+    """With an `api_base` the host is given, and the name is sent there as it is."""
+    base = "http://vllm.internal/v1"
+    target = only(DeploymentTable(settings({"model": model, "api_base": base}), {}))
+    assert (target.lane, target.model, str(target.api_base)) == ("native", model, base)
+    named = settings({"model": f"hosted_vllm/{model}", "api_base": base})
+    assert only(DeploymentTable(named, {})).model == model
+
+
+@pytest.mark.parametrize("model", ["meta-llama/Llama-3", "meta/llama-3", "antropic/claude"])
+@pytest.mark.parametrize("key", [None, "sk-d"])
+def test_an_upstream_that_is_not_openais_reads_its_own_names(model: str, key: str | None) -> None:
+    """Routers and servers of open models list names with an organisation."""
+    raw = {"default_upstream": {"api_base": "https://models.internal/v1", "api_key": key}}
+    table = DeploymentTable(settings(**raw), {})
+    assert only(table, model) is table.default
+
+
+def test_a_name_of_no_provider_at_openai() -> None:
+    """The client's own key may go with any name; the configured one is not spent on it."""
+    zero = DeploymentTable(settings(), {})
+    assert only(zero, "antropic/claude-x") is zero.default
+    keyed = DeploymentTable(settings(default_upstream={"api_key": "sk-d"}), {})
+    with pytest.raises(UnknownProvider, match="did you mean 'anthropic'") as caught:
+        keyed.resolve("antropic/claude-x")
+    assert (caught.value.status, caught.value.code) == (400, "unknown_provider")
+    for plain in ("gpt-4.1", "ft:gpt-4.1:acme::x", "llama3:8b"):
+        assert only(keyed, plain) is keyed.default
+
+
+def test_a_pattern_gives_its_key_to_no_other_provider() -> None:
+    """Where the client's name chooses the provider, it does not get the key of another."""
+    pattern = {"model": "*", "api_key": "sk-o", "extra_headers": {"x-team": "t"}}
+    made = settings_from_dict({"model_list": [{"model_name": "*", "litellm_params": pattern}]})
+    table = DeploymentTable(made, {"GROQ_API_KEY": "sk-g"})
+    assert only(table, "gpt-4.1").api_key == only(table, "openai/gpt-4.1").api_key == "sk-o"
+    groq = only(table, "groq/llama")
+    assert (groq.api_key, groq.headers) == ("sk-g", ())
+    assert "api_key" not in only(table, "anthropic/claude-x").litellm_params
+    with pytest.raises(UnknownProvider):
+        table.resolve("antropic/claude-x")
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/embeddings"])
+def test_a_client_hears_which_name_is_unknown(tmp_path: Path, path: str) -> None:
+    """400 in OpenAI's shape on every route, without a call to any provider."""
+    keyed = {"default_upstream": {"api_key": "sk-d"}}
+    server: AppServer = a_gateway("https://api.openai.com/v1", tmp_path, keyed)
+    with server, httpx.Client(base_url=server.base_url, timeout=20) as client:
+        body = {**HELLO, "input": "x", "model": "antropic/claude-x"}
+        answer = hear(client, path, json=body)
+    assert answer.status == 400
+    assert (answer.error["code"], answer.error["param"]) == ("unknown_provider", "model")
+    assert "'anthropic'" in answer.error["message"]
