@@ -3,8 +3,6 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
-# Run in processes of their own, whose LiteLLM and whose cost nothing else has touched.
-APART  := tests/hostile tests/upstream tests/wire
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo serve test check nightly bench evidence lock fix cover clean
@@ -35,8 +33,7 @@ check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nigh
 	@$(VENV)/bin/codespell gateway tests docs README.md CHANGELOG.md
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo 2>/dev/null || $(VENV)/bin/lint-imports
-	@$(PY) -m pytest -n $(JOBS) -m "not nightly" $(APART:%=--ignore=%)
-	@$(PY) -m pytest -n $(JOBS) -m "not nightly" $(APART)
+	@$(PY) -m pytest -n $(JOBS) -m "not nightly"
 
 nightly: $(STAMP) ## the longest tests: thousands of examples, dozens of kills
 	@$(PY) -m pytest -n $(JOBS) -m nightly

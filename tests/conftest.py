@@ -12,6 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
@@ -21,6 +22,7 @@ from tests.patience import DEADLINE_MS
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
 _outside: list[str] = []
+_printed: dict[str, Any] = {}
 
 # A gateway imports LiteLLM in the background, and that may outlast the test that started it.
 os.environ.update(LOCAL_TABLES)
@@ -97,10 +99,12 @@ def _guard_uvloop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(uvloop.Loop, "getaddrinfo", guarded_look_up)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _quiet_log() -> None:
-    """Only errors are printed; a test of the log configures its own."""
-    configure_logging(LoggingSettings(level="error"))
+    """Only errors are printed, to a stream that outlives the test, unless it configures its own."""
+    if structlog.get_config()["logger_factory"] is not _printed.get("factory"):
+        configure_logging(LoggingSettings(level="error"), sys.__stderr__)
+        _printed["factory"] = structlog.get_config()["logger_factory"]
 
 
 @pytest.fixture(scope="session", autouse=True)

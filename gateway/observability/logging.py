@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import orjson
 import structlog
@@ -43,10 +44,30 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
             redact,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LossyStream(stream))),
         cache_logger_on_first_use=True,
     )
     _quiet_libraries(level)
+
+
+class LossyStream:
+    """Where lines go. A line that cannot be written (a closed pipe, a full disk) is lost.
+
+    The alternative is that the request fails which the line tells of, after it was answered.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Hand `text` to the stream, or drop it."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Push out what was written, or drop it."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def redact(_logger: Any, _name: str, line: Any) -> str:

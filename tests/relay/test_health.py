@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +17,7 @@ import pytest
 
 from gateway import __version__
 from gateway.config import LoggingSettings
-from gateway.observability.logging import configure_logging
+from gateway.observability.logging import configure_logging, get_logger
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear
 
@@ -138,6 +141,26 @@ def test_any_text_of_a_client_can_be_logged(
     assert line["model"] == "odd-\ud800"
 
 
+def test_a_log_that_cannot_be_written_harms_no_request(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """The reader of the log is gone, or its disk is full: no request fails, none raises."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    closed = io.StringIO()
+    closed.close()
+    with contextlib.suppress(BrokenPipeError), open(write_end, "w", buffering=1) as broken:
+        for stream in (broken, closed):
+            configure_logging(LoggingSettings(format="json"), stream)
+            client = relay()
+            upstream.script(Reply("first"), Fault(FaultKind.SERVER_ERROR), Reply("second"))
+            heard = [hear(client, json=body).status for body in (HELLO, STREAMED)]
+            assert heard == [200, 200]
+            log = get_logger("test")
+            log.error("a line of our own")
+            logging.getLogger("uvicorn.error").error("a line of a library's")
+
+
 def test_failures_have_their_kind(log: Any, upstream: ScriptedUpstream, relay: Relay) -> None:
     """Each attempt is named, and so is the error."""
     client = relay({"router": {"num_retries": 1}})
@@ -168,8 +191,6 @@ def test_secrets_in_texts_are_redacted() -> None:
     """Whatever looks like a key or a bearer token is replaced, in any line."""
     stream = io.StringIO()
     configure_logging(LoggingSettings(format="json"), stream)
-    from gateway.observability.logging import get_logger
-
     get_logger("test").error("x", reason="401 for sk-proj-abcdefgh12345678 and Bearer abc.def")
     configure_logging(LoggingSettings(level="error", format="json"))
     assert "abcdefgh" not in stream.getvalue()

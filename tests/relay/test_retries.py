@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,6 +31,11 @@ def two() -> Iterator[tuple[ScriptedUpstream, ScriptedUpstream]]:
             stack.enter_context(ScriptedUpstream(Reply("from the first"))),
             stack.enter_context(ScriptedUpstream(Reply("from the second"))),
         )
+
+
+def hello(number: int, **more: Any) -> dict[str, Any]:
+    """A request that begins a conversation of its own; each keeps its deployment."""
+    return {**HELLO, "messages": [{"role": "user", "content": f"call {number}"}], **more}
 
 
 def deployments(*servers: ScriptedUpstream, name: str = "m", **more: Any) -> list[dict[str, Any]]:
@@ -133,17 +139,19 @@ def test_no_retries_when_told_so(upstream: ScriptedUpstream, relay: Relay) -> No
 def test_deployments_of_one_name_share_the_work(
     two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
 ) -> None:
-    """Evenly without weights, in proportion with them."""
-    client = relay({"model_list": deployments(*two)})
-    for _ in range(6):
-        hear(client, json=HELLO)
-    assert [len(s.requests) for s in two] == [3, 3]
+    """Conversation by conversation: evenly without weights, in proportion with them."""
     weighted = deployments(*two, name="w")
     weighted[0]["litellm_params"]["weight"] = 3
-    client = relay({"model_list": weighted})
-    for _ in range(8):
-        hear(client, json={**HELLO, "model": "w"})
-    assert [len(s.requests) - 3 for s in two] == [6, 2]
+    client = relay({"model_list": [*deployments(*two), *weighted]})
+    for number in range(60):
+        hear(client, json=hello(number))
+    even = [len(s.requests) for s in two]
+    for number in range(60):
+        hear(client, json=hello(number, model="w"))
+    first, second = (len(s.requests) - n for s, n in zip(two, even, strict=True))
+    assert min(even) >= 12  # an even share of 60 is 30, with a standard deviation of 4
+    assert first >= 30  # three quarters are 45, with a standard deviation of 3.4
+    assert second >= 2
 
 
 def test_a_failing_deployment_is_relieved_by_the_other(
@@ -153,10 +161,10 @@ def test_a_failing_deployment_is_relieved_by_the_other(
     two[0].default = DOWN
     router = {"allowed_fails": 2, "cooldown_s": 60, "num_retries": 1}
     client = relay({"model_list": deployments(*two), "router": router})
-    answers = [hear(client, json=HELLO) for _ in range(10)]
+    answers = [hear(client, json=hello(number)) for number in range(30)]
     assert {a.status for a in answers} == {200}
     assert len(two[0].requests) == 2
-    assert len(two[1].requests) == 10
+    assert len(two[1].requests) == 30
 
 
 def test_a_rested_deployment_comes_back(
@@ -168,9 +176,11 @@ def test_a_rested_deployment_comes_back(
     router = {"allowed_fails": 1, "cooldown_s": rest_s}
     client = relay({"model_list": deployments(*two), "router": router})
     deadline = time.monotonic() + 20
-    while len(two[0].requests) < 2:
+    for number in itertools.count():
+        if len(two[0].requests) >= 2:
+            break
         assert time.monotonic() < deadline
-        assert hear(client, json=HELLO).status == 200
+        assert hear(client, json=hello(number)).status == 200
     failed, again = two[0].requests
     assert again.received_at - failed.received_at >= rest_s
 
