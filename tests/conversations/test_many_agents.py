@@ -271,7 +271,7 @@ def test_sending_again_never_advances(agent: Agent, data: st.DataObject) -> None
 
 
 def test_realistic_runs_keep_their_conversations() -> None:
-    """Two hundred runs, eight at a time, on few tasks, several clients: no merge, no split."""
+    """Eighty runs, eight at a time, on few tasks, several clients: no merge, no split."""
     rng = random.Random(20)
     verbs, files = ["read", "edit", "run tests of", "search"], ["a.py", "b.py", "c.py"]
 
@@ -291,7 +291,7 @@ def test_realistic_runs_keep_their_conversations() -> None:
             echo=rng.choice([*FAITHFUL, rendered]),
         )
 
-    agents = [a_run(n) for n in range(200)]
+    agents = [a_run(n) for n in range(80)]
     driver, calls, waiting = Driver(), [], list(agents)
     active: list[Agent] = []
     while waiting or active:

@@ -141,7 +141,7 @@ def test_digests_go_on_where_they_were_left(messages: list[Message], at: int) ->
         pytest.param(
             DEVELOPMENT_RUNS,
             marks=[
-                pytest.mark.slow,
+                pytest.mark.nightly,
                 pytest.mark.skipif(
                     not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here"
                 ),

@@ -256,7 +256,7 @@ async def test_live_and_replay_agree(
     assert found == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", POLICIES)
 async def test_live_and_replay_agree_on_the_whole_sample(
     name: str, gateway_server: Start, upstream: ScriptedUpstream

@@ -44,7 +44,7 @@ async def read(client: httpx.AsyncClient, number: int) -> str:
     return received.decode()
 
 
-@pytest.mark.parametrize("mode", ["off", "on"])
+@pytest.mark.parametrize("mode", [pytest.param("off", marks=pytest.mark.nightly), "on"])
 async def test_five_hundred_streams_complete(slow_upstream: str, tmp_path: Path, mode: str) -> None:
     """All of them, each whole, with steering off and on."""
     env = {"OPENAI_BASE_URL": slow_upstream, "GATEWAY_STEERING__MODE": mode}
