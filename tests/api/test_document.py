@@ -46,8 +46,13 @@ def test_head_is_get_without_a_body(start: Start) -> None:
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-@pytest.mark.slow
-def test_generated_requests_find_nothing_undocumented(server: AppServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "examples",
+    [pytest.param(6, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.nightly)],
+)
+def test_generated_requests_find_nothing_undocumented(
+    server: AppServer, tmp_path: Path, examples: int
+) -> None:
     """Hundreds of requests made from the document: no server error, no undocumented status, media
     type or shape, nothing wrong accepted.
 
@@ -60,7 +65,7 @@ def test_generated_requests_find_nothing_undocumented(server: AppServer, tmp_pat
         "--exclude-path=/api/events",  # never ends
         "--exclude-operation-id=importPatterns",  # no generator for its media type
         "--exclude-checks=positive_data_acceptance",
-        "--max-examples=20",
+        f"--max-examples={examples}",
         "--generation-deterministic",
         "--no-color",
     ]
