@@ -67,7 +67,6 @@ class Services:
             lookup,
             history,
             self._judge(metrics),
-            deadline_s=settings.steering.deadline_ms / 1000,
         )
         self._users = 0
         self._retired = False

@@ -76,6 +76,9 @@ class AuthSettings:
 class SteeringSettings:
     """Whether requests are steered, how long that may take, and how much memory it may use.
 
+    `deadline_ms`: the longest time that steering one request may itself take, its turn on the loop
+    and what it waits for left out. `max_wait_ms`: the longest time from its first step until the
+    request is forwarded, waits for the store, look-ups and a judge included.
     `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
     `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
     call of a run that has used them asks the agent to hand over its results.
@@ -88,6 +91,7 @@ class SteeringSettings:
 
     mode: Mode = "on"
     deadline_ms: float = 50
+    max_wait_ms: float = 5000
     stream_usage: Literal["auto", "always", "never"] = "auto"
     token_budget: int | None = None
     budget_action: Literal["none", "wrap_up"] = "none"
@@ -99,6 +103,8 @@ class SteeringSettings:
     def __post_init__(self) -> None:
         if self.deadline_ms <= 0:
             raise ValueError("deadline_ms: must be above 0")
+        if self.max_wait_ms <= 0:
+            raise ValueError("max_wait_ms: must be above 0")
         self.acting()
         if self.token_budget is not None:
             at_least(self.token_budget, 1, "token_budget")

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.conversations.apply_reply import echoed_items, replies_in
 from gateway.conversations.codec import to_record
 from gateway.conversations.injection_records import injection_rows
-from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.stored_responses import items_by_id
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange

@@ -94,6 +94,13 @@ class Metrics:
             "Requests forwarded unsteered because steering failed, by kind of failure.",
             "kind",
         )
+        self.unsteered = self._counter(
+            "unsteered_calls_total",
+            "Calls forwarded without a decision, by reason (deadline, timeout, store, error) and "
+            "whether their conversation was known, so that they are recorded (yes, no).",
+            "reason",
+            "recorded",
+        )
         self.store_failures = self._counter(
             "store_failures_total", "Calls that could not be recorded, by kind of failure.", "kind"
         )
