@@ -126,6 +126,8 @@ def _call_row(
         attempts=max(1, len(exchange.upstream.attempts)),
         retries=result.conversation.history.retries,
         streamed=exchange.request.streamed,
+        unsteered=result.unsteered,
+        usage_estimated=exchange.upstream.usage_estimated,
         reasons=tuple(result.reasons),
     )
 
@@ -262,5 +264,7 @@ def call_event(record: CallRecord) -> Event | None:
         "input_tokens": call.input_tokens,
         "output_tokens": call.output_tokens,
         "cost_usd": call.cost_usd,
+        "usage_estimated": call.usage_estimated,
+        "unsteered": call.unsteered,
         "latency_s": call.latency_s,
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from typing import Final, Literal, get_args
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from prometheus_client import Counter
 
@@ -11,7 +12,13 @@ UnsteeredReason = Literal["deadline", "timeout", "store", "error"]
 """Why a call had no decision: it took more of its own time than `steering.deadline_ms`, waited
 longer than `steering.max_wait_ms`, the store failed, or something else did."""
 
-UNSTEERED_REASONS: Final = get_args(UnsteeredReason)
+UNSTEERED_WORDS: Final[Mapping[str, str]] = {
+    "deadline": "steering took too long",
+    "timeout": "waited too long",
+    "store": "the store failed",
+    "error": "steering failed",
+}
+"""The reasons in words, for people."""
 
 
 class UnsteeredCalls:
