@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
 from gateway.conversations.resolve import ControlHeaders, Resolved
@@ -44,6 +45,7 @@ from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.stores.protocols import StoreError
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.dispatch import Delivery, UpstreamCall
+from gateway.upstream.stream_usage import refuses_usage
 
 
 class Pipeline:
@@ -116,7 +118,7 @@ class Pipeline:
         """The routed model's answer; if that refuses or fails, the requested model's."""
         model = prepared.model
         try:
-            delivery = await services.dispatcher.send(call, model)
+            delivery = await self._deliver(services, prepared, call)
         except UpstreamFailure as exc:
             if not prepared.is_rerouted:
                 raise
@@ -133,7 +135,26 @@ class Pipeline:
             request_id=prepared.exchange.request.id,
         )
         prepared.use_requested_model(reason)
-        return await services.dispatcher.send(call, prepared.model)
+        return await self._deliver(services, prepared, call)
+
+    async def _deliver(
+        self, services: Services, prepared: PreparedRequest, call: UpstreamCall
+    ) -> Delivery:
+        """The answer of the model to request; a target that refuses to report the usage of a
+        stream is asked again without that."""
+        while True:
+            delivery = await services.dispatcher.send(call, prepared.model)
+            if not prepared.asked_usage:
+                return delivery
+            refused, response = await refuses_usage(delivery.response)
+            if not refused:
+                return replace(delivery, response=response)
+            await response.aclose()
+            model = prepared.exchange.upstream.model
+            services.usage_refusals.add(delivery.target, model)
+            self._log.info(
+                "target refuses stream_options", target=delivery.target.name, model=model
+            )
 
     async def _steer(
         self,

@@ -22,6 +22,7 @@ from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
+from gateway.upstream.estimates import estimated_usage
 from gateway.wire.request import Splice
 
 _log = get_logger("gateway.steering")
@@ -69,6 +70,11 @@ class PreparedRequest:
         self.control = control
         self.result: SteeringResult | None = None
         self.hides_usage = False
+        """Whether the usage of the stream is wanted, which the client did not ask for."""
+
+        self.asked_usage = False
+        """Whether the target was asked for it, so that its chunk is taken out of the answer."""
+
         self.completed = False
         self.target: Target | None = None
         """The target that answered."""
@@ -112,7 +118,7 @@ class PreparedRequest:
     async def complete(self, reply: ReplyView) -> None:
         """Record the complete answer, before the client gets its last byte."""
         self.completed = True
-        self.exchange.upstream.bill(reply.usage)
+        self._bill(reply)
         response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
         if response_id and self.target is not None:
             tenant = self.exchange.request.tenant
@@ -122,6 +128,15 @@ class PreparedRequest:
             await self._recorder.record_pending(self._services, self, reply.pending_id)
         else:
             await self._recorder.record(self._services, self, reply.completion)
+
+    def _bill(self, reply: ReplyView) -> None:
+        """Note the usage: as it was reported, else estimated from the texts."""
+        upstream = self.exchange.upstream
+        upstream.bill(reply.usage)
+        if upstream.tokens.input is None and upstream.tokens.output is None and reply.completion:
+            estimate = estimated_usage(self._request.raw, reply.completion)
+            if estimate is not None:
+                upstream.bill(estimate, estimated=True)
 
     def abandon(self, received: Callable[[], bytes]) -> None:
         """Record a call without a complete answer, in a task of the event loop.
@@ -165,7 +180,9 @@ class PreparedRequest:
         for key, value in target.params.items():
             if key not in request.body and request.dialect.takes(key):
                 splices += request.set_value(key, value)
-        if self.hides_usage:
+        refusals = self._services.usage_refusals
+        self.asked_usage = self.hides_usage and not refusals.includes(target, model)
+        if self.asked_usage:
             splices += request.with_usage()
         return request.render(splices + self._guidance())
 
@@ -181,6 +198,7 @@ class PreparedRequest:
 
     def _parsed(self, target: Target) -> Mapping[str, Any]:
         self.exchange.upstream.model = target.model or self.model
+        self.asked_usage = False  # LiteLLM's lane learns it by itself
         if self.result is None or not self.result.applies or not self.result.edits:
             return self._request.whole
         try:

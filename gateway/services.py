@@ -25,6 +25,7 @@ from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.upstream.stream_usage import UsageRefusals
 
 
 class Services:
@@ -57,6 +58,7 @@ class Services:
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
+        self.usage_refusals = UsageRefusals()
         self.index = index
         self.resolver = ConversationResolver(index, loader, settings.conversations)
         rules = settings.rules()

@@ -84,15 +84,16 @@ class SteeringSettings:
     call of a run that has used them asks the agent to hand over its results.
     `act_above`: the expected precision that an action needs, by action; actions not listed keep
     their default (docs/evidence.md).
-    `stream_usage`: whether `stream_options.include_usage` is added to streams whose client did not
-    ask for it (the extra chunk is removed again): `auto` where tokens are needed to decide,
-    `always` to know the cost of every call, `never`.
+    `stream_usage`: whether in mode `on` `stream_options.include_usage` is added to streams whose
+    client did not ask for it (the extra chunk is removed again): `always` to know the tokens and
+    the cost of every call, `auto` where tokens are needed to decide, `never`. Tokens that are not
+    reported are estimated.
     """
 
     mode: Mode = "on"
     deadline_ms: float = 50
     max_wait_ms: float = 5000
-    stream_usage: Literal["auto", "always", "never"] = "auto"
+    stream_usage: Literal["auto", "always", "never"] = "always"
     token_budget: int | None = None
     budget_action: Literal["none", "wrap_up"] = "none"
     act_above: Mapping[str, float] = field(default_factory=dict)

@@ -97,6 +97,8 @@ class Edge:
             self._metrics.errors.labels(exchange.response.error).inc()
         if exchange.upstream.usage:
             self._count_tokens(exchange.upstream.tokens)
+        if exchange.upstream.usage_estimated:
+            self._metrics.estimated.inc()
         if self.runtime.telemetry is not None:
             self.runtime.telemetry.finished(exchange, duration)
         log = self._log.debug if exchange.route in _QUIET_ROUTES else self._log.info

@@ -56,7 +56,14 @@ class Metrics:
         self.errors = self._counter(
             "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
         )
-        self.tokens = self._counter("tokens_total", "Tokens reported by upstreams.", "direction")
+        self.tokens = self._counter(
+            "tokens_total",
+            "Tokens of the calls, estimated where an upstream reported none.",
+            "direction",
+        )
+        self.estimated = self._counter(
+            "estimated_calls_total", "Calls whose tokens are estimated: none were reported."
+        )
         self.subscribers = self._gauge("event_listeners", "Open streams of live events.")
 
     def _declare_steering(self) -> None:
