@@ -75,9 +75,10 @@ class Pipeline:
         )
         steering = services.settings.steering
         own_time = OwnTime(steering.deadline_ms / 1000)
-        work = self._steer(services, prepared, request, named, own_time)
         try:
-            await own_time.run(work, steering.max_wait_ms / 1000)
+            async with services.turns.turn(own_time):
+                work = self._steer(services, prepared, request, named, own_time)
+                await own_time.run(work, steering.max_wait_ms / 1000)
         except asyncio.CancelledError:
             if prepared.result is not None:
                 services.steerer.forget(prepared.result)

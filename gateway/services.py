@@ -17,6 +17,7 @@ from gateway.conversations.steer_request import (
     RequestSteerer,
     StepHistory,
 )
+from gateway.conversations.turns import Turns
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.target import GuidanceTarget, target_for
 from gateway.tasks import spawn
@@ -59,6 +60,7 @@ class Services:
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
         self.usage_refusals = UsageRefusals()
+        self.turns = Turns(settings.steering.max_at_once)
         self.index = index
         self.resolver = ConversationResolver(index, loader, settings.conversations)
         rules = settings.rules()

@@ -78,7 +78,8 @@ class SteeringSettings:
 
     `deadline_ms`: the longest time that steering one request may itself take, its turn on the loop
     and what it waits for left out. `max_wait_ms`: the longest time from its first step until the
-    request is forwarded, waits for the store, look-ups and a judge included.
+    request is forwarded, waits for the store, look-ups and a judge included. `max_at_once`: how
+    many requests are steered at one time; the others wait for their turn, in order of arrival.
     `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
     `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
     call of a run that has used them asks the agent to hand over its results.
@@ -93,6 +94,7 @@ class SteeringSettings:
     mode: Mode = "on"
     deadline_ms: float = 50
     max_wait_ms: float = 5000
+    max_at_once: int = 16
     stream_usage: Literal["auto", "always", "never"] = "always"
     token_budget: int | None = None
     budget_action: Literal["none", "wrap_up"] = "none"
@@ -111,6 +113,7 @@ class SteeringSettings:
             at_least(self.token_budget, 1, "token_budget")
         elif self.budget_action != "none":
             raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
+        at_least(self.max_at_once, 1, "max_at_once")
         at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
         at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
         at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")

@@ -37,6 +37,11 @@ class OwnTime:
         """The work's own time until now, in seconds."""
         return self._spent_s + self._step_s()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether what the work waits for is not there yet; False while it waits for its turn."""
+        return self._waits_for is not None and not self._waits_for.done()
+
     def check(self) -> None:
         """Raises: DeadlinePassed, when the work has taken longer than its limit."""
         if self.spent_s > self._limit_s:
@@ -57,11 +62,10 @@ class OwnTime:
                 self._timer.cancel()
 
     def _expire(self, loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
-        if self._waits_for is None or self._waits_for.done():
-            # What it waited for is there: only its turn has not come yet.
-            self._timer = loop.call_soon(self._expire, loop, limit)
-        else:
+        if self.waiting:
             limit.reschedule(loop.time())
+        else:
+            self._timer = loop.call_soon(self._expire, loop, limit)
 
     def _step_s(self) -> float:
         if self._begun is None:
