@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+import orjson
 
 from gateway.conversations.resolve import ControlHeaders
 from gateway.conversations.response_headers import unsteered_headers
@@ -118,7 +119,7 @@ class PreparedRequest:
     async def complete(self, reply: ReplyView) -> None:
         """Record the complete answer, before the client gets its last byte."""
         self.completed = True
-        self._bill(reply)
+        self._bill(reply.usage, reply.completion)
         response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
         if response_id and self.target is not None:
             tenant = self.exchange.request.tenant
@@ -129,26 +130,30 @@ class PreparedRequest:
         else:
             await self._recorder.record(self._services, self, reply.completion)
 
-    def _bill(self, reply: ReplyView) -> None:
+    def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
         """Note the usage: as it was reported, else estimated from the texts."""
         upstream = self.exchange.upstream
-        upstream.bill(reply.usage)
-        if upstream.tokens.input is None and upstream.tokens.output is None and reply.completion:
-            estimate = estimated_usage(self._request.raw, reply.completion)
+        upstream.bill(usage)
+        if upstream.tokens.input is None and upstream.tokens.output is None and reply:
+            estimate = estimated_usage(self._request.raw, reply)
             if estimate is not None:
                 upstream.bill(estimate, estimated=True)
 
     def abandon(self, received: Callable[[], bytes]) -> None:
         """Record a call without a complete answer, in a task of the event loop.
 
-        `received` returns the part of a stream that arrived. If it shows that the answer is made in
-        the background, the call stays pending: the client may still ask for the answer.
+        `received` returns the part of a stream that arrived. Its tokens are estimates: what was
+        reported before the end is not all. If it shows that the answer is made in the background,
+        the call stays pending: the client may still ask for the answer.
         """
-        if self.completed or self.result is None:
+        if self.completed:
             return
-        pending_id = None
-        if self._request.in_background:
-            pending_id = self._request.dialect.read_stream(received(), json.loads).pending_id
+        read = self._request.dialect.read_stream(received(), orjson.loads)
+        self._bill(read.usage, read.completion or read.partial)
+        self.exchange.upstream.usage_estimated = self.exchange.upstream.usage is not None
+        if self.result is None:
+            return
+        pending_id = read.pending_id if self._request.in_background else None
         spawn(self._record_incomplete(pending_id))
 
     async def _record_incomplete(self, pending_id: str | None) -> None:

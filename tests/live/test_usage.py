@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,17 @@ import httpx
 import orjson
 import pytest
 
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, Usage
+from gateway.testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+    Usage,
+)
 from gateway.wire.sse import SSEDecoder
-from tests.live.client import PLAIN, Agent, Answer, trace
+from tests.live.client import PLAIN, Agent, Answer, run_log, trace
 
 Start = Callable[..., AppServer]
 USAGE = Usage(prompt_tokens=40, completion_tokens=10)
@@ -165,3 +175,32 @@ async def test_usage_of_streams_can_be_left_alone(
     answer = await agent.send()
     assert "stream_options" not in upstream.last.json
     assert answer.content == b"".join(pieces)
+
+
+async def test_a_stream_that_breaks_off_has_cost_what_arrived(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Nobody reports its tokens any more: they are estimated from the part that came."""
+    path = tmp_path / "runs.db"
+    upstream.default = Fault(FaultKind.DROP_MID_BODY, reply=Reply(TEXT, usage=USAGE))
+    server = gateway_server(with_mode("on", path))
+    agent = Agent(http, server.base_url, model=MODEL, stream=True)
+    body = {"messages": agent.messages, **agent.body}
+    received = b""
+    with contextlib.suppress(httpx.RemoteProtocolError):
+        async with http.stream("POST", f"{server.base_url}/chat/completions", json=body) as answer:
+            async for chunk in answer.aiter_raw():
+                received += chunk
+    identity = answer.headers["x-gateway-conversation-id"]
+    for _ in range(200):  # recorded in a task of its own
+        async with run_log(path) as log:
+            found = await log.get_run(f"{identity}.0", tenant=None)
+        if found is not None:
+            break
+        await asyncio.sleep(0.05)
+    assert found is not None
+    call = found.steps[0].call
+    assert call is not None
+    assert (call.failed, call.usage_estimated) == (True, True)
+    assert call.input_tokens
+    assert call.output_tokens == pytest.approx(received.count(b"word") * len("word ") / 4, rel=0.2)
