@@ -56,12 +56,13 @@ class Metrics:
         self.errors = self._counter(
             "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
         )
-        self.tokens = self._counter(
-            "tokens_total",
-            "Tokens of the calls, estimated where an upstream reported none.",
+        self.tokens = self._counter("tokens_total", "Tokens reported by upstreams.", "direction")
+        self.estimated_tokens = self._counter(
+            "estimated_tokens_total",
+            "Tokens estimated for calls whose upstream reported none, or broke off.",
             "direction",
         )
-        self.estimated = self._counter(
+        self.estimated_calls = self._counter(
             "estimated_calls_total", "Calls whose tokens are estimated: none were reported."
         )
         self.subscribers = self._gauge("event_listeners", "Open streams of live events.")
