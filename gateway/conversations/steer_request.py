@@ -130,6 +130,9 @@ class RequestSteerer:
         result.unsteered, result.decision, result.placed = reason, None, None
         result.reasons.append(f"unsteered: {reason}")
         result.model = _repeated(result, request) or request.model
+        self._place_earlier(result, request)
+
+    def _place_earlier(self, result: SteeringResult, request: SteeredRequest) -> None:
         current = result.conversation.run
         if result.mode == "off" or result.run != current.index:
             return  # nothing is injected, or a new run begins
@@ -257,6 +260,9 @@ class RequestSteerer:
         result.reasons.append(f"routing: {refused} refused: {reason}")
         if self.rules.routing.rest_calls:
             current.resting[refused] = self.rules.routing.rest_calls
+        if result.unsteered:
+            self._place_earlier(result, request)
+            return
         memory = current.memory
         if result.decision is not None:
             memory = self._place(result, request, result.decision)
