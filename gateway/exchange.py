@@ -46,14 +46,17 @@ class UpstreamInfo:
     """The upstream's own id of the request, if it sent one."""
 
     usage: dict[str, Any] | None = None
-    """As the upstream reported it; None when it did not."""
+    """As the upstream reported it, or estimated; None when neither is known."""
 
     tokens: TokenUsage = field(default_factory=TokenUsage)
     """The counts in `usage`."""
 
-    def bill(self, usage: dict[str, Any] | None) -> None:
+    usage_estimated: bool = False
+    """Whether `usage` is estimated from the texts."""
+
+    def bill(self, usage: dict[str, Any] | None, *, estimated: bool = False) -> None:
         """Note what the upstream reported; it is read once."""
-        self.usage, self.tokens = usage, token_usage(usage)
+        self.usage, self.tokens, self.usage_estimated = usage, token_usage(usage), estimated
 
 
 @dataclass(slots=True, kw_only=True)

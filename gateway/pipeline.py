@@ -12,182 +12,47 @@
               (gateway/recorder.py); only then does the client get its last byte
     abandon   there is no complete answer: what is known of the call is committed
 
-If anything in `prepare` fails, the request goes out unsteered. This is the only place where
-steering may fail without the request failing.
+If anything in `prepare` fails or is late, the request goes out without a new decision: with the
+guidance that was injected before, recorded like any other, and counted with its reason. This is the
+only place where steering may fail without the request failing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import replace
 
+from gateway.conversations.own_time import DeadlinePassed, OwnTime
 from gateway.conversations.resolve import ControlHeaders, Resolved
-from gateway.conversations.response_headers import identity_headers, log_notes, steering_headers
-from gateway.conversations.steer_request import DeadlinePassed, SteeringResult
+from gateway.conversations.response_headers import (
+    identity_headers,
+    log_notes,
+    steering_headers,
+)
+from gateway.conversations.steering_result import SteeringResult, unobserved
 from gateway.dialects import SteeredRequest
-from gateway.dialects.base import ANSWER_ID
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
+from gateway.observability.unsteered import UnsteeredReason
+from gateway.prepared_request import PreparedRequest
 from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of
-from gateway.tasks import spawn
+from gateway.stores.protocols import StoreError
 from gateway.upstream.base import LaneResponse, RawHeaders
-from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Delivery, UpstreamCall
-from gateway.wire.request import Splice
-
-
-class ReplyView(Protocol):
-    """A finished answer, as the relay reports it."""
-
-    @property
-    def completion(self) -> dict[str, Any] | None:
-        """The answer in the form of a chat completion; None when it is incomplete or unreadable."""
-        ...
-
-    @property
-    def usage(self) -> dict[str, Any] | None:
-        """The token usage that the upstream reported; None when it reported none."""
-        ...
-
-    @property
-    def pending_id(self) -> str | None:
-        """The id of an answer that is still being made; None for a finished one."""
-        ...
-
-
-class PreparedRequest:
-    """A request with the decisions about it; `result` is None when it goes out unsteered."""
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        services: Services,
-        exchange: Exchange,
-        request: SteeredRequest,
-        control: ControlHeaders,
-    ) -> None:
-        self._pipeline = pipeline
-        self._services = services
-        self._request = request
-        self.exchange = exchange
-        self.control = control
-        self.result: SteeringResult | None = None
-        self.hides_usage = False
-        self.completed = False
-        self.target: Target | None = None
-        """The target that answered."""
-
-    @property
-    def model(self) -> str:
-        """The model to request."""
-        result = self.result
-        return result.model if result and result.applies else self._request.model
-
-    @property
-    def is_rerouted(self) -> bool:
-        """Whether the request goes to another model than the client named."""
-        return self.model != self._request.model
-
-    def use_requested_model(self, reason: str) -> None:
-        """Switch to the model that the client named, because the routed one gave no answer."""
-        if self.result is not None:
-            self._services.steerer.use_requested_model(self.result, self._request, reason)
-
-    def call(
-        self, headers: RawHeaders, query: bytes, key_headers: frozenset[bytes]
-    ) -> UpstreamCall:
-        """The request as it is sent to the upstream."""
-        return UpstreamCall(
-            method="POST",
-            path=self._request.dialect.path,
-            dialect=self._request.dialect,
-            headers=headers,
-            query=query,
-            key_headers=key_headers,
-            body=self._body,
-            parsed=self._parsed,
-            conversation=self.result.conversation.id if self.result else "",
-            at=self._pipeline.response_targets.find(
-                self.exchange.request.tenant, self._request.previous_response_id
-            ),
-            attempts=self.exchange.upstream.attempts,
-        )
-
-    async def complete(self, reply: ReplyView) -> None:
-        """Record the complete answer, before the client gets its last byte."""
-        self.completed = True
-        self.exchange.upstream.bill(reply.usage)
-        response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
-        if response_id and self.target is not None:
-            tenant = self.exchange.request.tenant
-            self._pipeline.response_targets.put(tenant, response_id, self.target)
-        if reply.pending_id is not None:
-            await self._pipeline.recorder.record_pending(self._services, self, reply.pending_id)
-        else:
-            await self._pipeline.recorder.record(self._services, self, reply.completion)
-
-    def abandon(self, received: Callable[[], bytes]) -> None:
-        """Record a call without a complete answer, in a task of the event loop.
-
-        `received` returns the part of a stream that arrived. If it shows that the answer is made in
-        the background, the call stays pending: the client may still ask for the answer.
-        """
-        if self.completed or self.result is None:
-            return
-        pending_id = None
-        if self._request.in_background:
-            pending_id = self._request.dialect.read_stream(received(), json.loads).pending_id
-        if pending_id is not None:
-            spawn(self._pipeline.recorder.record_pending(self._services, self, pending_id))
-        else:
-            spawn(self._pipeline.recorder.record(self._services, self, None))
-
-    def _body(self, target: Target) -> bytes:
-        request = self._request
-        model = target.model or self.model
-        self.exchange.upstream.model = model
-        splices = request.with_model(model)
-        for key, value in target.params.items():
-            if key not in request.body and request.dialect.takes(key):
-                splices += request.set_value(key, value)
-        if self.hides_usage:
-            splices += request.with_usage()
-        return request.render(splices + self._guidance())
-
-    def _guidance(self) -> list[Splice]:
-        """The guidance as splices of the client's bytes; empty when it cannot be placed there."""
-        if self.result is None or not self.result.applies:
-            return []
-        try:
-            return self._request.dialect.splices(self._request, self.result.edits)
-        except Exception as exc:
-            self._pipeline.note_unguided(self, exc)
-            return []
-
-    def _parsed(self, target: Target) -> Mapping[str, Any]:
-        self.exchange.upstream.model = target.model or self.model
-        if self.result is None or not self.result.applies or not self.result.edits:
-            return self._request.whole
-        try:
-            return self._request.dialect.edited(self._request, self.result.edits)
-        except Exception as exc:
-            self._pipeline.note_unguided(self, exc)
-            return self._request.whole
+from gateway.upstream.stream_usage import refuses_usage
 
 
 class Pipeline:
-    """Prepares requests and sends them; `recorder` records their results."""
+    """Prepares requests and sends them; what they become is recorded by their `PreparedRequest`."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.recorder = Recorder(runtime)
-        self.response_targets = runtime.response_targets
+        self._recorder = Recorder(runtime)
         self._runtime = runtime
         self._log = get_logger("gateway.steering")
 
@@ -204,17 +69,24 @@ class Pipeline:
             BadRequest: a header for the gateway has a value that is not allowed.
         """
         named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
-        prepared = PreparedRequest(self, services, exchange, request, ControlHeaders(named))
-        deadline_s = services.settings.steering.deadline_ms / 1000
-        started = time.perf_counter()
+        control = ControlHeaders(named)
+        prepared = PreparedRequest(
+            self._runtime, self._recorder, services, exchange, request, control
+        )
+        steering = services.settings.steering
+        own_time = OwnTime(steering.deadline_ms / 1000)
         try:
-            async with asyncio.timeout(deadline_s):
-                await self._steer(services, prepared, request, named, started)
-        except (TimeoutError, DeadlinePassed):
-            self._note_unsteered(prepared, "deadline", "steering passed its deadline")
+            async with services.turns.turn(own_time):
+                work = self._steer(services, prepared, request, named, own_time)
+                await own_time.run(work, steering.max_wait_ms / 1000)
+        except asyncio.CancelledError:
+            if prepared.result is not None:
+                services.steerer.forget(prepared.result)
+            raise
         except Exception as exc:
-            self._note_unsteered(prepared, type(exc).__name__, str(exc))
+            self._note_unsteered(prepared, exc)
         if prepared.result is not None:
+            prepared.result.timings_ms["own"] = own_time.spent_s * 1000
             prepared.hides_usage = _adds_usage(services, prepared.result, request)
         return prepared
 
@@ -247,7 +119,7 @@ class Pipeline:
         """The routed model's answer; if that refuses or fails, the requested model's."""
         model = prepared.model
         try:
-            delivery = await services.dispatcher.send(call, model)
+            delivery = await self._deliver(services, prepared, call)
         except UpstreamFailure as exc:
             if not prepared.is_rerouted:
                 raise
@@ -264,7 +136,26 @@ class Pipeline:
             request_id=prepared.exchange.request.id,
         )
         prepared.use_requested_model(reason)
-        return await services.dispatcher.send(call, prepared.model)
+        return await self._deliver(services, prepared, call)
+
+    async def _deliver(
+        self, services: Services, prepared: PreparedRequest, call: UpstreamCall
+    ) -> Delivery:
+        """The answer of the model to request; a target that refuses to report the usage of a
+        stream is asked again without that."""
+        while True:
+            delivery = await services.dispatcher.send(call, prepared.model)
+            if not prepared.asked_usage:
+                return delivery
+            refused, response = await refuses_usage(delivery.response)
+            if not refused:
+                return replace(delivery, response=response)
+            await response.aclose()
+            model = prepared.exchange.upstream.model
+            services.usage_refusals.add(delivery.target, model)
+            self._log.info(
+                "target refuses stream_options", target=delivery.target.name, model=model
+            )
 
     async def _steer(
         self,
@@ -272,7 +163,7 @@ class Pipeline:
         prepared: PreparedRequest,
         request: SteeredRequest,
         headers: Mapping[str, str],
-        started: float,
+        own_time: OwnTime,
     ) -> None:
         if request.dialect.is_side_request(request):
             return
@@ -280,15 +171,16 @@ class Pipeline:
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
         exchange.notes["identity"] = resolved.label
         exchange.notes["conversation"] = resolved.conversation_id
+        exchange.response.headers += identity_headers(resolved)
         if resolved.conversation is None:
-            exchange.response.headers += identity_headers(resolved)
             return
         mode = self._mode(services, prepared.control, resolved)
-        arm = _random_arm(services, prepared.control)
-        result = await services.steerer.steer(resolved, request, mode, started, now, arm)
+        result = unobserved(resolved.conversation, resolved, mode, request.model)
         prepared.result = result
+        arm = _random_arm(services, prepared.control)
+        await services.steerer.steer(result, request, now, own_time, arm)
         name = prepared.control.arm
-        exchange.response.headers += [*identity_headers(resolved), *steering_headers(result, name)]
+        exchange.response.headers += steering_headers(result, name)
         exchange.notes |= log_notes(result, name)
 
     def _mode(self, services: Services, control: ControlHeaders, resolved: Resolved) -> str:
@@ -302,25 +194,36 @@ class Pipeline:
             return mode_of(control.arm)
         return services.settings.steering.mode
 
-    def _note_unsteered(self, prepared: PreparedRequest, kind: str, reason: str) -> None:
-        prepared.result = None
+    def _note_unsteered(self, prepared: PreparedRequest, error: Exception) -> None:
+        """Count and log a call that goes out without a decision."""
+        reason = _reason(error)
+        late = reason in ("deadline", "timeout")
+        kind = "deadline" if late else type(error).__name__
         self._runtime.metrics.steering_failures.labels(kind).inc()
+        self._runtime.unsteered.count(reason, recorded=prepared.result is not None)
         self._log.warning(
             "request forwarded unsteered",
             kind=kind,
-            reason=reason,
+            reason=f"steering passed its {_LIMITS[reason]}" if late else str(error),
             request_id=prepared.exchange.request.id,
         )
+        prepared.forward_unsteered(reason)
 
-    def note_unguided(self, prepared: PreparedRequest, error: Exception) -> None:
-        """Count and log a request that goes out without its guidance: it could not be added."""
-        self._runtime.metrics.steering_failures.labels(type(error).__name__).inc()
-        self._log.error(
-            "request forwarded without its guidance",
-            kind=type(error).__name__,
-            reason=str(error),
-            request_id=prepared.exchange.request.id,
-        )
+
+_LIMITS = {"deadline": "deadline", "timeout": "longest wait"}
+
+
+def _reason(error: Exception) -> UnsteeredReason:
+    """Why a call goes out unsteered: one of a closed set."""
+    match error:
+        case DeadlinePassed():
+            return "deadline"
+        case TimeoutError():
+            return "timeout"
+        case StoreError():
+            return "store"
+        case _:
+            return "error"
 
 
 def _random_arm(services: Services, control: ControlHeaders) -> RandomArm | None:

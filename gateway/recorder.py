@@ -12,7 +12,7 @@ from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.records import CallFacts, call_event, call_record
 from gateway.conversations.resolve import ControlHeaders
-from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.steering_result import SteeringResult
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime

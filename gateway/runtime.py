@@ -24,6 +24,7 @@ from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.observability.otel import open_telemetry
+from gateway.observability.unsteered import UnsteeredCalls
 from gateway.services import Services
 from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Tier
@@ -57,6 +58,7 @@ class Runtime:
 
         self.events = EventHub()
         self.metrics.subscribers.set_function(lambda: self.events.subscribers)
+        self.unsteered = UnsteeredCalls(self.metrics.unsteered)
         self.telemetry = open_telemetry(os.environ, __version__)
         self.keys = KeyRing()
         self.reloaded: list[Callable[[Settings], None]] = []

@@ -17,6 +17,7 @@ from gateway.conversations.steer_request import (
     RequestSteerer,
     StepHistory,
 )
+from gateway.conversations.turns import Turns
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.target import GuidanceTarget, target_for
 from gateway.tasks import spawn
@@ -25,6 +26,7 @@ from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.upstream.stream_usage import UsageRefusals
 
 
 class Services:
@@ -57,6 +59,8 @@ class Services:
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
+        self.usage_refusals = UsageRefusals()
+        self.turns = Turns(settings.steering.max_at_once)
         self.index = index
         self.resolver = ConversationResolver(index, loader, settings.conversations)
         rules = settings.rules()
@@ -67,7 +71,6 @@ class Services:
             lookup,
             history,
             self._judge(metrics),
-            deadline_s=settings.steering.deadline_ms / 1000,
         )
         self._users = 0
         self._retired = False

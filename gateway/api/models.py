@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.params import OneOf
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
 from gateway.stores.patterns import Added
-from gateway.stores.queries import OUTCOMES
+from gateway.stores.queries import OUTCOMES, HealthSummary
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
 
@@ -37,6 +37,19 @@ class Run(RunRecord):
     tokens: Annotated[int, Field(description="Input and output tokens together.")]
     token_budget: Annotated[int | None, Field(description="steering.token_budget.")]
     budget_used: Annotated[float | None, Field(description="Tokens over the budget.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health(HealthSummary):
+    """The health of the selected runs, and what no run has."""
+
+    unrecorded_calls: Annotated[
+        Mapping[str, int],
+        Field(
+            description="Unsteered calls by reason whose conversation was not found, since the "
+            "start of the process; empty for a tenant's own key."
+        ),
+    ]
 
 
 class RunPage(BaseModel):

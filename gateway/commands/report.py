@@ -178,6 +178,13 @@ def _summary_lines(found: HealthSummary) -> Iterator[str]:
     yield f"success {formatting.percent(rate, 1)} of {judged:,} with an outcome"
     saved = formatting.money(found.saved_usd)
     yield f"cost {formatting.money(found.cost_usd)}, saved by routing {saved}"
+    if found.unsteered:
+        counts = ", ".join(f"{reason} {count:,}" for reason, count in found.unsteered.items())
+        yield f"unsteered calls: {counts}"
+    if found.estimated:
+        estimated = formatting.money(found.estimated.get("cost_usd"))
+        calls = int(found.estimated.get("calls", 0))
+        yield f"tokens of {formatting.counted(calls, 'call')} estimated ({estimated} of the cost)"
     yield f"input from cache {formatting.percent(found.cached_share)}"
 
 

@@ -198,7 +198,8 @@ def _facts(run: RunRecord) -> Iterator[str]:
     yield (
         f"{totals.steps} steps, {totals.calls} calls, "
         f"{formatting.count(totals.input_tokens + totals.output_tokens)} tokens, "
-        f"{formatting.money(totals.cost_usd)} (saved {formatting.money(totals.saved_usd)}), "
+        f"{'about ' if totals.estimated else ''}{formatting.money(totals.cost_usd)} "
+        f"(saved {formatting.money(totals.saved_usd)}), "
         f"peak composite {formatting.score(totals.composite_peak)}, "
         f"outcome {run.outcome or 'unknown'}"
     )

@@ -76,19 +76,26 @@ class AuthSettings:
 class SteeringSettings:
     """Whether requests are steered, how long that may take, and how much memory it may use.
 
+    `deadline_ms`: the longest time that steering one request may itself take, its turn on the loop
+    and what it waits for left out. `max_wait_ms`: the longest time from its first step until the
+    request is forwarded, waits for the store, look-ups and a judge included. `max_at_once`: how
+    many requests are steered at one time; the others wait for their turn, in order of arrival.
     `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
     `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
     call of a run that has used them asks the agent to hand over its results.
     `act_above`: the expected precision that an action needs, by action; actions not listed keep
     their default (docs/evidence.md).
-    `stream_usage`: whether `stream_options.include_usage` is added to streams whose client did not
-    ask for it (the extra chunk is removed again): `auto` where tokens are needed to decide,
-    `always` to know the cost of every call, `never`.
+    `stream_usage`: whether in mode `on` `stream_options.include_usage` is added to streams whose
+    client did not ask for it (the extra chunk is removed again): `always` to know the tokens and
+    the cost of every call, `auto` where tokens are needed to decide, `never`. Tokens that are not
+    reported are estimated.
     """
 
     mode: Mode = "on"
     deadline_ms: float = 50
-    stream_usage: Literal["auto", "always", "never"] = "auto"
+    max_wait_ms: float = 5000
+    max_at_once: int = 16
+    stream_usage: Literal["auto", "always", "never"] = "always"
     token_budget: int | None = None
     budget_action: Literal["none", "wrap_up"] = "none"
     act_above: Mapping[str, float] = field(default_factory=dict)
@@ -99,11 +106,14 @@ class SteeringSettings:
     def __post_init__(self) -> None:
         if self.deadline_ms <= 0:
             raise ValueError("deadline_ms: must be above 0")
+        if self.max_wait_ms <= 0:
+            raise ValueError("max_wait_ms: must be above 0")
         self.acting()
         if self.token_budget is not None:
             at_least(self.token_budget, 1, "token_budget")
         elif self.budget_action != "none":
             raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
+        at_least(self.max_at_once, 1, "max_at_once")
         at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
         at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
         at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")

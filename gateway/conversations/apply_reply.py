@@ -8,7 +8,7 @@ from typing import Any
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import reply_kind
-from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.stored_responses import (
     RESPONSE_KIND,
     StoredResponse,

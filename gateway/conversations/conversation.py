@@ -112,8 +112,9 @@ class CurrentRun:
 
     `started_at`: seconds of the epoch. `judged`: scores that a model gave, by their keys.
     `reported_outcomes`: the outcome counted for each pattern given in the run. `resting`: routed
-    models that refused a call, with the number of calls for which each is not used. `start`: set
-    when the transcript alone does not give the run's beginning.
+    models that refused a call, with the number of calls for which each is not used.
+    `unscored_calls`: the newest calls that were recorded without their step being scored. `start`:
+    set when the transcript alone does not give the run's beginning.
     """
 
     index: int = 0
@@ -123,6 +124,7 @@ class CurrentRun:
     reported_outcomes: dict[str, str] = field(default_factory=dict)
     routed: RoutedCall | None = None
     resting: dict[str, int] = field(default_factory=dict)
+    unscored_calls: int = 0
     start: RunStart | None = None
     fold: ConversationFold | None = None
 

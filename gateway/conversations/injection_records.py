@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.steering_result import SteeringResult
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.conversations.apply_reply import echoed_items, replies_in
 from gateway.conversations.codec import to_record
 from gateway.conversations.injection_records import injection_rows
-from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.stored_responses import items_by_id
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
@@ -126,6 +126,8 @@ def _call_row(
         attempts=max(1, len(exchange.upstream.attempts)),
         retries=result.conversation.history.retries,
         streamed=exchange.request.streamed,
+        unsteered=result.unsteered,
+        usage_estimated=exchange.upstream.usage_estimated,
         reasons=tuple(result.reasons),
     )
 
@@ -262,5 +264,7 @@ def call_event(record: CallRecord) -> Event | None:
         "input_tokens": call.input_tokens,
         "output_tokens": call.output_tokens,
         "cost_usd": call.cost_usd,
+        "usage_estimated": call.usage_estimated,
+        "unsteered": call.unsteered,
         "latency_s": call.latency_s,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.steering_result import SteeringResult
 from gateway.upstream.base import RawHeaders
 
 
@@ -36,6 +36,11 @@ def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
     if result.applies and (label := guidance_label(result)):
         headers.append((b"x-gateway-guidance", label.encode("ascii", "replace")))
     return headers
+
+
+def unsteered_headers(reason: str) -> RawHeaders:
+    """The header of a call that goes out without a decision."""
+    return [(b"x-gateway-unsteered", reason.encode())]
 
 
 def guidance_label(result: SteeringResult) -> str:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
 from gateway.conversations.judge import StepJudge, judge_newest
+from gateway.conversations.own_time import OwnTime
 from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
-from gateway.conversations.resolve import Resolved
+from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.steering.experiments import RandomArm
-from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
-from gateway.steering.fsm import FSMState
+from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot
 from gateway.steering.guidance.decide import Decided
-from gateway.steering.guidance.edits import Edit
 from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.settings import Gates
@@ -39,6 +38,7 @@ from gateway.steering.steer import (
     observe,
     place,
     propose,
+    repeat,
 )
 from gateway.steering.transcript.steps import Step
 from gateway.stores.records import PromptMessage
@@ -75,70 +75,6 @@ class ModelTraits:
     refusal: Callable[[str, SteeredRequest], str | None]
 
 
-class DeadlinePassed(Exception):
-    """Steering took longer than `steering.deadline_ms`."""
-
-
-@dataclass(slots=True, kw_only=True)
-class SteeringResult:
-    """What steering found and decided about one request.
-
-    `state_after`: the position's state, or END when the answer was final. `tasks`: the first user
-    message of each run that the store does not have. `prompts`: new messages of this call that
-    belong to no step; on the first call of a run, its opening. `stored`: whether the store has the
-    call already, without its answer.
-    """
-
-    resolved: Resolved
-    mode: str
-    conversation: Conversation
-    position: RunPosition
-    model: str
-    state_after: FSMState
-    placed: Placed | None = None
-    decision: Decision | None = None
-    tasks: dict[int, str] = field(default_factory=dict)
-    prompts: list[PromptMessage] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    stored: bool = False
-    timings_ms: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def applies(self) -> bool:
-        """Whether the request is changed by what was decided."""
-        return self.mode == "on"
-
-    @property
-    def decided(self) -> Decided | None:
-        """The guidance of this call; None when there is none to place."""
-        return self.decision.decided if self.decision and self.placed else None
-
-    @property
-    def edits(self) -> tuple[Edit, ...]:
-        """The guidance as edits of the client's messages."""
-        return self.placed.edits if self.placed is not None else ()
-
-    @property
-    def run(self) -> int:
-        """Index of the run."""
-        return self.position.run
-
-    @property
-    def step(self) -> int:
-        """Scored steps of the run so far; 0 on its first call."""
-        return self.position.step
-
-    @property
-    def state(self) -> FSMState:
-        """The run's state when the call was decided."""
-        return self.position.state
-
-    @property
-    def latest(self) -> StepOutcome | None:
-        """The newest scored step."""
-        return self.position.latest
-
-
 class RequestSteerer:
     """Decides about requests by one set of rules."""
 
@@ -149,59 +85,81 @@ class RequestSteerer:
         lookup: PatternLookup | None,
         history: StepHistory | None = None,
         judge: StepJudge | None = None,
-        *,
-        deadline_s: float,
     ) -> None:
         self.rules = rules
         self._models = models
         self._lookup = lookup
         self._history = history
         self._judge = judge
-        self._deadline_s = deadline_s
 
     async def steer(
         self,
-        resolved: Resolved,
+        result: SteeringResult,
         request: SteeredRequest,
-        mode: str,
-        started: float,
         now: float,
+        own_time: OwnTime,
         arm: RandomArm | None = None,
-    ) -> SteeringResult:
-        """The decision about one request of a known conversation.
+    ) -> None:
+        """Decide about one request of a known conversation; `result` takes what is found.
 
-        `arm`: the control arm, which decides when to act; None = the readings decide. `started` is
-        on the monotonic clock of `time.perf_counter`, `now` in seconds of the epoch.
+        `arm`: the control arm, which decides when to act; None = the readings decide. `now` in
+        seconds of the epoch.
 
         Raises:
             DeadlinePassed: no decision in time; the steps that were scored are kept.
         """
-        conversation = resolved.conversation
-        if conversation is None:
-            raise ValueError("a side request is not steered")
-        try:
-            async with conversation.lock:
-                await self._read_earlier_steps(conversation)
-                result = await self._observe(resolved, conversation, request, mode, now)
-                self._check(started)
-                if mode == "off":
-                    result.model = _repeated(result, request) or request.model
-                else:
-                    if resolved.kind is not MatchKind.RETRY:
-                        conversation.run.count_call()
-                    memory = await self._decide(result, request, arm)
-                    self._check(started)
-                    self._keep(result, request, memory)
-                return result
-        except BaseException:
-            # The request goes out unsteered, and its answer will not be reported here.
-            branch, served = conversation.history.branch, resolved.incoming.hashes.full
-            conversation.history.branch = branch.failed(served)
-            raise
+        conversation = result.conversation
+        async with conversation.lock:
+            await self._read_earlier_steps(conversation)
+            await self._observe(result, request, now)
+            own_time.check()
+            if result.mode == "off":
+                result.model = _repeated(result, request) or request.model
+                return
+            if result.resolved.kind is not MatchKind.RETRY:
+                conversation.run.count_call()
+            memory = await self._decide(result, request, arm, own_time)
+            self._keep(result, request, memory)
 
-    def _check(self, started: float) -> None:
-        if time.perf_counter() - started > self._deadline_s:
-            raise DeadlinePassed
+    def repeat_earlier(self, result: SteeringResult, request: SteeredRequest, reason: str) -> None:
+        """Let a call without a decision have what was injected before it, and no more.
+
+        The provider's prompt cache keeps its prefix and the advice does not fade; the run's memory
+        stays as it is. `reason`: why there is no decision.
+        """
+        result.unsteered, result.decision, result.placed = reason, None, None
+        result.reasons.append(f"unsteered: {reason}")
+        result.model = _repeated(result, request) or request.model
+        self._place_earlier(result, request)
+
+    def _place_earlier(self, result: SteeringResult, request: SteeredRequest) -> None:
+        current = result.conversation.run
+        if result.mode == "off" or result.run != current.index:
+            return  # nothing is injected, or a new run begins
+        decided = repeat(
+            current.memory, result.step, server_keeps_history=request.earlier is not None
+        )
+        result.placed = self._placed(result, request, decided)
+
+    async def catch_up(self, result: SteeringResult, request: SteeredRequest, now: float) -> None:
+        """Score the steps of a call that was forwarded before that, for its record.
+
+        If it cannot be done, the call is recorded at the step where it is expected to be.
+        """
+        if result.observed:
+            return
+        retries = result.resolved.kind is MatchKind.RETRY
+        async with result.conversation.lock:
+            try:
+                self._read_transcript(result, request, now)
+            except Exception:
+                result.conversation.run.unscored_calls += not retries
+                raise
+
+    def forget(self, result: SteeringResult) -> None:
+        """The client has gone before the call was sent: no answer will come."""
+        history, served = result.conversation.history, result.resolved.incoming.hashes.full
+        history.branch = history.branch.failed(served)
 
     async def _read_earlier_steps(self, conversation: Conversation) -> None:
         """Start the fold with the logged steps of a run that are not in this request."""
@@ -210,40 +168,36 @@ class RequestSteerer:
             earlier = await self._history.read(conversation.tenant, start.logged_in, start.snapshot)
             conversation.run.ready_fold(self.rules.policy, earlier)
 
-    async def _observe(
-        self,
-        resolved: Resolved,
-        conversation: Conversation,
-        request: SteeredRequest,
-        mode: str,
-        now: float,
-    ) -> SteeringResult:
+    async def _observe(self, result: SteeringResult, request: SteeredRequest, now: float) -> None:
         """Score what is new in the transcript, and find where the run is."""
-        timings: dict[str, float] = {}
-        with _timed(timings, "observe"):
+        run = self._read_transcript(result, request, now)
+        if self._judge is not None:
+            with _timed(result.timings_ms, "judge"):
+                asks = result.mode != "off" and result.resolved.kind is not MatchKind.RETRY
+                judge = self._judge if asks else None
+                result.reasons += await judge_newest(judge, result.conversation, run)
+            result.position, result.state_after = RunPosition.of(run), run.state
+
+    def _read_transcript(
+        self, result: SteeringResult, request: SteeredRequest, now: float
+    ) -> RunFold:
+        """Fold the new steps of a request; its newest run."""
+        conversation = result.conversation
+        with _timed(result.timings_ms, "observe"):
             transcript = request.transcript
             fold = conversation.run.ready_fold(self.rules.policy)
-            run = self._score(conversation, fold, transcript, now)
-        reasons: list[str] = []
-        if self._judge is not None:
-            with _timed(timings, "judge"):
-                asks = mode != "off" and resolved.kind is not MatchKind.RETRY
-                reasons = await judge_newest(self._judge if asks else None, conversation, run)
-        with _timed(timings, "observe"):
+            try:
+                run = self._score(conversation, fold, transcript, now)
+            except Exception:
+                conversation.run.fold = None  # what is stored counts, not a fold half read
+                raise
             stored = conversation.unsaved.snapshot
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
-            return SteeringResult(
-                resolved=resolved,
-                mode=mode,
-                conversation=conversation,
-                position=RunPosition.of(run),
-                model=request.model,
-                state_after=run.state,
-                tasks={r.index: task_of(transcript, r.start) for r in fresh},
-                prompts=_prompts(conversation, request, run),
-                reasons=reasons,
-                timings_ms=timings,
-            )
+            result.position, result.state_after = RunPosition.of(run), run.state
+            result.tasks = {r.index: task_of(transcript, r.start) for r in fresh}
+            result.prompts = _prompts(conversation, request, run)
+            result.observed = True
+        return run
 
     def _score(
         self,
@@ -255,6 +209,7 @@ class RequestSteerer:
         """Fold the new steps; the newest run, with its memory up to date."""
         outcomes = fold.extend(transcript)
         conversation.unsaved.add(outcomes)
+        conversation.run.unscored_calls = 0
         current, run = conversation.run, fold.current
         if run.index != current.index:
             current.begin(run.index, now)
@@ -265,20 +220,25 @@ class RequestSteerer:
         return run
 
     async def _decide(
-        self, result: SteeringResult, request: SteeredRequest, arm: RandomArm | None
+        self,
+        result: SteeringResult,
+        request: SteeredRequest,
+        arm: RandomArm | None,
+        own_time: OwnTime,
     ) -> RunMemory:
         """Route, plan, look up, decide and place; what the run remembers after it."""
         current, rules = result.conversation.run, self.rules
         proposal = propose(
             rules, current.memory, result.position, self._facts(result, request, arm)
         )
-        result.model = proposal.model
         found: Found = {}
         if proposal.plan.queries and self._lookup is not None:
             with _timed(result.timings_ms, "look_up"):
                 found = await self._lookup.look_up_all(
                     proposal.plan.queries, result.conversation.tenant
                 )
+            own_time.check()
+        result.model = proposal.model
         decision = conclude(
             rules,
             current.memory,
@@ -300,6 +260,9 @@ class RequestSteerer:
         result.reasons.append(f"routing: {refused} refused: {reason}")
         if self.rules.routing.rest_calls:
             current.resting[refused] = self.rules.routing.rest_calls
+        if result.unsteered:
+            self._place_earlier(result, request)
+            return
         memory = current.memory
         if result.decision is not None:
             memory = self._place(result, request, result.decision)
@@ -337,19 +300,24 @@ class RequestSteerer:
     def _place(
         self, result: SteeringResult, request: SteeredRequest, decision: Decision
     ) -> RunMemory:
-        dialect, model = request.dialect, result.model
-        placed = place(
-            self.rules,
-            decision.decided,
-            lambda: AsMappings(dialect.placeable(request)),
-            lambda: dialect.target(self._models.target_of(model), request, model),
-            _tools(request.body),
-        )
+        placed = self._placed(result, request, decision.decided)
         if placed is None:
             return decision.memory
         result.placed = placed
         kept = placed.state if result.applies else replace(placed.state, injections=())
         return replace(decision.memory, guidance=kept)
+
+    def _placed(
+        self, result: SteeringResult, request: SteeredRequest, decided: Decided
+    ) -> Placed | None:
+        dialect, model = request.dialect, result.model
+        return place(
+            self.rules,
+            decided,
+            lambda: AsMappings(dialect.placeable(request)),
+            lambda: dialect.target(self._models.target_of(model), request, model),
+            _tools(request.body),
+        )
 
 
 @contextmanager

@@ -9,8 +9,10 @@ from typing import Any
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.runs import STATES, chosen, filter_values
 from gateway.dashboard.small_charts import level, peak, sparkline, stacked
+from gateway.observability.unsteered import UNSTEERED_WORDS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import HealthSummary
+from gateway.text.formatting import counted, percent
 
 SEVERITIES = ("low", "warn", "danger")
 _MOST_LISTED = 12
@@ -19,15 +21,19 @@ _MOST_LISTED = 12
 async def show(visit: Visit) -> Page:
     """Health of the runs that the filters select."""
     read = visit.runtime.runs.health_summary(chosen(visit))
+    lost = visit.runtime.unsteered.unrecorded.total() if visit.tenant is None else 0
     if visit.fragment:
-        return Page(template="health_body.html", values=health_values(await read))
+        return Page(template="health_body.html", values=health_values(await read, lost))
     summary, filters = await asyncio.gather(read, filter_values(visit))
-    values = {"title": "Health", **health_values(summary), **filters}
+    values = {"title": "Health", **health_values(summary, lost), **filters}
     return Page(template="health.html", values=values)
 
 
-def health_values(summary: HealthSummary) -> dict[str, Any]:
-    """The values of the page: the summary, and its charts."""
+def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]:
+    """The values of the page: the summary, and its charts.
+
+    `unrecorded`: unsteered calls since the start of the process that no run has.
+    """
     judged = summary.success_runs + summary.failure_runs
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
     return {
@@ -44,8 +50,23 @@ def health_values(summary: HealthSummary) -> dict[str, Any]:
         "fires": ranked(fires),
         "failure_types": ranked(summary.failure_types),
         "models": ranked(summary.models),
+        "unsteered": ranked(
+            {UNSTEERED_WORDS.get(r, r): calls for r, calls in summary.unsteered.items()}
+        ),
+        "unsteered_note": _unsteered_note(summary, unrecorded),
         "agents": [(agent, peak(agent.peak_composite)) for agent in summary.by_agent],
     }
+
+
+def _unsteered_note(summary: HealthSummary, unrecorded: int) -> str:
+    """How many of the calls that is, and how many more no run has."""
+    unsteered = sum(summary.unsteered.values())
+    share = percent(unsteered / summary.calls, 1) if summary.calls else "none"
+    note = f"Forwarded without a decision, and recorded: {share} of the calls."
+    if unrecorded:
+        since = counted(unrecorded, "call")
+        note += f" {since} since the start could not be recorded: the conversation was not found."
+    return note
 
 
 def shares(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[str, int, float]]:

@@ -19,6 +19,7 @@ from gateway.dashboard.run_chart import RunChart
 from gateway.dashboard.runs import row_of
 from gateway.dashboard.step_text import step_text
 from gateway.errors import BadRequest, NotFound
+from gateway.observability.unsteered import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import OUTCOMES, RunTrace
@@ -121,6 +122,7 @@ async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
         "earlier": after if after >= 0 else None,
         "later": last if last < trace.run.totals.steps else None,
         "window": WINDOW_STEPS,
+        "unsteered_words": UNSTEERED_WORDS,
     }
 
 

@@ -49,8 +49,10 @@ class ChatDialect(Dialect):
         """See Dialect."""
         assembler, ended = assemble(stream, loads)
         failed = assembler.error is not None
+        whole = ended or assembler.finished
         return StreamRead(
-            completion=assembler.completion() if ended or assembler.finished else None,
+            completion=assembler.completion() if whole else None,
+            partial=None if whole else assembler.completion(),
             usage=assembler.usage,
             ended=ended,
             accepted=failed or assembler.finished,

@@ -14,11 +14,10 @@ from typing import Any
 from gateway.dialects import MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
-from gateway.exchange import Exchange, RequestInfo, ResponseInfo
+from gateway.exchange import Exchange, RequestInfo, ResponseInfo, UpstreamInfo
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.upstream.base import header
-from gateway.wire.usage import TokenUsage
 
 _OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
@@ -96,16 +95,20 @@ class Edge:
         if exchange.response.error:
             self._metrics.errors.labels(exchange.response.error).inc()
         if exchange.upstream.usage:
-            self._count_tokens(exchange.upstream.tokens)
+            self._count_tokens(exchange.upstream)
         if self.runtime.telemetry is not None:
             self.runtime.telemetry.finished(exchange, duration)
         log = self._log.debug if exchange.route in _QUIET_ROUTES else self._log.info
         log("request", **_line(exchange, duration, overhead))
 
-    def _count_tokens(self, usage: TokenUsage) -> None:
+    def _count_tokens(self, upstream: UpstreamInfo) -> None:
+        usage, counter = upstream.tokens, self._metrics.tokens
+        if upstream.usage_estimated:
+            counter = self._metrics.estimated_tokens
+            self._metrics.estimated_calls.inc()
         for direction, count in (("input", usage.input), ("output", usage.output)):
             if count:
-                self._metrics.tokens.labels(direction).inc(count)
+                counter.labels(direction).inc(count)
 
 
 class _Answer:

@@ -232,11 +232,14 @@ def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
 
 
 async def answer(
-    relay: Relay, response: LaneResponse, asked_for_stream: bool, hides_usage: bool
+    relay: Relay, response: LaneResponse, asked_for_stream: bool, asked_usage: bool
 ) -> None:
-    """Relay an answer as a stream or as a whole body, whichever it is."""
+    """Relay an answer as a stream or as a whole body, whichever it is.
+
+    `asked_usage`: whether the gateway asked for the usage chunk, which the client does not expect.
+    """
     if is_event_stream(response, asked_for_stream):
-        await relay.stream(response, UsageFilter(orjson.loads) if hides_usage else None)
+        await relay.stream(response, UsageFilter(orjson.loads) if asked_usage else None)
     else:
         await relay.whole(response)
 

@@ -71,7 +71,7 @@ class SteeredEndpoint:
                 try:
                     response = await self._pipeline.send(services, exchange, prepared, call)
                     try:
-                        await answer(relay, response, request.stream, prepared.hides_usage)
+                        await answer(relay, response, request.stream, prepared.asked_usage)
                     finally:
                         await response.aclose()
                 finally:

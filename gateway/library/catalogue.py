@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.gates import gates_for
@@ -17,7 +25,9 @@ from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
 from gateway.stores.protocols import StoreCorrupt, StoreError
+from gateway.tasks import spawn
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _STARTER_FILE = Path(__file__).parent / "starter.jsonl"
@@ -64,8 +74,8 @@ class PatternLibrary:
         self.embedder = embedder
         self._settings = settings
         self._failed = failed
-        self._universal: dict[tuple[str, int], tuple[float, list[PatternMatch]]] = {}
-        self._own: dict[str, tuple[float, bool]] = {}
+        self._universal: _Cache[tuple[str, int], list[PatternMatch]] = {}
+        self._own: _Cache[str, bool] = {}
 
     @classmethod
     async def open(
@@ -139,26 +149,20 @@ class PatternLibrary:
     async def _has_e1(self, tenant: str) -> bool:
         """Whether the tenant has e1 patterns. Most tenants have none, and a run at risk searches
         them at every step."""
-        now = time.monotonic()
-        known = self._own.get(tenant)
-        if known is None or now - known[0] > CACHED_S:
-            if len(self._own) >= _TENANTS_CACHED:
-                self._own.clear()
+
+        async def read() -> bool:
             own = PatternFilter(tenant=tenant, tier=Tier.E1)
-            page = await self.store.list_patterns(own, limit=1)
-            known = self._own[tenant] = (now, bool(page.patterns))
-        return known[1]
+            return bool((await self.store.list_patterns(own, limit=1)).patterns)
+
+        return await _read_once(self._own, tenant, read, _TENANTS_CACHED)
 
     async def _rules(self, model: str, limit: int) -> list[PatternMatch]:
         """The universal rules, cached because every run begins with them."""
-        now = time.monotonic()
-        known = self._universal.get((model, limit))
-        if known is None or now - known[0] > CACHED_S:
-            if len(self._universal) >= _MODELS_CACHED:
-                self._universal.clear()
-            known = (now, await self.store.universal(model=model, limit=limit))
-            self._universal[model, limit] = known
-        return known[1]
+
+        async def read() -> list[PatternMatch]:
+            return await self.store.universal(model=model, limit=limit)
+
+        return await _read_once(self._universal, (model, limit), read, _MODELS_CACHED)
 
     async def _attempt(self, query: Query, tenant: str) -> list[PatternMatch] | None:
         try:
@@ -243,6 +247,28 @@ class PatternLibrary:
         texts = [embedding_text(pattern) for pattern in searched]
         vectors = iter(await self.embedder.embed(texts) if texts else [])
         return [None if pattern.tier is Tier.E3 else next(vectors) for pattern in patterns]
+
+
+_Cache = dict[K, tuple[float, "asyncio.Task[T]"]]
+"""Key -> (when it was read, in seconds of the monotonic clock; the reading)."""
+
+
+async def _read_once(
+    cache: _Cache[K, T], key: K, read: Callable[[], Coroutine[Any, Any, T]], most: int
+) -> T:
+    """The value of `key`, at most CACHED_S old. Callers at the same time share one reading."""
+    now = time.monotonic()
+    known = cache.get(key)
+    if known is None or now - known[0] > CACHED_S or _failed(known[1]):
+        if len(cache) >= most:
+            cache.clear()
+        known = cache[key] = (now, spawn(read(), name="read patterns"))
+    # One caller that gives up must not cancel what the others wait for.
+    return await asyncio.shield(known[1])
+
+
+def _failed(reading: asyncio.Task[Any]) -> bool:
+    return reading.done() and (reading.cancelled() or reading.exception() is not None)
 
 
 def _batches(items: Iterator[T]) -> Iterator[list[T]]:

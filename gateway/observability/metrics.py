@@ -57,6 +57,14 @@ class Metrics:
             "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
         )
         self.tokens = self._counter("tokens_total", "Tokens reported by upstreams.", "direction")
+        self.estimated_tokens = self._counter(
+            "estimated_tokens_total",
+            "Tokens estimated for calls whose upstream reported none, or broke off.",
+            "direction",
+        )
+        self.estimated_calls = self._counter(
+            "estimated_calls_total", "Calls whose tokens are estimated: none were reported."
+        )
         self.subscribers = self._gauge("event_listeners", "Open streams of live events.")
 
     def _declare_steering(self) -> None:
@@ -93,6 +101,13 @@ class Metrics:
             "steering_failures_total",
             "Requests forwarded unsteered because steering failed, by kind of failure.",
             "kind",
+        )
+        self.unsteered = self._counter(
+            "unsteered_calls_total",
+            "Calls forwarded without a decision, by reason (deadline, timeout, store, error) and "
+            "whether their conversation was known, so that they are recorded (yes, no).",
+            "reason",
+            "recorded",
         )
         self.store_failures = self._counter(
             "store_failures_total", "Calls that could not be recorded, by kind of failure.", "kind"

@@ -129,6 +129,7 @@ def _details(exchange: Exchange) -> dict[str, Any]:
         "gen_ai.usage.input_tokens": usage.input,
         "gen_ai.usage.output_tokens": usage.output,
         "gen_ai.usage.cache_read.input_tokens": usage.cached,
+        "gateway.usage.estimated": exchange.upstream.usage_estimated or None,
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write,
         "http.response.status_code": exchange.response.status or None,
         "gateway.request.id": exchange.request.id,

@@ -5,6 +5,7 @@
                 (the caller then does the plan's look-ups, the only part that has to wait)
     conclude    select the guidance among the patterns that were found
     place       add it to the messages, together with earlier guidance
+    repeat      what is placed instead when there is no decision: earlier guidance alone
 
 Nothing here waits, reads a clock or keeps state: equal values give an equal decision. The live path
 adds logged steps, a judged score and the look-up; a replay adds a recording.
@@ -33,7 +34,7 @@ from gateway.steering.guidance.pattern import PatternMatch, Tier
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.plan import Moment, Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.state import FIRST_CALL, GuidanceState
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.policy import Policy
 from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
@@ -196,6 +197,15 @@ def conclude(
         decided = _without_kept(decided)
     after = replace(memory, guidance=decided.state, pinned_model=proposal.pinned_model)
     return Decision(proposal=proposal, decided=decided, memory=after)
+
+
+def repeat(memory: RunMemory, step: int, *, server_keeps_history: bool = False) -> Decided:
+    """What a call gets without a decision: earlier guidance again, and the memory stays as it is.
+
+    `step`: scored steps of the run, 0 on its first call. `server_keeps_history`: as in `conclude`.
+    """
+    decided = Decided(step=step or FIRST_CALL, state=memory.guidance)
+    return _without_kept(decided) if server_keeps_history else decided
 
 
 def place(

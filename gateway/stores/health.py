@@ -36,7 +36,7 @@ def summary(
     sums: Mapping[str, Any],
     composite_sum: float,
     scored_steps: int,
-    counters: Mapping[str, Mapping[str, int]],
+    counters: Mapping[str, Mapping[str, Any]],
     by_agent: tuple[AgentHealth, ...],
     recent: tuple[RecentRun, ...],
 ) -> HealthSummary:
@@ -54,6 +54,8 @@ def summary(
         states=counters.get("states", {}),
         failure_types=counters.get("failure_types", {}),
         models=counters.get("models", {}),
+        unsteered=counters.get("unsteered", {}),
+        estimated=counters.get("estimated", {}),
         by_agent=by_agent,
         recent=recent,
     )

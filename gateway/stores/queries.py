@@ -186,7 +186,9 @@ class HealthSummary:
     Ratios and composites in [0, 1], rounded to 4 decimals. `clean_runs` never reached a
     composite of 0.35. `cached_share`: cached of all input tokens. `fires`, `severity` and
     `states` count scored steps by monitor, by low / warn / danger, and by state.
-    `saved_usd` covers the calls whose price is known with and without steering.
+    `saved_usd` covers the calls whose price is known with and without steering. `unsteered` counts
+    calls without a decision by reason; `estimated`: how many `calls`, `tokens` and how much
+    `cost_usd` of the sums are estimated, because the provider reported no usage.
     `recent`: the last 30 runs, oldest first.
     """
 
@@ -220,6 +222,8 @@ class HealthSummary:
     states: Mapping[str, int] = field(default_factory=dict)
     failure_types: Mapping[str, int] = field(default_factory=dict)
     models: Mapping[str, int] = field(default_factory=dict)
+    unsteered: Mapping[str, int] = field(default_factory=dict)
+    estimated: Mapping[str, float] = field(default_factory=dict)
     by_agent: tuple[AgentHealth, ...] = ()
     recent: tuple[RecentRun, ...] = ()
 

@@ -72,7 +72,9 @@ class CallRow:
     it. `input_tokens` include cached and cache-write tokens. `cost_unsteered_usd`: the same tokens
     at the requested model's prices. `retries`: how often the client repeated the same request,
     which the store counts too; tokens, cost and attempts of repetitions add up, all other fields
-    are those of the newest call.
+    are those of the newest call. `unsteered`: why no decision was made; empty when one was.
+    `usage_estimated`: whether tokens, and so the cost, are estimated from the texts, because the
+    provider reported none.
     """
 
     request_id: str
@@ -98,6 +100,8 @@ class CallRow:
     attempts: int = 1
     retries: int = 0
     streamed: bool = False
+    unsteered: str = ""
+    usage_estimated: bool = False
     reasons: tuple[str, ...] = ()
 
     @property

@@ -23,9 +23,10 @@ class RunTotals:
     `steps` is the highest step index: the number of the agent's steps so far. `cost_usd` sums the
     calls whose price is known and is None when there is none; `unpriced_calls` counts the others
     except refused calls, which cost nothing. `errors` counts calls that failed. `saved_usd` sums
-    (unsteered - steered) over the calls where both are known. The five counters are keyed by name:
+    (unsteered - steered) over the calls where both are known. The counters are keyed by name:
     steps per state, firings per monitor, steps per failure type, calls per model asked, scored
-    steps per severity (low, warn, danger).
+    steps per severity (low, warn, danger), calls without a decision per reason. `estimated`: how
+    much of the sums is estimated, as `calls`, `tokens` and `cost_usd`.
     """
 
     steps: int = 0
@@ -52,6 +53,8 @@ class RunTotals:
     failure_types: Mapping[str, int] = field(default_factory=dict)
     models: Mapping[str, int] = field(default_factory=dict)
     severity: Mapping[str, int] = field(default_factory=dict)
+    unsteered: Mapping[str, int] = field(default_factory=dict)
+    estimated: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def composite_mean(self) -> float:
@@ -95,6 +98,8 @@ class RunTotals:
             ),
             models=_counted(self.models, [call.model_asked for call in calls]),
             severity=_counted(self.severity, [severity_of(value) for value in composites]),
+            unsteered=_counted(self.unsteered, [c.unsteered for c in calls if c.unsteered]),
+            estimated=_with_estimates(self.estimated, calls),
         )
 
     def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
@@ -128,6 +133,18 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
     for name in names:
         counted[name] = counted.get(name, 0) + 1
     return counted
+
+
+def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Mapping[str, float]:
+    estimated = [call for call in calls if call.usage_estimated]
+    if not estimated:
+        return known
+    tokens = sum([(call.input_tokens or 0) + (call.output_tokens or 0) for call in estimated])
+    return {
+        "calls": known.get("calls", 0) + len(estimated),
+        "tokens": known.get("tokens", 0) + tokens,
+        "cost_usd": known.get("cost_usd", 0.0) + sum([call.cost_usd or 0.0 for call in estimated]),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +201,7 @@ def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
         reasoning_tokens=_sum(stored.reasoning_tokens, again.reasoning_tokens),
         cost_usd=plus(stored.cost_usd, again.cost_usd),
         cost_unsteered_usd=plus(stored.cost_unsteered_usd, again.cost_unsteered_usd),
+        usage_estimated=stored.usage_estimated or again.usage_estimated,
     )
 
 

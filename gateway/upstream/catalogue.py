@@ -9,23 +9,15 @@ from typing import Any
 
 from gateway.upstream.charges import Rates
 from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.estimates import BYTES_PER_TOKEN, body_tokens
 from gateway.upstream.prices import ModelInfo, capabilities
 from gateway.wire.coerce import as_bool, as_int, as_mapping
 from gateway.wire.request import ChatRequest
 
-# The usual rule of thumb for English text and code; a check on context length needs no more.
-_BYTES_PER_TOKEN = 4
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
 # Each of these names contains one of two words, possibly written in escapes.
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
-# An attached file, as chat and Responses write it in URLs, and Messages and audio parts by itself.
-_ENCODED = re.compile(rb';base64,[A-Za-z0-9+/=\\]+|"data"\s*:\s*"[A-Za-z0-9+/\\]{100,}={0,2}"')
-_ATTACHED_TOKENS = 1600
-"""Tokens that an image costs, roughly and whatever its size in bytes.
-
-Source: Anthropic's documentation, "Vision".
-"""
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
 
@@ -124,10 +116,9 @@ def _wants_schema(body: Mapping[str, Any]) -> bool:
 
 def _exceeds(raw: bytes, limit: int) -> bool:
     """Whether a body is likely to be more than so many tokens."""
-    if len(raw) // _BYTES_PER_TOKEN <= limit:
+    if len(raw) // BYTES_PER_TOKEN <= limit:
         return False
-    text, attached = _ENCODED.subn(b"", raw)
-    return len(text) // _BYTES_PER_TOKEN + attached * _ATTACHED_TOKENS > limit
+    return body_tokens(raw) > limit
 
 
 def _brings_image(request: ChatRequest) -> bool:

@@ -14,6 +14,7 @@ from gateway.wire.sse import SSEDecoder, SSEEvent
 _ANY_ZLIB_HEADER: Final = 47
 _MARKER: Final = b"[DONE]"
 _NAME_BYTES: Final = 64  # longer than any event's name with its field
+_NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _FIELD_BYTES: Final = 16  # longer than the field before the name
 
 
@@ -140,6 +141,8 @@ class UsageFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes to send to the client, of `chunk` and of what was held back before it."""
+        if chunk.endswith(b"\n\n") and self._decoder.idle and not _NO_CHOICES.search(chunk):
+            return chunk  # whole events, none of them the usage chunk
         return b"".join(e.raw for e in self._decoder.feed(chunk) if not self._is_usage(e))
 
     def flush(self) -> bytes:

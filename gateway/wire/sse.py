@@ -57,6 +57,11 @@ class SSEDecoder:
         self._scanned = len(self._buffer)
         return events
 
+    @property
+    def idle(self) -> bool:
+        """Whether all bytes so far were given as events."""
+        return not self._buffer
+
     def flush(self) -> list[SSEEvent]:
         """The last event when the stream ended without its blank line."""
         rest, self._buffer, self._scanned = self._buffer, b"", 0

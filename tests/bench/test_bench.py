@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bodies, stalls
+from bench import arrivals, bodies, stalls
 from bench.__main__ import main
 from bench.arms import ARMS, CHAT, Running
 from bench.client import Connection, post
@@ -141,3 +141,15 @@ async def test_stalls_are_told_apart_by_what_they_were_spent_on(tmp_path: Path) 
     for name, arm in found.items():
         assert len(arm.late) == len(arm.waited) > 0
         assert arm.row(name).startswith(f"| {name} | ")
+
+
+@pytest.mark.slow
+async def test_requests_that_arrive_at_once(tmp_path: Path) -> None:
+    """All of them are answered, steered and recorded, in both loads."""
+    found = await arrivals.measure(tmp_path, new=20, agents=5, rounds=2, stream=True)
+    assert [load.load for load in found] == ["new", "round 0", "round 1"]
+    assert [load.calls for load in found] == [20, 5, 5]
+    for load in found:
+        assert (load.answered, load.steered, load.recorded) == (load.calls,) * 3
+        assert 0 < load.first_p50_ms <= load.first_p99_ms <= load.last_max_ms
+        assert load.rss_mb > 0

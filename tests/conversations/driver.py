@@ -17,7 +17,7 @@ from gateway.conversations.conversation import Conversation
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver, Resolved
-from gateway.conversations.steer_request import SteeringResult
+from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import CHAT
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import (

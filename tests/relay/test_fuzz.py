@@ -255,7 +255,8 @@ def test_mutated_answers(fuzzed: httpx.Client, plain: ScriptedUpstream, data: An
     plain.script(
         Reply(raw=(answer,) if stream else answer, content_type=kind, write_bytes=data.draw(_CUTS))
     )
-    heard = hear(fuzzed, json={**CHAT[0], "stream": stream})
+    wants = {"stream_options": {"include_usage": True}}  # or its chunk would be taken out
+    heard = hear(fuzzed, json={**CHAT[0], "stream": stream, **wants})
     assert heard.status in (200, 502)
     if heard.status == 200:
         assert heard.body.startswith(answer)

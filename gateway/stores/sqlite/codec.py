@@ -30,7 +30,10 @@ def names(kind: type, *without: str) -> tuple[str, ...]:
 
 
 # The counters of a run share one JSON column, `counts`.
-_COUNTERS = ("states", "fired", "failure_types", "models", "severity")
+_COUNTERS = (
+    *("states", "fired", "failure_types", "models", "severity"),
+    *("unsteered", "estimated"),
+)
 
 CONVERSATION_COLUMNS = names(ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)

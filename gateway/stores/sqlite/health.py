@@ -52,13 +52,13 @@ def _sums(condition: str, values: list[Any], connection: apsw.Connection) -> dic
 
 def _counters(
     condition: str, values: list[Any], connection: apsw.Connection
-) -> Mapping[str, Mapping[str, int]]:
+) -> Mapping[str, Mapping[str, Any]]:
     sql = f"""
         SELECT counter.key, entry.key, sum(entry.value)
         FROM runs AS r, json_each(r.counts) AS counter, json_each(counter.value) AS entry
         WHERE {condition} GROUP BY 1, 2
     """
-    counters: dict[str, dict[str, int]] = {}
+    counters: dict[str, dict[str, Any]] = {}
     for counter, name, count in connection.execute(sql, values):
         counters.setdefault(counter, {})[name] = count
     return counters

@@ -1,0 +1,106 @@
+"""What steering found and decided about one request, from its first moment to its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.conversations.conversation import Conversation
+from gateway.conversations.resolve import Resolved
+from gateway.steering.fold import StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.decide import Decided
+from gateway.steering.guidance.edits import Edit
+from gateway.steering.guidance.placement import Placed
+from gateway.steering.identity import MatchKind
+from gateway.steering.steer import Decision, RunPosition
+from gateway.stores.records import PromptMessage
+
+
+@dataclass(slots=True, kw_only=True)
+class SteeringResult:
+    """What steering found and decided about one request.
+
+    `state_after`: the position's state, or END when the answer was final. `observed`: whether the
+    request's steps are scored; before that `position` is the expected one. `unsteered`: why no
+    decision was made, "" when one was. `tasks`: the first user message of each run that the store
+    does not have. `prompts`: new messages of this call that belong to no step; on the first call of
+    a run, its opening. `stored`: whether the store has the call already, without its answer.
+    """
+
+    resolved: Resolved
+    mode: str
+    conversation: Conversation
+    position: RunPosition
+    model: str
+    state_after: FSMState
+    observed: bool = False
+    unsteered: str = ""
+    placed: Placed | None = None
+    decision: Decision | None = None
+    tasks: dict[int, str] = field(default_factory=dict)
+    prompts: list[PromptMessage] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    stored: bool = False
+    timings_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def applies(self) -> bool:
+        """Whether the request is changed by what was decided."""
+        return self.mode == "on"
+
+    @property
+    def decided(self) -> Decided | None:
+        """The guidance of this call; None when there is none to place."""
+        return self.decision.decided if self.decision and self.placed else None
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The guidance as edits of the client's messages."""
+        return self.placed.edits if self.placed is not None else ()
+
+    @property
+    def run(self) -> int:
+        """Index of the run."""
+        return self.position.run
+
+    @property
+    def step(self) -> int:
+        """Scored steps of the run so far; 0 on its first call."""
+        return self.position.step
+
+    @property
+    def state(self) -> FSMState:
+        """The run's state when the call was decided."""
+        return self.position.state
+
+    @property
+    def latest(self) -> StepOutcome | None:
+        """The newest scored step."""
+        return self.position.latest
+
+
+def unobserved(
+    conversation: Conversation, resolved: Resolved, mode: str, model: str
+) -> SteeringResult:
+    """The result of a request before its steps are read, at the position that is expected."""
+    position = _expected_position(conversation, resolved.kind)
+    return SteeringResult(
+        resolved=resolved,
+        mode=mode,
+        conversation=conversation,
+        position=position,
+        model=model,
+        state_after=position.state,
+    )
+
+
+def _expected_position(conversation: Conversation, kind: MatchKind) -> RunPosition:
+    """One step after the newest call that is known; a retry is at the same step again."""
+    run, newest = conversation.run, conversation.snapshot()
+    if newest is None:
+        return RunPosition(run=run.index, step=run.unscored_calls, state=FSMState.INIT)
+    if newest.state is FSMState.END:
+        return RunPosition(run=newest.run + 1, step=run.unscored_calls, state=FSMState.INIT)
+    ahead = 0 if kind is MatchKind.RETRY else 1
+    step = newest.steps + run.unscored_calls + ahead
+    return RunPosition(run=newest.run, step=step, state=newest.state)

@@ -1,0 +1,233 @@
+"""One request between its preparation and its record: what is sent, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.conversations.resolve import ControlHeaders
+from gateway.conversations.response_headers import unsteered_headers
+from gateway.conversations.steering_result import SteeringResult
+from gateway.dialects import SteeredRequest
+from gateway.dialects.base import ANSWER_ID
+from gateway.exchange import Exchange
+from gateway.observability.logging import get_logger
+from gateway.recorder import RECORD_TIMEOUT_S, Recorder
+from gateway.runtime import Runtime
+from gateway.services import Services
+from gateway.tasks import spawn
+from gateway.upstream.base import RawHeaders
+from gateway.upstream.deployments import Target
+from gateway.upstream.dispatch import UpstreamCall
+from gateway.upstream.estimates import estimated_usage
+from gateway.wire.request import Splice
+
+_log = get_logger("gateway.steering")
+
+
+class ReplyView(Protocol):
+    """A finished answer, as the relay reports it."""
+
+    @property
+    def completion(self) -> dict[str, Any] | None:
+        """The answer in the form of a chat completion; None when it is incomplete or unreadable."""
+        ...
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The token usage that the upstream reported; None when it reported none."""
+        ...
+
+    @property
+    def pending_id(self) -> str | None:
+        """The id of an answer that is still being made; None for a finished one."""
+        ...
+
+
+class PreparedRequest:
+    """A request with the decisions about it.
+
+    `result` is None for a side request, and for one whose conversation could not be found.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        recorder: Recorder,
+        services: Services,
+        exchange: Exchange,
+        request: SteeredRequest,
+        control: ControlHeaders,
+    ) -> None:
+        self._runtime = runtime
+        self._recorder = recorder
+        self._services = services
+        self._request = request
+        self.exchange = exchange
+        self.control = control
+        self.result: SteeringResult | None = None
+        self.hides_usage = False
+        """Whether the usage of the stream is wanted, which the client did not ask for."""
+
+        self.asked_usage = False
+        """Whether the target was asked for it, so that its chunk is taken out of the answer."""
+
+        self.completed = False
+        self.target: Target | None = None
+        """The target that answered."""
+
+    @property
+    def model(self) -> str:
+        """The model to request."""
+        result = self.result
+        return result.model if result and result.applies else self._request.model
+
+    @property
+    def is_rerouted(self) -> bool:
+        """Whether the request goes to another model than the client named."""
+        return self.model != self._request.model
+
+    def use_requested_model(self, reason: str) -> None:
+        """Switch to the model that the client named, because the routed one gave no answer."""
+        if self.result is not None:
+            self._services.steerer.use_requested_model(self.result, self._request, reason)
+
+    def call(
+        self, headers: RawHeaders, query: bytes, key_headers: frozenset[bytes]
+    ) -> UpstreamCall:
+        """The request as it is sent to the upstream."""
+        return UpstreamCall(
+            method="POST",
+            path=self._request.dialect.path,
+            dialect=self._request.dialect,
+            headers=headers,
+            query=query,
+            key_headers=key_headers,
+            body=self._body,
+            parsed=self._parsed,
+            conversation=self.result.conversation.id if self.result else "",
+            at=self._runtime.response_targets.find(
+                self.exchange.request.tenant, self._request.previous_response_id
+            ),
+            attempts=self.exchange.upstream.attempts,
+        )
+
+    async def complete(self, reply: ReplyView) -> None:
+        """Record the complete answer, before the client gets its last byte."""
+        self.completed = True
+        self._bill(reply.usage, reply.completion)
+        response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
+        if response_id and self.target is not None:
+            tenant = self.exchange.request.tenant
+            self._runtime.response_targets.put(tenant, response_id, self.target)
+        await self._catch_up()
+        if reply.pending_id is not None:
+            await self._recorder.record_pending(self._services, self, reply.pending_id)
+        else:
+            await self._recorder.record(self._services, self, reply.completion)
+
+    def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
+        """Note the usage: as it was reported, else estimated from the texts."""
+        upstream = self.exchange.upstream
+        upstream.bill(usage)
+        if upstream.tokens.input is None and upstream.tokens.output is None and reply:
+            estimate = estimated_usage(self._request.raw, reply)
+            if estimate is not None:
+                upstream.bill(estimate, estimated=True)
+
+    def abandon(self, received: Callable[[], bytes]) -> None:
+        """Record a call without a complete answer, in a task of the event loop.
+
+        `received` returns the part of a stream that arrived. Its tokens are estimates: what was
+        reported before the end is not all. If it shows that the answer is made in the background,
+        the call stays pending: the client may still ask for the answer.
+        """
+        if self.completed:
+            return
+        read = self._request.dialect.read_stream(received(), orjson.loads)
+        self._bill(read.usage, read.completion or read.partial)
+        self.exchange.upstream.usage_estimated = self.exchange.upstream.usage is not None
+        if self.result is None:
+            return
+        pending_id = read.pending_id if self._request.in_background else None
+        spawn(self._record_incomplete(pending_id))
+
+    async def _record_incomplete(self, pending_id: str | None) -> None:
+        await self._catch_up()
+        if pending_id is not None:
+            await self._recorder.record_pending(self._services, self, pending_id)
+        else:
+            await self._recorder.record(self._services, self, None)
+
+    async def _catch_up(self) -> None:
+        """Score the steps of a call that went out before that was done, for its record."""
+        if self.result is None or self.result.observed:
+            return
+        try:
+            async with asyncio.timeout(RECORD_TIMEOUT_S):
+                await self._services.steerer.catch_up(self.result, self._request, time.time())
+        except Exception as exc:
+            _log.warning(
+                "steps of an unsteered call not scored",
+                kind=type(exc).__name__,
+                request_id=self.exchange.request.id,
+            )
+
+    def _body(self, target: Target) -> bytes:
+        request = self._request
+        model = target.model or self.model
+        self.exchange.upstream.model = model
+        splices = request.with_model(model)
+        for key, value in target.params.items():
+            if key not in request.body and request.dialect.takes(key):
+                splices += request.set_value(key, value)
+        refusals = self._services.usage_refusals
+        self.asked_usage = self.hides_usage and not refusals.includes(target, model)
+        if self.asked_usage:
+            splices += request.with_usage()
+        return request.render(splices + self._guidance())
+
+    def _guidance(self) -> list[Splice]:
+        """The guidance as splices of the client's bytes; empty when it cannot be placed there."""
+        if self.result is None or not self.result.applies:
+            return []
+        try:
+            return self._request.dialect.splices(self._request, self.result.edits)
+        except Exception as exc:
+            self._note_unguided(exc)
+            return []
+
+    def _parsed(self, target: Target) -> Mapping[str, Any]:
+        self.exchange.upstream.model = target.model or self.model
+        self.asked_usage = False  # LiteLLM's lane learns it by itself
+        if self.result is None or not self.result.applies or not self.result.edits:
+            return self._request.whole
+        try:
+            return self._request.dialect.edited(self._request, self.result.edits)
+        except Exception as exc:
+            self._note_unguided(exc)
+            return self._request.whole
+
+    def forward_unsteered(self, reason: str) -> None:
+        """Go on without a decision, with the guidance that was injected before."""
+        self.exchange.notes["unsteered"] = reason
+        self.exchange.response.headers += unsteered_headers(reason)
+        if self.result is not None:
+            try:
+                self._services.steerer.repeat_earlier(self.result, self._request, reason)
+            except Exception as exc:
+                self._note_unguided(exc)
+
+    def _note_unguided(self, error: Exception) -> None:
+        """Count and log a request that goes out without its guidance: it could not be added."""
+        self._runtime.metrics.steering_failures.labels(type(error).__name__).inc()
+        _log.error(
+            "request forwarded without its guidance",
+            kind=type(error).__name__,
+            reason=str(error),
+            request_id=self.exchange.request.id,
+        )
