@@ -21,8 +21,9 @@ from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, R
 
 _OFFER = (b"connection", b"upgrade", b"http2-settings")
 _LINGER_S = 1.0
-"""How long a refused client's bytes are still read: closed at once, the connection would be reset,
-and the client might not see the answer (RFC 9112 section 9.6)."""
+_LINGER_BYTES = 2**20
+"""How long, and how many, of a refused client's bytes are still read: closed at once, the
+connection would be reset, and the client might not see the answer (RFC 9112 section 9.6)."""
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -53,7 +54,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._max_head_bytes = int(limits.max_head_kb * 1024)
         self._head_timer: asyncio.TimerHandle | None = None
         self._refusal: GatewayError | None = None  # raised in a callback of the parser
-        self._deaf = False
+        self._deaf = False  # whether what arrives is dropped: no further request is read
+        self._dropped_bytes = 0
         self._offered = False
         self._in_body = False
         self._chunk_bytes = 0  # bytes that are being parsed
@@ -72,6 +74,9 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Feed the parser; after the head of a request with an offer, use a new parser."""
         if self._deaf:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > _LINGER_BYTES:
+                self.transport.close()
             return
         self._unset_keepalive_if_required()
         self._chunk_bytes = len(data)

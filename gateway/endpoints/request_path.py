@@ -10,6 +10,7 @@ from gateway.errors import BadRequest
 
 _SUSPICIOUS = re.compile(rb"[%\\]|(?:^|/)\.")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
+_END = re.compile("[;?#]")  # where a path segment ends for a server that decodes before it splits
 _MOST_DECODINGS = 3
 """A path that is still encoded after this many was encoded to hide something: servers in a row
 that each decode once are two or three."""
@@ -47,5 +48,5 @@ def _refuse_text(path: bytes) -> None:
         raise BadRequest("the path may not have a backslash, also not as %5C")
     if _CONTROL.search(text):
         raise BadRequest("the path may not have control characters, also not percent-encoded")
-    if any(segment.partition(";")[0].strip() in (".", "..") for segment in text.split("/")):
+    if any(_END.split(segment)[0].strip() in (".", "..") for segment in text.split("/")):
         raise BadRequest("the path may not have '.' or '..' segments, also not percent-encoded")
