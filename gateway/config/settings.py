@@ -55,12 +55,11 @@ class ServerSettings:
             raise ValueError("host: may not be empty; 0.0.0.0 listens on all addresses")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: must be 0 to 65535, got {self.port}")
-        for name in ("max_body_mb", "max_buffered_response_mb"):
+        for name in ("max_body_mb", "max_buffered_response_mb", "max_head_kb", "max_head_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be above 0")
-        for name in ("max_head_kb", "max_head_s", "keep_alive_s"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}: must be above 0, and finite")
+        if self.keep_alive_s <= 0:
+            raise ValueError("keep_alive_s: must be above 0")
         at_least(self.max_head_fields, 1, "max_head_fields")
         at_least(self.max_pipelined_requests, 1, "max_pipelined_requests")
         for name in ("max_concurrent_requests", "sse_keepalive_s", "drain_s"):
