@@ -6,7 +6,7 @@ import re
 
 from gateway.auth.hosts import host_name
 from gateway.config import ServerSettings
-from gateway.errors import BadRequest, GatewayError, HeadTooLarge, MethodNotAllowed
+from gateway.errors import BadRequest, HeadTooLarge, MethodNotAllowed
 from gateway.upstream.base import RawHeaders
 
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
@@ -19,20 +19,13 @@ def check_head(method: bytes, version: str, target: bytes, headers: RawHeaders) 
 
     Raises:
         MethodNotAllowed: CONNECT, which asks for a tunnel.
-        BadRequest: no `Host`, several, or one that is no name (RFC 9112 section 3.2); or the target
-            names another host.
-        GatewayError: 505, a version other than HTTP/1.0 and 1.1.
+        BadRequest: a version other than HTTP/1.0 and 1.1; no `Host`, several, or one that is no
+            name (RFC 9112 section 3.2); or the target names another host.
     """
     if method == b"CONNECT":
         raise _not_offered("CONNECT")
     if version not in _VERSIONS:
-        raise GatewayError(
-            f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0",
-            status=505,
-            type="invalid_request_error",
-            code="http_version_not_supported",
-            label="bad_request",
-        )
+        raise BadRequest(f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0")
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) != 1 and (hosts or version == "1.1"):
         count = "no Host header" if not hosts else f"{len(hosts)} Host headers"
