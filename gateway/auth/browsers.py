@@ -31,6 +31,11 @@ _REQUIRE_KEY = "require a key (auth.gateway_keys, or `gateway keys create`)"
 _QUOTED = 80  # characters of a client's text in an error
 
 
+def is_control_path(path: str) -> bool:
+    """Whether a path is the control plane's or the dashboard's."""
+    return _CONTROL.match(path) is not None
+
+
 class BrowserGuard:
     """Decides for `/v1` and `/metrics`; `gateway.auth.access` decides for the control plane."""
 
@@ -53,7 +58,7 @@ class BrowserGuard:
                 is a name that a stranger may own.
         """
         path = scope["path"]
-        if path in PROBES or _CONTROL.match(path):
+        if path in PROBES or is_control_path(path):
             return ""
         found = {name: value for name, value in scope["headers"] if name in _READ}
         origin = found.get(b"origin", b"").decode("latin-1")

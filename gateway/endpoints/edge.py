@@ -11,7 +11,7 @@ import secrets
 import time
 from typing import Any
 
-from gateway.auth.browsers import BrowserGuard
+from gateway.auth.browsers import BrowserGuard, is_control_path
 from gateway.dialects import MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
 from gateway.endpoints.cors import answer_preflight, is_preflight, readable_by
@@ -66,7 +66,8 @@ class Edge:
         try:
             if scope["path"] not in _ALWAYS_ANSWERED:
                 self._admit()
-            refuse_ambiguous_path(scope["raw_path"])
+            if not is_control_path(scope["path"]):  # whose paths are names, not forwarded
+                refuse_ambiguous_path(scope["raw_path"])
             if origin := self._guard.admit(scope):
                 answer.allow(origin)
                 if is_preflight(scope):
