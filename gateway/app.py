@@ -9,6 +9,7 @@ from functools import partial
 from starlette.routing import Route, Router
 
 from gateway.auth.authenticator import Authenticator
+from gateway.auth.browsers import BrowserGuard
 from gateway.config import Settings
 from gateway.dialects import DIALECTS
 from gateway.embedding import EmbeddingError
@@ -69,7 +70,9 @@ def build_app(settings: Settings) -> Edge:
     """The gateway as one ASGI application; its services are in `runtime` of the result."""
     runtime = Runtime(settings)
     auth = Authenticator(settings.auth, host=settings.server.host, keys=runtime.keys)
+    guard = BrowserGuard(auth, settings.server)
     runtime.reloaded.append(lambda fresh: auth.update(fresh.auth))
+    runtime.reloaded.append(lambda fresh: guard.update(fresh.server))
     pipeline = Pipeline(runtime)
     anything = PassThrough(runtime, auth)
     steered = [
@@ -98,7 +101,7 @@ def build_app(settings: Settings) -> Edge:
     ]
     router = Router(routes, default=not_found, redirect_slashes=False)
     limit = settings.server.max_concurrent_requests
-    return Edge(router, _Lifespan(runtime), runtime, max_concurrent=limit)
+    return Edge(router, _Lifespan(runtime), runtime, guard, max_concurrent=limit)
 
 
 def _refusing_other_methods(endpoints: list[Route]) -> list[Route]:

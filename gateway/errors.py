@@ -9,7 +9,9 @@
         ├── Forbidden             403
         ├── NotFound              404
         ├── MethodNotAllowed      405
+        ├── RequestTooSlow        408
         ├── BodyTooLarge          413
+        ├── HeadTooLarge          431
         ├── LoopDetected          508
         ├── Overloaded            429 or 503, with `retry-after`
         ├── ShuttingDown          503, with `retry-after`
@@ -120,6 +122,18 @@ class BodyTooLarge(GatewayError):
     """The body is over `server.max_body_mb`."""
 
     status, type, code, label = 413, "invalid_request_error", "body_too_large", "body_too_large"
+
+
+class HeadTooLarge(GatewayError):
+    """The request head is over `server.max_head_kb` or `server.max_head_fields`."""
+
+    status, type, code, label = 431, "invalid_request_error", "head_too_large", "head_too_large"
+
+
+class RequestTooSlow(GatewayError):
+    """A head took longer than `server.max_head_s`, or a body paused for `server.keep_alive_s`."""
+
+    status, type, code, label = 408, "invalid_request_error", "request_too_slow", "too_slow"
 
 
 class LoopDetected(GatewayError):

@@ -36,6 +36,8 @@ from gateway.upstream.prices import default_list
 
 _FIXED = (
     *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
+    *("server.max_head_kb", "server.max_head_fields", "server.max_pipelined_requests"),
+    *("server.max_head_s", "server.keep_alive_s"),
     *("storage", "embedding", "logging"),
 )
 """Settings that a reload does not change."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
-import ipaddress
 import os
 import signal
 import socket
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from gateway.app import build_app
+from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings, ignored_keys, read_file
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
@@ -80,7 +81,10 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
     """uvicorn's settings: fast parsers, no headers and no log lines added."""
     return uvicorn.Config(
         app,
-        http=HttpProtocol,
+        http=cast(
+            type[asyncio.Protocol],
+            functools.partial(HttpProtocol, limits=settings.server, refused=app.refused),
+        ),
         loop="uvloop" if os.name != "nt" else "auto",
         ws="none",
         lifespan="on",
@@ -89,7 +93,7 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_keep_alive=75,  # above the 60 s of common load balancers, which then close first
+        timeout_keep_alive=cast(int, settings.server.keep_alive_s),  # and fractions
         timeout_graceful_shutdown=cast(
             int, settings.server.drain_s
         ),  # uvicorn accepts fractions, too
@@ -281,7 +285,7 @@ def refuse_unwritable_storage(settings: Settings) -> None:
 
 def exposes_provider_keys(settings: Settings) -> bool:
     """Whether other machines can use the configured provider keys without a gateway key."""
-    if _is_loopback(settings.server.host) or settings.auth.gateway_keys:
+    if is_loopback_name(settings.server.host) or settings.auth.gateway_keys:
         return False
     keys = [settings.default_upstream.api_key]
     keys += [d.litellm_params.get("api_key") for d in settings.model_list]
@@ -302,15 +306,6 @@ def _upstream_urls(settings: Settings) -> Iterable[tuple[str, str]]:
 def _is_own(host: str, bound: str) -> bool:
     if host == bound or host == socket.gethostname():
         return True
-    if bound not in _ANY_ADDRESS and not _is_loopback(bound):
+    if bound not in _ANY_ADDRESS and not is_loopback_name(bound):
         return False
-    return _is_loopback(host) or host in _ANY_ADDRESS
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback_name(host) or host in _ANY_ADDRESS

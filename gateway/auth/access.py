@@ -10,16 +10,15 @@ import time
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Literal
-from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
 from gateway.auth.authenticator import (
-    LOOPBACK_NAMES,
     UNGUESSABLE_CHARACTERS,
     Authenticator,
     offered_keys,
 )
+from gateway.auth.browsers import refuse_embedding, require_loopback_host
 from gateway.auth.keyring import key_digest
 from gateway.errors import Forbidden, Unauthorized
 from gateway.upstream.base import RawHeaders, header
@@ -27,8 +26,6 @@ from gateway.upstream.base import RawHeaders, header
 COOKIE = "gateway_session"
 SESSION_S = 12 * 3600
 """How long a login lasts: a working day."""
-
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +78,8 @@ class Gate:
         """
         headers: RawHeaders = scope["headers"]
         access = self._by_key(scope) or self._by_session(headers) or self._without_key(headers)
-        if access.how != "key" and scope["method"] not in _SAFE_METHODS:
-            refuse_other_origins(headers)
+        if access.how != "key":
+            refuse_embedding(scope)
         return access
 
     def log_in(self, key: str, scope: Scope) -> str | None:
@@ -156,38 +153,6 @@ class Gate:
     def _mac(self, body: bytes) -> str:
         secret = b"gateway session\x00" + self._auth.session_secret
         return hmac.new(secret, body, hashlib.sha256).hexdigest()
-
-
-def refuse_other_origins(headers: RawHeaders) -> None:
-    """Refuse a change that a page of another site makes a browser send (CSRF).
-
-    Browsers send the page's origin with such requests; other clients need not. `sec-fetch-site` is
-    preferred to `origin`: behind a proxy that rewrites the host, our own origin would not match it.
-
-    Raises:
-        Forbidden: the request comes from another origin.
-    """
-    origin = header(headers, b"origin").decode("latin-1")
-    site = header(headers, b"sec-fetch-site").decode("latin-1")
-    host = header(headers, b"host").decode("latin-1")
-    cross_origin = bool(origin) and urlsplit(origin).netloc.lower() != host.lower()
-    if site not in ("same-origin", "none") if site else cross_origin:
-        raise Forbidden("the request comes from another site's page")
-
-
-def require_loopback_host(headers: RawHeaders) -> None:
-    """Refuse pages whose host name was made to resolve to this machine (DNS rebinding).
-
-    Raises:
-        Forbidden: the request's host is not a name of loopback.
-    """
-    host = header(headers, b"host").decode("latin-1")
-    try:
-        name = urlsplit(f"//{host}").hostname
-    except ValueError:
-        name = None
-    if name not in LOOPBACK_NAMES:
-        raise Forbidden("without an admin key the host must be localhost, 127.0.0.1 or [::1]")
 
 
 def _cookie(headers: RawHeaders) -> str:

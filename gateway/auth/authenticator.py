@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from starlette.types import Scope
 
+from gateway.auth.hosts import is_loopback_name
 from gateway.auth.keyring import DEFAULT_TENANT, KeyRing, key_digest
 from gateway.auth.wrong_keys import WrongKeyLimit
 from gateway.config import AuthSettings
@@ -18,8 +19,6 @@ from gateway.upstream.dispatch import has_passed
 
 UNGUESSABLE_CHARACTERS = 32
 """A key of so many characters is not found by trying; `gateway keys create` makes longer ones."""
-
-LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class Authenticator:
     @property
     def open_admin(self) -> bool:
         """Whether the control plane requires no key: no admin key, and a loopback address only."""
-        return self._admin is None and self._host in LOOPBACK_NAMES
+        return self._admin is None and is_loopback_name(self._host)
 
     @property
     def session_secret(self) -> bytes:

@@ -10,7 +10,7 @@ from gateway.config.embedding import EmbeddingSettings
 from gateway.config.scorer import ScorerSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
-from gateway.config.values import Secret, at_least
+from gateway.config.values import Secret, at_least, host_pattern, origin_pattern
 from gateway.steering.acting import ActSettings
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.fsm import FSMSettings
@@ -26,10 +26,24 @@ Mode = Literal["on", "shadow", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where the gateway listens, and what it accepts; sizes in MiB, times in seconds."""
+    """Where the gateway listens, and what it accepts; sizes in MiB and KiB, times in seconds.
+
+    `trusted_hosts`: further values of the Host header that a gateway without keys answers: names,
+    `*.` and a domain for all names below it, or `*` for any.
+    `trusted_origins`: web pages that may call `/v1` from a browser, as the Origin header names
+    them; a `*` in place of the port or, except for http and https, of the host stands for any.
+    `null` is the origin of any page in a sandbox, and counts only where a key is required.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
+    trusted_hosts: tuple[str, ...] = ("host.docker.internal", "host.containers.internal")
+    trusted_origins: tuple[str, ...] = ()
+    max_head_kb: float = 64
+    max_head_fields: int = 100
+    max_pipelined_requests: int = 16
+    max_head_s: float = 10
+    keep_alive_s: float = 75
     max_body_mb: float = 64
     max_buffered_response_mb: float = 32
     max_concurrent_requests: int = 0
@@ -41,11 +55,19 @@ class ServerSettings:
             raise ValueError("host: may not be empty; 0.0.0.0 listens on all addresses")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: must be 0 to 65535, got {self.port}")
-        for name in ("max_body_mb", "max_buffered_response_mb"):
+        for name in ("max_body_mb", "max_buffered_response_mb", "max_head_kb", "max_head_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be above 0")
+        if self.keep_alive_s <= 0:
+            raise ValueError("keep_alive_s: must be above 0")
+        at_least(self.max_head_fields, 1, "max_head_fields")
+        at_least(self.max_pipelined_requests, 1, "max_pipelined_requests")
         for name in ("max_concurrent_requests", "sse_keepalive_s", "drain_s"):
             at_least(getattr(self, name), 0, name)
+        for host in self.trusted_hosts:
+            host_pattern(host, "trusted_hosts")
+        for origin in self.trusted_origins:
+            origin_pattern(origin, "trusted_origins")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

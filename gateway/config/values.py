@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
+
+_HOST_PATTERN = re.compile(r"\*|(\*\.)?[\w.-]+|\[?[0-9a-f:.]+\]?", re.ASCII | re.IGNORECASE)
+_ORIGIN_PATTERN = re.compile(
+    r"https?://[^/*\s]+(:\*)?|(?!https?:)[a-z][a-z0-9+.-]*://[^/*\s]*\*?", re.IGNORECASE
+)
 
 
 class Secret(str):
@@ -30,3 +36,18 @@ def http_url(value: str, name: str) -> None:
     known = parts.scheme in ("http", "https") and parts.hostname
     if not known or not value.isprintable() or " " in value:
         raise ValueError(f"{name}: {value!r} is not an http(s) URL")
+
+
+def host_pattern(value: str, name: str) -> None:
+    """Refuse an entry of `name` that is no host name, `*.domain` or `*`. Raises: ValueError."""
+    if not _HOST_PATTERN.fullmatch(value):
+        raise ValueError(f"{name}: {value!r} is not a host name; leave out scheme, port and path")
+
+
+def origin_pattern(value: str, name: str) -> None:
+    """Refuse an entry of `name` that no Origin header can match. Raises: ValueError."""
+    if value != "null" and not _ORIGIN_PATTERN.fullmatch(value):
+        raise ValueError(
+            f"{name}: {value!r} is not an origin such as https://app.example.com, "
+            "http://localhost:*, vscode-webview://* or null"
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from gateway.api.params import Parameters, Text
-from gateway.auth.access import COOKIE, SESSION_S, refuse_other_origins
+from gateway.auth.access import COOKIE, SESSION_S
+from gateway.auth.browsers import refuse_other_origins
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.endpoints.body import Scope
 from gateway.upstream.base import header

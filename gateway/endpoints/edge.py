@@ -11,8 +11,11 @@ import secrets
 import time
 from typing import Any
 
+from gateway.auth.browsers import BrowserGuard, is_control_path
 from gateway.dialects import MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
+from gateway.endpoints.cors import answer_preflight, is_preflight, readable_by
+from gateway.endpoints.request_path import refuse_ambiguous_path
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange, RequestInfo, ResponseInfo, UpstreamInfo
 from gateway.observability.logging import get_logger
@@ -22,7 +25,7 @@ from gateway.upstream.base import header
 _OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+_ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_CLOSED = 499  # nginx's code for a client that disconnected; only logged and counted
 _QUIET_ROUTES = frozenset({"healthz", "readyz", "metrics", "api", "dashboard"})
 
@@ -33,11 +36,18 @@ class Edge:
     """Middleware around the whole application."""
 
     def __init__(
-        self, app: Any, lifespan: Any, runtime: Runtime, *, max_concurrent: int = 0
+        self,
+        app: Any,
+        lifespan: Any,
+        runtime: Runtime,
+        guard: BrowserGuard,
+        *,
+        max_concurrent: int = 0,
     ) -> None:
         self._app = app
         self._lifespan = lifespan
         self.runtime = runtime
+        self._guard = guard
         self._metrics = runtime.metrics
         self._max_concurrent = max_concurrent
         self._in_flight = 0
@@ -53,8 +63,15 @@ class Edge:
         self._in_flight += 1
         self._metrics.in_flight.set(self._in_flight)
         try:
-            if scope["path"] not in _PROBES:
+            if scope["path"] not in _ALWAYS_ANSWERED:
                 self._admit()
+            if not is_control_path(scope["path"]):  # whose paths are names, not forwarded
+                refuse_ambiguous_path(scope["raw_path"])
+            if origin := self._guard.admit(scope):
+                answer.allow(origin)
+                if is_preflight(scope):
+                    await answer_preflight(scope, answer.send)
+                    return
             await self._app(scope, receive, answer.send)
         except ClientGone:
             exchange.response.client_gone = True
@@ -76,6 +93,11 @@ class Edge:
             self._in_flight -= 1
             self._metrics.in_flight.set(self._in_flight)
             self._finish(exchange)
+
+    def refused(self, error: GatewayError) -> None:
+        """Count and log a request whose head or framing was refused before it had a route."""
+        self._metrics.errors.labels(error.label).inc()
+        self._log.info("request refused", status=error.status, error=error.label)
 
     def _admit(self) -> None:
         if self.runtime.draining:
@@ -118,6 +140,10 @@ class _Answer:
         self._exchange = exchange
         self._send = send
         self._started = False
+
+    def allow(self, origin: str) -> None:
+        """Let the pages of `origin` read the answer."""
+        self._send = readable_by(self._send, origin)
 
     async def send(self, message: Message) -> None:
         if not self._started and message["type"] == "http.response.start":

@@ -6,6 +6,7 @@ from gateway import __version__
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.reply import send_bytes, send_json
+from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
@@ -41,8 +42,9 @@ class HealthEndpoints:
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """Raises: NotFound, naming the routes that exist."""
+    """Raises: NotFound, naming the routes that exist; MethodNotAllowed for TRACE."""
     scope[EXCHANGE].route = "unknown"
+    refuse_trace(scope["method"])
     raise NotFound(
         f"no route {scope['method']} {scope['path']}: the OpenAI API is below /v1, the gateway's "
         "own API below /api, its pages at /dashboard, its health at /healthz, /readyz and /metrics"

@@ -2,64 +2,215 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
+from gateway.config import ServerSettings
 from gateway.endpoints.body import Message, Receive, Scope, Send
-from gateway.errors import BadRequest
+from gateway.endpoints.request_head import check_head, check_size
+from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
 
 _OFFER = (b"connection", b"upgrade", b"http2-settings")
+_LINGER_S = 1.0
+_LINGER_BYTES = 2**20
+"""How long, and how many, of a refused client's bytes are still read: closed at once, the
+connection would be reset, and the client might not see the answer (RFC 9112 section 9.6)."""
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Handles three things that uvicorn's protocol does not.
+    """Handles what uvicorn's protocol does not.
 
-    `Upgrade: h2c` is an offer that a server may ignore (RFC 9110 section 7.8); Java's HTTP client
-    makes it with each first request. The parser takes the bytes after the head for another protocol
-    and would lose the body, so it parses the request again without the offer.
+    Heads are bounded, in bytes, fields and time; the parser itself has no limit. What frames a
+    chunked body (extensions, trailers) is bounded like a head. Silent connections are closed.
+
+    `Upgrade` is an offer that a server may ignore (RFC 9110 section 7.8); Java's HTTP client offers
+    `h2c` with each first request. The parser takes the bytes after the head for another protocol
+    and would lose the body, so it parses the request again without the offer. A WebSocket is not
+    ignored but refused by the application, because its client would wait for ever.
 
     Trailers are not headers (RFC 9110 section 6.5.1) and are dropped. HTTP/1.0 clients get
     responses without chunked encoding.
     """
 
-    _offered = False
+    def __init__(
+        self,
+        *args: Any,
+        limits: ServerSettings,
+        refused: Callable[[GatewayError], None],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
+        self._refused = refused
+        self._max_head_bytes = int(limits.max_head_kb * 1024)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._refusal: GatewayError | None = None  # raised in a callback of the parser
+        self._deaf = False  # whether what arrives is dropped: no further request is read
+        self._dropped_bytes = 0
+        self._offered = False
+        self._in_body = False
+        self._chunk_bytes = 0  # bytes that are being parsed
+        self._unread_bytes = 0  # bytes since the last that were part of a body or ended a head
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request, not for ever."""
+        super().connection_made(transport)
+        self._wait_for_bytes()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel all timers."""
+        self._stop_timers()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; after the head of a request with an offer, use a new parser."""
+        if self._deaf:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > _LINGER_BYTES:
+                self.transport.close()
+            return
         self._unset_keepalive_if_required()
+        self._chunk_bytes = len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as end:
-            # The exception says how many bytes were parsed. A WebSocket upgrade is a request like
-            # any other here: the application refuses it, and the bytes after it are not needed.
+            # The exception says how many bytes were parsed.
             if self._offered:
                 self._without_offer(data[end.args[0] :])
+            else:  # what follows is not HTTP: it must not be read as another request
+                self._deaf, self.cycle.keep_alive = True, False
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse(self._refusal or BadRequest("Invalid HTTP request received."))
+        else:
+            self._unread_bytes += self._chunk_bytes
+            if self._unread_bytes or self._in_body or not self._answering:
+                self._limit_wait()
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless it has to be parsed again."""
-        self._offered = self.parser.should_upgrade() and self._get_upgrade() == b"h2c"
+        """Start the request, unless it is refused or has to be parsed again."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        try:
+            self._check_head()
+        except GatewayError as error:
+            self._refusal = error
+            raise  # stops the parser
+        self._unread_bytes = -self._chunk_bytes
+        self._offered = self.parser.should_upgrade() and not self._is_websocket()
         if not self._offered:
             super().on_headers_complete()
+            self._in_body = True
             self.headers = []  # for trailers, which the parser appends; the request has its own
+
+    def on_body(self, body: bytes) -> None:
+        """Take in a piece of the body."""
+        self._unread_bytes = -self._chunk_bytes
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Ignore the end that the parser reports after the head of a request with an offer."""
         if not self._offered:
+            self._in_body = False
+            self._unread_bytes = -self._chunk_bytes
             super().on_message_complete()
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not HTTP with an error in OpenAI's shape, and close."""
-        body = BadRequest(msg).body()
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-        self.transport.write(
-            b"%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (head, len(body), body)
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _check_head(self) -> None:
+        if self.pipeline and len(self.pipeline) >= self._limits.max_pipelined_requests:
+            raise Overloaded(
+                f"the client waits for {len(self.pipeline)} answers on this connection "
+                "(server.max_pipelined_requests)"
+            )
+        size = self._unread_bytes + self._chunk_bytes
+        if size > self._max_head_bytes:  # some of it may be an earlier request, or the body
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        check_size(size, len(self.headers), self._limits)
+        parser = self.parser
+        check_head(parser.get_method(), parser.get_http_version(), self.url, self.headers)
+
+    def _is_websocket(self) -> bool:
+        return self._get_upgrade() == b"websocket" and self.parser.get_method() == b"GET"
+
+    def _limit_wait(self) -> None:
+        """Bound what is not a body, and the wait for the rest of a request or for the next one."""
+        if self._unread_bytes > self._max_head_bytes:
+            what = "extensions or trailers of the chunked body" if self._in_body else "request head"
+            limit = f"{self._limits.max_head_kb:g} KiB (server.max_head_kb)"
+            self._refuse(HeadTooLarge(f"the {what}: more than {limit}"))
+        elif self._in_body or self._unread_bytes <= 0:
+            self._wait_for_bytes()
+        elif self._head_timer is None and not self._answering:
+            self._head_timer = self.loop.call_later(self._limits.max_head_s, self._head_is_late)
+
+    def _wait_for_bytes(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self._limits.keep_alive_s, self.timeout_keep_alive_handler
         )
-        self.transport.close()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a silent connection; if its silence is ours to end, wait on."""
+        if not (self._answering and self._in_body):
+            super().timeout_keep_alive_handler()
+        elif self.flow.read_paused or self.cycle.response_started:
+            self._wait_for_bytes()
+        else:
+            limit = f"{self._limits.keep_alive_s:g} s (server.keep_alive_s)"
+            self._refuse(RequestTooSlow(f"nothing more of the body arrived for {limit}"))
+
+    def _head_is_late(self) -> None:
+        limit = f"{self._limits.max_head_s:g} s (server.max_head_s)"
+        self._refuse(RequestTooSlow(f"the request head did not arrive within {limit}"))
+
+    def _stop_timers(self) -> None:
+        self._unset_keepalive_if_required()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Answer with an error, and close when the requests before it have their answers."""
+        self._deaf = True
+        self._stop_timers()
+        if self.transport.is_closing():
+            return
+        self._refused(error)
+        if self._answering and not self._in_body:
+            self.cycle.keep_alive = False
+            return
+        if self._answering:  # the request itself is broken: its handler learns of a disconnect
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+        self._answer_and_close(error)
+
+    def _answer_and_close(self, error: GatewayError) -> None:
+        body = error.body()
+        headers = {"content-type": "application/json", **dict(error.headers)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(
+            b"%b%bcontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[error.status], lines.encode("latin-1"), len(body), body)
+        )
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.timeout_keep_alive_task = self.loop.call_later(_LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.scope["http_version"] == "1.0":
@@ -67,8 +218,8 @@ class HttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _without_offer(self, rest: bytes) -> None:
-        method = self.parser.get_method()
-        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
         lines += [b"%b: %b" % (k, v) for k, v in self.headers if k not in _OFFER]
         self.parser = httptools.HttpRequestParser(self)
         self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)

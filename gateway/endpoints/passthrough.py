@@ -15,6 +15,7 @@ from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay, UpstreamReply, answer, readable
+from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, GatewayError, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
@@ -41,12 +42,12 @@ class PassThrough:
         exchange: Exchange = scope[EXCHANGE]
         exchange.route = "passthrough"
         headers: RawHeaders = scope["headers"]
+        refuse_trace(scope["method"])
         _refuse_upgrade(headers)
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant = principal.tenant
-            _refuse_dot_segments(scope["path"])
             call = UpstreamCall(
                 method=scope["method"],
                 path=_path(scope),
@@ -246,12 +247,6 @@ def _has_body(headers: RawHeaders) -> bool:
 def _path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.split(b"?")[0].decode("ascii", "replace").removeprefix("/v1")
-
-
-def _refuse_dot_segments(path: str) -> None:
-    """Refuse dot segments: resolved by an upstream, they would lead outside its `api_base`."""
-    if any(segment in (".", "..") for segment in path.split("/")):
-        raise BadRequest("the path may not have '.' or '..' segments")
 
 
 def _refuse_upgrade(headers: RawHeaders) -> None:

@@ -166,13 +166,17 @@ class Tab:
 
 
 @contextlib.asynccontextmanager
-async def browser(profile: Path) -> AsyncIterator[Tab]:
-    """A tab of a fresh browser that keeps everything in `profile` and talks to nobody."""
+async def browser(profile: Path, *flags: str) -> AsyncIterator[Tab]:
+    """A tab of a fresh browser that keeps everything in `profile` and talks to nobody.
+
+    flags: further switches of the browser.
+    """
     binary = chromium()
     assert binary is not None
     process = await asyncio.create_subprocess_exec(
         binary,
         *_FLAGS,
+        *flags,
         f"--user-data-dir={profile}",
         "about:blank",
         stdout=asyncio.subprocess.DEVNULL,

@@ -121,7 +121,7 @@ def raw_post(path: str, body: bytes, *headers: bytes) -> bytes:
     """A request that closes its connection, as bytes."""
     lines = [
         b"POST " + path.encode() + b" HTTP/1.1",
-        b"host: gateway",
+        b"host: localhost",
         b"content-type: application/json",
         b"content-length: " + str(len(body)).encode(),
         *([] if any(h.startswith(b"connection") for h in headers) else [b"connection: close"]),

@@ -96,7 +96,7 @@ def test_without_a_body(there: ScriptedUpstream, port: int) -> None:
     """A slow GET is cancelled."""
     there.script(SLOW, path="/content")
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
-    connection.sendall(b"GET /v1/files/f-1/content HTTP/1.1\r\nhost: x\r\n\r\n")
+    connection.sendall(b"GET /v1/files/f-1/content HTTP/1.1\r\nhost: localhost\r\n\r\n")
     there.wait_for_requests()
     leave(there, connection)
 
@@ -108,7 +108,7 @@ def test_while_models_are_listed(
     params = {"model": "openai/x", "api_base": "http://127.0.0.1:9"}
     client = relay({"model_list": [{"model_name": "mine", "litellm_params": params}]})
     upstream.script(SLOW, path="/models")
-    raw = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+    raw = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
     connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=10)
     connection.sendall(raw)
     upstream.wait_for_requests()
@@ -119,7 +119,7 @@ def test_after_an_upload(there: ScriptedUpstream, port: int) -> None:
     """A streamed body is complete and the answer slow."""
     there.script(SLOW, path="/files")
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
-    head = b"POST /v1/files HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     connection.sendall(head + b"4\r\nbody\r\n0\r\n\r\n")
     there.wait_for_requests()
     assert there.last.body == b"body"
@@ -129,7 +129,7 @@ def test_after_an_upload(there: ScriptedUpstream, port: int) -> None:
 def test_during_an_upload(there: ScriptedUpstream, port: int) -> None:
     """The body is half sent: the upstream does not wait for the rest, and nothing is answered."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
-    head = b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
+    head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
     connection.sendall(head + b"half of it")
     time.sleep(0.5)  # nothing tells that the gateway has begun to pass it on
     connection.close()

@@ -123,7 +123,7 @@ def test_a_body_over_the_limit_is_413(
 
 def test_a_length_over_the_limit_is_refused_before_the_body(small: httpx.Client) -> None:
     """A client that asks first (`expect: 100-continue`) need not send what would be refused."""
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n"
     head += b"connection: close\r\ncontent-length: 999999\r\n\r\n"
     answer = raw_exchange(small.base_url.port or 0, head)
     assert answer.startswith(b"HTTP/1.1 413")
@@ -162,9 +162,9 @@ def test_too_many_requests_at_once_are_429(
     "request_bytes",
     [
         b"GARBAGE\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: abc\r\n\r\n",
-        b"GET /v1/\xc3\xa9 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: abc\r\n\r\n",
+        b"GET /v1/\xc3\xa9 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
 def test_what_is_no_http_is_400(shared_gateway: AppServer, request_bytes: bytes) -> None:

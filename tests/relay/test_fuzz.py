@@ -209,7 +209,7 @@ def test_ten_thousand_mutated_requests_to_any_route(
     anything(fuzzed, method, path, body, sent)
 
 
-WHOLE = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+WHOLE = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
 WHOLE += b"content-type: application/json\r\ncontent-length: 28\r\n\r\n"
 WHOLE += b'{"model":"m","messages": []}'
 

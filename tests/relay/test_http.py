@@ -19,8 +19,8 @@ Relay = Callable[..., httpx.Client]
     "raw",
     [
         b"\x16\x03\x01\x02garbage\r\n\r\n",
-        b"BREW /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: many\r\n\r\n",
+        b"BREW /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: many\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_refused_in_openais_shape(shared_gateway: AppServer, raw: bytes) -> None:
@@ -33,7 +33,7 @@ def test_what_is_no_http_is_refused_in_openais_shape(shared_gateway: AppServer, 
 
 def test_trailers_do_not_become_headers(there: ScriptedUpstream, shared_gateway: AppServer) -> None:
     """What follows a chunked body is not forwarded as if it had come before it."""
-    head = b"POST /v1/files HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     chunked = b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nx-late: 1\r\n\r\n"
     assert raw_exchange(shared_gateway.port, head + chunked).startswith(b"HTTP/1.1 200")
     assert there.last.header("x-late") is None

@@ -18,13 +18,14 @@ from gateway.testing.received import ReceivedRequest
 from gateway.testing.text import last_user_text
 from tests.relay.gateways import a_gateway
 
-FEW, MANY = 16, 200
+FEW, MANY = 30, 200
 """Rounds. A file or task left by each call of one kind makes twice as many of them.
 
 `leaked` of a test is what only that can leave: connections kept alive come and go by less.
 """
-GROWTH_BYTES = 24 * 2**20
-"""What memory may grow by over all rounds: more than allocators keep, less than one answer each."""
+GROWTH_BYTES = {FEW: 64 * 2**20, MANY: 24 * 2**20}
+"""What memory may grow by over all rounds: more than allocators keep, less than one answer each.
+In few rounds much of it is still what is loaded for the first time."""
 
 LEAVES = ("leaves-early", "leaves-late")
 SPOILT = Reply("one two three four")
@@ -98,7 +99,7 @@ def server(tmp_path: Path) -> Iterator[tuple[ScriptedUpstream, AppServer]]:
 @pytest.mark.parametrize(
     ("rounds", "warm_up", "leaked"),
     [
-        pytest.param(FEW, 6, FEW, marks=pytest.mark.slow),
+        pytest.param(FEW, 10, FEW, marks=pytest.mark.slow),
         pytest.param(MANY, 40, MANY // 2, marks=pytest.mark.nightly),
     ],
 )
@@ -123,7 +124,7 @@ async def test_nothing_leaks(
         grown = resident_bytes() - marks["memory"]
         print(f"memory {marks['memory'] / 2**20:.0f} MiB, grown by {grown / 2**20:.1f} MiB")
         print(f"files {marks['files']} -> {open_files()}, tasks {unfinished_tasks()}")
-        assert grown < GROWTH_BYTES
+        assert grown < GROWTH_BYTES[rounds]
         assert open_files() < marks["files"] + leaked
         assert unfinished_tasks() < marks["tasks"] + leaked
     metrics = gateway.app.runtime.metrics

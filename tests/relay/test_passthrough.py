@@ -34,7 +34,12 @@ def test_paths_and_queries_arrive_byte_for_byte(
     there: ScriptedUpstream, shared_gateway: AppServer, target: str, method: bytes
 ) -> None:
     """Escapes keep their case, nothing is decoded, encoded, sorted or dropped."""
-    head = method + b" " + target.encode() + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    head = (
+        method
+        + b" "
+        + target.encode()
+        + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    )
     assert raw_exchange(shared_gateway.port, head).startswith(b"HTTP/1.1 200")
     assert (there.last.target, there.last.method) == (target, method.decode())
 
@@ -44,7 +49,7 @@ def test_no_path_leads_out_of_the_api(
     there: ScriptedUpstream, shared_gateway: AppServer, target: str
 ) -> None:
     """Dot segments, which an upstream would resolve, are refused."""
-    head = b"GET " + target.encode() + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    head = b"GET " + target.encode() + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     assert raw_exchange(shared_gateway.port, head).startswith(b"HTTP/1.1 400")
     assert not there.requests
 
@@ -106,7 +111,7 @@ def test_bodies_stream_in_both_directions_at_once(
     there: ScriptedUpstream, shared_gateway: AppServer
 ) -> None:
     """Each piece of a body is answered before the next one is sent."""
-    head = b"POST /v1/echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n"
+    head = b"POST /v1/echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
     with socket.create_connection(("127.0.0.1", shared_gateway.port), timeout=10) as connection:
         connection.sendall(head + b"connection: close\r\n\r\n")
         received = b""
@@ -239,7 +244,7 @@ def test_an_offer_of_http2_is_ignored(
 def test_an_offer_of_http2_in_pieces(there: ScriptedUpstream, shared_gateway: AppServer) -> None:
     """However the head and the body are cut, the request is read whole, and the next one too."""
     body = json.dumps(HELLO).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
     head += b"upgrade: h2c\r\ncontent-length: " + str(len(body)).encode() + b"\r\n\r\n"
     whole = head + body
     for cut in (20, head.index(b"h2c") + 1, len(head) - 2, len(head), len(head) + 5):

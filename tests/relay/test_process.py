@@ -113,6 +113,22 @@ def test_what_does_not_end_in_time_is_ended(upstream: ScriptedUpstream, tmp_path
     assert not [line for line in gateway.lines if "Traceback" in line]
 
 
+def test_trusted_names_without_a_restart(tmp_path: Path) -> None:
+    """Hosts and origins of a new config hold at once; its limits of heads at the next start."""
+    config = "server: {trusted_hosts: [gw.example], max_head_kb: 1}"
+    asked = {"host": "gw.example"}
+    with GatewayProcess(tmp_path) as gateway:
+        assert httpx.get(f"{gateway.url}/metrics", headers=asked).status_code == 403
+        gateway.config.write_text(config)
+        gateway.process.send_signal(signal.SIGHUP)
+        gateway.wait_for("config reloaded")
+        assert httpx.get(f"{gateway.url}/metrics", headers=asked).status_code == 200
+        waiting = gateway.wait_for("some changes take effect at the next start")
+        assert waiting["keys"] == ["server.max_head_kb"]
+        long = {**asked, "x-long": "a" * 2000}
+        assert httpx.get(f"{gateway.url}/metrics", headers=long).status_code == 200
+
+
 @pytest.mark.parametrize("trigger", [pytest.param("file", marks=pytest.mark.slow), "SIGHUP"])
 def test_a_new_config_without_a_restart(
     upstream: ScriptedUpstream, tmp_path: Path, trigger: str

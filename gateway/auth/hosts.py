@@ -1,0 +1,82 @@
+"""Names of hosts: which ones are this machine's, and which a stranger cannot own.
+
+A web page reaches a gateway on loopback or in a private network when its author points a name of
+his own at that address (DNS rebinding). The browser sends that name as `Host`. So the names to
+refuse are those that a stranger can register; an address, or a name that public DNS does not have,
+is none of them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+
+_HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([\w.~%!$&'()*+,;=-]+))(?::[0-9]*)?")
+
+_PRIVATE_SUFFIXES = (".local", ".internal", ".home.arpa", ".svc")
+"""No public name ends so. Source: RFC 6762, ICANN resolution 2024.07.29.06, RFC 8375; `.svc` is
+what a service is called inside of a Kubernetes cluster."""
+
+_NAMES_KEPT = 256
+
+
+def host_name(field: bytes) -> str:
+    """The name in a Host field: lower case, without port, brackets and last dot; "" for no name."""
+    found = _HOST.fullmatch(field)
+    if found is None:
+        return ""
+    return (found[1] or found[2]).decode("ascii").lower().removesuffix(".")
+
+
+def is_loopback_name(name: str) -> bool:
+    """Whether a name or address is always this machine's own."""
+    name = name.lower()
+    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 section 6.3
+        return True
+    address = _address(name)
+    return address is not None and address.is_loopback
+
+
+class HostNames:
+    """The values of `Host` that a gateway without keys answers.
+
+    listens_on: `server.host`. On loopback these are loopback's names, elsewhere also addresses and
+    names that no stranger can own. `allowed` adds to them: names, `*.domain`, or `*`.
+    """
+
+    def __init__(self, listens_on: str, allowed: Iterable[str]) -> None:
+        self._beyond_loopback = not is_loopback_name(listens_on)
+        self._names = {name.strip("[]").lower() for name in allowed}
+        self._any = "*" in self._names
+        self._domains = tuple(name[1:] for name in self._names if name.startswith("*."))
+        if self._beyond_loopback:
+            self._names |= {listens_on.lower(), socket.gethostname().lower()}
+        self._known: set[bytes] = set()
+
+    def include(self, field: bytes) -> bool:
+        """Whether a Host field is one of them."""
+        if field in self._known:
+            return True
+        name = host_name(field)
+        if not (self._any or (name and self._includes(name))):
+            return False
+        if len(self._known) < _NAMES_KEPT:
+            self._known.add(field)
+        return True
+
+    def _includes(self, name: str) -> bool:
+        if name in self._names or is_loopback_name(name) or name.endswith(self._domains):
+            return True
+        address = _address(name)
+        if address is not None:
+            return self._beyond_loopback or address.is_unspecified  # 0.0.0.0 leads to this machine
+        return self._beyond_loopback and ("." not in name or name.endswith(_PRIVATE_SUFFIXES))
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
