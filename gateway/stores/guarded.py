@@ -17,7 +17,13 @@ from typing import TypeVar
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.breaker import SLOW, Incident
-from gateway.stores.protocols import MAX_HEADS, StateStore, StoreError, StoreUnavailable
+from gateway.stores.protocols import (
+    MAX_HEADS,
+    StateStore,
+    StoreClosed,
+    StoreError,
+    StoreUnavailable,
+)
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.recovery import TROUBLE, Recovery
 
@@ -56,6 +62,7 @@ class GuardedStateStore:
         self._read_failures = 0
         self._read_again_at = 0.0
         self._active: OrderedDict[str, float] = OrderedDict()
+        self._closed = False
 
     @property
     def health(self) -> StoreHealth:
@@ -87,13 +94,18 @@ class GuardedStateStore:
 
         Raises: StoreOverloaded when there is no room for it to wait.
         """
+        if self._closed:
+            raise StoreClosed("the store is closed")
         call.check()
         name = call.conversation.id
         self._active[name] = time.monotonic()
         self._active.move_to_end(name)
         if len(self._active) > _ACTIVE:
             self._active.popitem(last=False)
-        if self._breaker.is_open or name in self._spool:
+        if name in self._spool and not self._breaker.is_open:
+            # Behind an earlier record of its conversation, which could not be stored.
+            self._recovery.note_again()
+        if name in self._spool or self._breaker.is_open:
             return self._recovery.keep(call)
         return await self._commit_now(call)
 
@@ -216,6 +228,7 @@ class GuardedStateStore:
 
     async def close(self) -> None:
         """Write what waits if that is possible within 5 s, then close the store."""
+        self._closed = True
         await self._recovery.close()
         await self._store.close()
 

@@ -58,7 +58,7 @@ class Recovery:
         self._task: asyncio.Task[None] | None = None
         self._works = True
         self._replaced = False
-        self._kind = SLOW
+        self._kind, self._reason = SLOW, "a commit takes long"
         self._log = structlog.get_logger("gateway.store")
         self.reopened: list[Callable[[], Awaitable[None]]] = []
 
@@ -81,12 +81,17 @@ class Recovery:
             self.open(error.label, str(error))
         elif self.breaker.failed(error.label, str(error)):
             self._start_incident()
-        self._kind = error.label
+        self._kind, self._reason = error.label, str(error)
         self.breaker.explain(error.label, str(error))
+
+    def note_again(self) -> None:
+        """A call cannot be stored because the store failed before."""
+        if self.breaker.failed(self._kind, self._reason):
+            self._start_incident()
 
     def open(self, kind: str, reason: str) -> None:
         """Begin an incident, if there is none."""
-        self._kind = kind
+        self._kind, self._reason = kind, reason
         if self.breaker.open(kind, reason):
             self._start_incident()
 

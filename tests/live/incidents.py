@@ -50,22 +50,17 @@ def locked(path: Path) -> Iterator[None]:
 @contextmanager
 def pragma(server: AppServer, name: str, during: Any, after: Any) -> Iterator[None]:
     """The connection that writes has another setting."""
-    _set(server, name, during)
+    writer = server.app.runtime.store._store._database._writer
+    perform, value = writer._perform, [during]
+
+    def with_setting(jobs: Any) -> Any:
+        # On the writer's thread, which alone may use its connection.
+        writer._connection.pragma(name, value[0])
+        return perform(jobs)
+
+    writer._perform = with_setting
     yield
-    _set(server, name, after)
-
-
-def _set(server: AppServer, name: str, value: Any) -> None:
-    """Set it between two jobs of the writer's thread, which uses the connection, too."""
-    for _ in range(1000):
-        try:
-            writer = server.app.runtime.store._store._database._writer._connection
-            writer.pragma(name, value)
-        except apsw.ThreadingViolationError:
-            time.sleep(0.001)
-        else:
-            return
-    raise AssertionError("the writer never rests")
+    value[0] = after
 
 
 @contextmanager

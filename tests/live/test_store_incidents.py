@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,9 @@ async def test_a_store_that_cannot_be_written(
             body = await until_kind(http, server, kind)
             assert (body["status"], body["waiting"]) == ("degraded", 8)
             assert re.match(r"\d{4}-\d\d-\d\dT", body["since"])
+            page = (await http.get(f"{server.url}/dashboard/health")).text
+            assert f"({kind.replace('_', ' ')})" in page
+            assert "8 calls wait to be recorded" in page
             assert await metric(http, server, "gateway_store_degraded") == 1
             assert await metric(http, server, "gateway_store_waiting_records") == 8
         await until_status(http, server, "ready")
@@ -344,3 +348,36 @@ async def test_stopping_writes_what_waits_or_says_what_is_lost(
             await asyncio.to_thread(server.stop)
         (lost,) = lines("records are lost")
     assert lost["records"] == 3
+
+
+async def test_a_jump_of_the_clock_costs_no_run(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After 400 days in no time, runs are there and go on; the log says that they were spared."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    async with logged() as lines:
+        earlier = gateway_server(settings(path))
+        idle = (await Agent(http, earlier.base_url, opening("Before.")).run(2))[-1]
+        await asyncio.to_thread(earlier.stop)
+        server = gateway_server(settings(path, retention_interval_s=0.02))
+        agent = Agent(http, server.base_url)
+        live = (await agent.run(2))[-1]
+        now = time.time
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now() + 400 * 86_400)
+
+            async def noticed() -> bool:
+                return bool(lines("the clock jumped"))
+
+            assert await until(noticed)
+            await asyncio.sleep(0.2)  # a few more passes
+            after = (await agent.run(2))[-1]
+        assert not lines("old runs removed")
+    assert (after.conversation, after.gateway("step")) == (live.conversation, "3")
+    assert await calls_of(path, after) == ([0, 1, 2, 3], 4, 0)
+    assert await calls_of(path, idle) == ([0, 1], 2, 0)

@@ -75,7 +75,7 @@ class Writer:
         while jobs or more:
             if jobs:
                 with self._turn:
-                    results = self._perform(jobs)
+                    results = self._try_to_perform(jobs)
                 self._queue.answer(results if self._is_current() else self._lost(results))
                 del jobs, results  # not kept during the wait for the next job, which may be long
             self._checkpoint_if_due()
@@ -92,6 +92,13 @@ class Writer:
                 return jobs, True
             job = waiting.get()
         return jobs, False
+
+    def _try_to_perform(self, jobs: Sequence[Job]) -> list[JobResult]:
+        """Answer every job, whatever happens: a caller would wait for a dead thread for ever."""
+        try:
+            return self._perform(jobs)
+        except Exception as error:
+            return [self._failed(job, error) for job in jobs]
 
     def _perform(self, jobs: Sequence[Job]) -> list[JobResult]:
         self._roll_back()  # does nothing unless an earlier rollback failed
