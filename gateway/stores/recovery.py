@@ -66,13 +66,15 @@ class Recovery:
         """Check the store every `storage.probe_interval_s`, without end."""
         while True:
             await asyncio.sleep(self._settings.probe_interval_s)
-            if self._task is None:
-                try:
-                    await self._store.ping()
-                except StoreError as error:
-                    self.note(error)
-                else:
-                    self.breaker.succeeded()
+            if self.breaker.is_open or len(self.spool):
+                self._start()
+                continue
+            try:
+                await self._store.ping()
+            except StoreError as error:
+                self.note(error)
+            else:
+                self.breaker.succeeded()
 
     def note(self, error: StoreError) -> None:
         """The store failed."""
@@ -203,7 +205,7 @@ class Recovery:
         for listener in self.reopened:
             try:
                 await listener()
-            except StoreError as error:
+            except Exception as error:
                 self._log.error("not everything is ready after reopening", reason=str(error))
         return True
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
-_FIXED_BYTES = 4000
-"""What one record takes without its texts: measured with tracemalloc, 3,700 bytes for a usual call
-(two hashes, a run, a step and its call)."""
+_FIXED_BYTES = 4500
+"""What one record takes without its texts and state, the spool's own indexes included: 4,470 bytes
+for a call with two hashes, a run and a scored step, measured with tracemalloc."""
 
 
 @dataclass(slots=True, eq=False)
