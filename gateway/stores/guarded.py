@@ -30,6 +30,7 @@ from gateway.stores.recovery import TROUBLE, Recovery
 T = TypeVar("T")
 
 _GRACE_S = 0.02  # after a stall of the event loop a commit may be done, and not be noticed yet
+_READS = 4  # a read may take so many times as long as a commit: many may wait for their turn
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
 _ACTIVE = 10_000  # conversations whose last commit is remembered
 
@@ -201,7 +202,12 @@ class GuardedStateStore:
                 raise StoreUnavailable("the store cannot be read at the moment")
             self._read_again_at = started + self._settings.probe_interval_s
         try:
-            found = await work()
+            async with asyncio.timeout(_READS * self._limit_s):
+                found = await work()
+        except TimeoutError:
+            slow = StoreUnavailable("a read takes too long")
+            self._note_read(slow)
+            raise slow from None
         except StoreError as error:
             self._note_read(error)
             raise
