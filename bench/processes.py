@@ -40,6 +40,11 @@ class Server:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
     def wait_ready(self, path: str, limit_s: float) -> float:
         """Seconds from the start to the first 200 on `path`.
 

@@ -16,7 +16,7 @@ from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
-from gateway.recorder import RECORD_TIMEOUT_S, Recorder
+from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import spawn
@@ -25,6 +25,9 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.estimates import estimated_usage
 from gateway.wire.request import Splice
+
+_CATCH_UP_S = 10.0
+"""Longest wait for the other calls of a conversation before an unsteered one is recorded."""
 
 _log = get_logger("gateway.steering")
 
@@ -168,7 +171,7 @@ class PreparedRequest:
         if self.result is None or self.result.observed:
             return
         try:
-            async with asyncio.timeout(RECORD_TIMEOUT_S):
+            async with asyncio.timeout(_CATCH_UP_S):
                 await self._services.steerer.catch_up(self.result, self._request, time.time())
         except Exception as exc:
             _log.warning(

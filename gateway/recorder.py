@@ -19,11 +19,8 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
-from gateway.stores.protocols import StoreError, VersionConflict
+from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord
-
-RECORD_TIMEOUT_S = 10.0
-"""Longest time a client's last byte waits for the store; twice the default for a locked file."""
 
 
 class Recordable(Protocol):
@@ -94,7 +91,8 @@ class Recorder:
         *,
         pending_id: str | None = None,
     ) -> None:
-        """Commit the call. If the store fails, the record is lost and the client gets its answer.
+        """Commit the call. If the store fails or is slow, its record waits in memory
+        (`gateway/stores/guarded.py`), and the client gets its answer.
 
         `pending_id`: the id of an answer that is still being made; its content and cost are
         recorded later.
@@ -103,12 +101,14 @@ class Recorder:
         if result is None:
             return
         try:
-            async with asyncio.timeout(RECORD_TIMEOUT_S), result.conversation.lock:
+            async with result.conversation.lock:
                 await self._commit(services, prepared, result, completion, pending_id)
-        except (StoreError, TimeoutError) as exc:
-            kind = exc.label if isinstance(exc, StoreError) else "timeout"
-            self._runtime.metrics.store_failures.labels(kind).inc()
-            self._log.error("call not recorded", reason=str(exc) or kind)
+        except StoreOverloaded:
+            # Logged once in an incident. The scored steps stay in memory for a later commit.
+            self._runtime.metrics.store_dropped.inc()
+        except StoreError as exc:
+            self._runtime.metrics.store_failures.labels(exc.label).inc()
+            self._log.error("call not recorded", reason=str(exc))
         except Exception as exc:
             self._runtime.metrics.store_failures.labels("internal").inc()
             self._log.exception("call not recorded", reason=str(exc))

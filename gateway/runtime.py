@@ -25,12 +25,14 @@ from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.observability.otel import open_telemetry
 from gateway.observability.unsteered import UnsteeredCalls
+from gateway.retention import Retention
 from gateway.services import Services
 from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
-from gateway.stores.protocols import RunStore, StateStore, StoreError
+from gateway.stores.guarded import GuardedStateStore, StoreHealth
+from gateway.stores.protocols import RunStore, StoreError
 from gateway.tasks import spawn
 from gateway.upstream.prices import default_list
 
@@ -41,6 +43,9 @@ _FIXED = (
     *("storage", "embedding", "logging"),
 )
 """Settings that a reload does not change."""
+
+_LOOKUP_LOG_S = 60.0
+"""A tier's failing look-ups are logged once in this time; the metric counts all."""
 
 
 def _value(path: str, settings: Settings) -> object:
@@ -68,11 +73,13 @@ class Runtime:
 
         self._services: Services | None = None
         self._stores: Stores | None = None
+        self._states: GuardedStateStore | None = None
         self._background_tasks: list[asyncio.Task[None]] = []
         self._index: ConversationIndex | None = None
         self.library: PatternLibrary | None = None
         """The guidance patterns; None when `etraces.enabled` is false."""
 
+        self._lookup_logged: dict[Tier, float] = {}
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
         """Which deployment stores an answer."""
@@ -94,9 +101,11 @@ class Runtime:
         return self._stores
 
     @property
-    def store(self) -> StateStore:
-        """The store of conversations and runs."""
-        return self._opened.states
+    def store(self) -> GuardedStateStore:
+        """The store of conversations, which never makes an answer wait for long."""
+        if self._states is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._states
 
     @property
     def runs(self) -> RunStore:
@@ -110,12 +119,17 @@ class Runtime:
             StoreError: the store cannot be used.
         """
         searched = self.settings.etraces.enabled
-        self._stores = stores = await open_stores(self.settings.storage, vectors=searched)
+        storage = self.settings.storage
+        self._stores = stores = await open_stores(storage, vectors=searched)
+        self._states = states = GuardedStateStore(stores.states, storage, self._store_failed)
+        self._watch(states)
         await self.keys.refresh(stores.keys)
         self._background_tasks.append(
             spawn(self.keys.follow(stores.keys), name="watch gateway keys")
         )
-        self._background_tasks.append(spawn(self._retain(stores.runs), name="retention"))
+        self._background_tasks.append(spawn(states.follow(), name="watch store"))
+        retention = Retention(stores.runs, states, storage)
+        self._background_tasks.append(spawn(retention.follow(), name="retention"))
         steering = self.settings.steering
         self._index = ConversationIndex(
             max_conversations=steering.max_conversations_in_memory,
@@ -146,45 +160,47 @@ class Runtime:
                 embedder=embedder.embedder_id,
             )
 
-    async def _retain(self, runs: RunStore) -> None:
-        """Remove runs beyond the configured age or size, every `retention_interval_s`."""
-        while True:
-            storage = self.settings.storage
-            now = time.time()
-            try:
-                report = await runs.prune(
-                    older_than=now - storage.retention_days * 86400
-                    if storage.retention_days
-                    else None,
-                    max_bytes=int(storage.max_size_mb * 2**20) or None,
-                    active_since=now - storage.retention_interval_s,
-                )
-                if report.runs:
-                    self.log.info("old runs removed", runs=report.runs)
-            except StoreError as exc:
-                self.log.error("retention failed", reason=str(exc))
-            await asyncio.sleep(storage.retention_interval_s)
+    def _watch(self, states: GuardedStateStore) -> None:
+        states.reopened.append(self._reopened)
+        metrics = self.metrics
+        metrics.store_degraded.set_function(lambda: states.health.incident is not None)
+        metrics.store_waiting.set_function(lambda: states.health.waiting)
+        metrics.store_waiting_bytes.set_function(lambda: states.health.waiting_bytes)
+
+    async def _reopened(self) -> None:
+        """The store was opened again: its file may be another one, or a new and empty one."""
+        self.metrics.store_reopened.inc()
+        await self.keys.refresh(self._opened.keys)
+        if self.library is not None:
+            await self.library.prepare()
+
+    def _store_failed(self, kind: str) -> None:
+        self.metrics.store_failures.labels(kind).inc()
 
     def _tally_failed(self, error: StoreError) -> None:
         self.log.warning("pattern statistics not stored", reason=str(error))
 
     def _lookup_failed(self, tier: Tier, error: Exception) -> None:
         self.metrics.lookup_failures.labels(tier.value).inc()
+        now = time.monotonic()
+        if now - self._lookup_logged.get(tier, float("-inf")) < _LOOKUP_LOG_S:
+            return
+        self._lookup_logged[tier] = now
         self.log.warning("pattern look-up failed", tier=tier.value, reason=str(error))
 
-    async def problems(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Why the gateway cannot serve requests now; empty when it can."""
         found = []
         if self.draining:
             found.append("the gateway is shutting down")
         if self._services is None:
             found.append("the gateway is starting")
-        else:
-            try:
-                await self.store.ping()
-            except StoreError as exc:
-                found.append(f"store: {exc}")
         return found
+
+    def degraded(self) -> StoreHealth | None:
+        """The state of a store that is unavailable; None while it works. Requests are served."""
+        health = self._states.health if self._states is not None else None
+        return health if health is not None and health.incident is not None else None
 
     def replace(self, load: Callable[[], Settings]) -> bool:
         """Apply new settings; on any error the old ones stay. True when they were replaced."""
@@ -217,10 +233,10 @@ class Runtime:
         if library is not None:
             library = library.with_settings(settings.etraces)
         stores = self._opened
-        loader = ConversationLoader(self._index, stores.states)
+        loader = ConversationLoader(self._index, self.store)
         # Without content the run log has no texts that monitors could read.
         kept = self.settings.storage.store_content
-        history = LoggedSteps(stores.runs, stores.states) if kept else None
+        history = LoggedSteps(stores.runs, self.store) if kept else None
         return Services(
             settings,
             self.metrics,
@@ -241,6 +257,8 @@ class Runtime:
             await self.tally.flush()
         if self.library is not None:
             await self.library.embedder.close()
+        if self._states is not None:
+            await self._states.close()
         if self._stores is not None:
             await self._stores.close()
         if self.telemetry is not None:

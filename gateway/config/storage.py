@@ -7,6 +7,15 @@ from dataclasses import dataclass
 IN_MEMORY = ":memory:"
 SYNCHRONOUS = ("normal", "full")
 
+_NOT_NEGATIVE = (
+    *("retention_days", "max_size_mb", "busy_timeout_ms"),
+    *("spool_records", "spool_mb", "clock_settle_s"),
+)
+_POSITIVE = (
+    *("retention_interval_s", "queue_limit", "reader_threads", "cache_mb"),
+    *("commit_limit_ms", "breaker_failures", "probe_interval_s", "clock_jump_s"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
@@ -17,6 +26,10 @@ class StorageSettings:
     none. The file stays consistent in both cases.
     `retention_days` and `max_size_mb`: 0 switches the limit off. In memory the limit is 1,535 MB
     at most, and more than 2,047 MB cannot be stored.
+    `commit_limit_ms`, `breaker_failures`, `probe_interval_s`, `spool_records`, `spool_mb`: when the
+    store counts as unavailable, and how much waits in memory until it works again
+    (`gateway/stores/guarded.py`). `clock_jump_s`, `clock_settle_s`: when the wall clock is not
+    trusted with the age of runs, and for how long (`gateway/retention.py`).
 
     Raises: ValueError (`<field>: <what is wrong>`).
     """
@@ -31,16 +44,23 @@ class StorageSettings:
     queue_limit: int = 10_000
     reader_threads: int = 2
     cache_mb: int = 4
+    commit_limit_ms: float = 250.0
+    breaker_failures: int = 3
+    probe_interval_s: float = 1.0
+    spool_records: int = 10_000
+    spool_mb: float = 64.0
+    clock_jump_s: float = 3600.0
+    clock_settle_s: float = 86_400.0
 
     def __post_init__(self) -> None:
         if not self.path.strip():
             raise ValueError(f"path: must name a file, or be {IN_MEMORY!r}")
         if self.synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous: must be one of {', '.join(SYNCHRONOUS)}")
-        for name in ("retention_days", "max_size_mb", "busy_timeout_ms"):
+        for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be 0 or more, and finite")
-        for name in ("retention_interval_s", "queue_limit", "reader_threads", "cache_mb"):
+        for name in _POSITIVE:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be above 0, and finite")
         if self.reader_threads > 64:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from gateway.conversations.compaction import compact
 from gateway.conversations.conversation import (
@@ -16,6 +16,7 @@ from gateway.conversations.conversation import (
 )
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.settled import is_settled
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.dialects import SteeredRequest
 from gateway.errors import BadRequest
@@ -23,13 +24,11 @@ from gateway.steering.experiments import MODES
 from gateway.steering.fold import RunSnapshot
 from gateway.steering.identity import (
     FINGERPRINT,
-    Branch,
     ConversationMatch,
     ConversationSettings,
     Identity,
     Incoming,
     MatchKind,
-    PrefixHashRef,
     conversation_id,
     identify,
     identity_label,
@@ -38,11 +37,11 @@ from gateway.steering.identity import (
     read_request,
 )
 from gateway.steering.steer import RunMemory
+from gateway.stores.protocols import StoreError
 from gateway.wire.prefix_hash import ChainState
 
 _OUTCOMES = ("success", "failure")
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
-_Known = Mapping[bytes, Sequence[PrefixHashRef]]
 
 
 class ControlHeaders:
@@ -65,7 +64,8 @@ class ControlHeaders:
 class Resolved:
     """A request with its conversation; `conversation` is None for a side request.
 
-    `label`: for `x-gateway-identity`; `source`: where the id came from.
+    `label`: for `x-gateway-identity`; `source`: where the id came from; `unread`: why the store
+    could not be asked, empty when it was or need not be.
     """
 
     label: str
@@ -74,6 +74,7 @@ class Resolved:
     incoming: Incoming
     conversation: Conversation | None
     conversation_id: str
+    unread: str = ""
 
     @property
     def kind(self) -> MatchKind:
@@ -110,12 +111,19 @@ class ConversationResolver:
         incoming = self._read(request, headers, tenant, known)
         given = conversation_id(tenant, identity.value) if identity.value is not None else None
         verdict, settled = self._match(tenant, identity, given, incoming)
+        unread = ""
         if not settled:
             if incoming.hashes.start and response is None:
                 # The store is queried with the prefix hashes of the whole history.
                 incoming = _read_whole(headers, request, tenant)
-            await self._load(tenant, identity, given, incoming)
+            try:
+                await self._load(tenant, identity, given, incoming)
+            except StoreError as exc:
+                unread = exc.label
             verdict, _ = self._match(tenant, identity, given, incoming)
+        here = self._index.get(verdict.conversation_id or "") is not None
+        if unread and verdict.kind is MatchKind.NEW and not here:
+            verdict = _apart(verdict, tenant, given, incoming)
         found = self._apply(verdict, identity, given, incoming, tenant, now)
         if found is not None:
             if response is not None and found.run.fold is None and verdict.kind in _CONTINUING:
@@ -131,6 +139,7 @@ class ConversationResolver:
             incoming=incoming,
             conversation=found,
             conversation_id=resolved_id or "",
+            unread=unread,
         )
 
     def _same_bytes(
@@ -201,7 +210,7 @@ class ConversationResolver:
             weak=identity.weak,
             exclusive=identity.exclusive,
         )
-        return verdict, _is_settled(verdict, incoming, known, branches)
+        return verdict, is_settled(verdict, incoming, known, branches)
 
     async def _load(
         self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
@@ -339,45 +348,21 @@ def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
     return identity
 
 
+def _apart(
+    verdict: ConversationMatch, tenant: str, given: str | None, incoming: Incoming
+) -> ConversationMatch:
+    """A new conversation while the store cannot be read: under an id that nothing stored can have,
+    so that no row of another run is mixed with its own. What the client's id stands for is named as
+    its parent when the request has a history."""
+    name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
+    parent = given if incoming.hashes.state.turns else None
+    return replace(verdict, conversation_id=name, parent=verdict.parent or parent)
+
+
 def _extend(conversation: Conversation, incoming: Incoming) -> None:
     history = conversation.history
     history.branch = history.branch.extended(incoming)
     history.retries = 0
-
-
-def _is_settled(
-    verdict: ConversationMatch,
-    incoming: Incoming,
-    known: _Known,
-    branches: Mapping[str, Branch],
-) -> bool:
-    match verdict.kind:
-        case MatchKind.RETRY:
-            # Other call ids than those served may be a later turn of an agent that repeats itself.
-            served = branches[str(verdict.conversation_id)].served_calls
-            return not incoming.calls or served in ((), incoming.calls)
-        case MatchKind.SIDE:
-            return bool(branches)
-        case MatchKind.COMPACTION:
-            return branches[str(verdict.conversation_id)].awaits_results_of(incoming)
-        case MatchKind.CONTINUE:
-            return _is_next(verdict, incoming, known)
-        case MatchKind.NEW if verdict.conversation_id is None:
-            # Without assistant turns the request is new: the store could only know a history.
-            return not (incoming.hashes.state.turns or incoming.client_retry)
-        case _:
-            return False
-
-
-def _is_next(verdict: ConversationMatch, incoming: Incoming, known: _Known) -> bool:
-    """Whether the request is exactly one reply ahead of what memory knows."""
-    ahead = incoming.hashes.turns_after(verdict.position)
-    prefix_hash = verdict.prefix_hash
-    if prefix_hash is None or ahead > 1:
-        return False
-    refs = [r for r in known[prefix_hash] if r.conversation_id == verdict.conversation_id]
-    # No turn ahead: the hash covers the reply already. One turn: it must be the hash of a request.
-    return not ahead or any(ref.served == prefix_hash for ref in refs)
 
 
 def _check_fold(conversation: Conversation, incoming: Incoming) -> None:

@@ -109,6 +109,8 @@ class RequestSteerer:
             DeadlinePassed: no decision in time; the steps that were scored are kept.
         """
         conversation = result.conversation
+        if result.resolved.unread:
+            result.reasons.append(f"store: degraded ({result.resolved.unread}), not asked")
         async with conversation.lock:
             await self._read_earlier_steps(conversation)
             await self._observe(result, request, now)

@@ -127,6 +127,7 @@ class PageEndpoint:
                 "title": error.message,
                 "status": error.status,
                 "access": self._access_of(scope),
+                "store": self._runtime.degraded(),
                 "path": scope["path"],
             }
             more = tuple((name.encode(), value.encode()) for name, value in error.headers)
@@ -164,7 +165,8 @@ class PageEndpoint:
             page = await handler(visit)
         except StoreError as error:
             raise unavailable(error) from error
-        shared = {"access": access, "path": scope["path"]}
+        store = self._runtime.degraded()
+        shared = {"access": access, "path": scope["path"], "store": store}
         return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
 
 

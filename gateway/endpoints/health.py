@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 from gateway import __version__
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
@@ -10,6 +13,7 @@ from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
+from gateway.stores.guarded import StoreHealth
 
 
 class HealthEndpoints:
@@ -29,16 +33,34 @@ class HealthEndpoints:
         await send_json(send, 200, {"message": "hello"})
 
     async def readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Readiness: 503 lists the problems."""
+        """Readiness: 503 lists the problems.
+
+        A store that is unavailable makes it `degraded`, with 200: requests are answered.
+        """
         scope[EXCHANGE].route = "readyz"
-        problems = await self._runtime.problems()
-        body = {"status": "unready" if problems else "ready", "problems": problems}
+        problems = self._runtime.problems()
+        body: dict[str, Any] = {"status": "unready" if problems else "ready", "problems": problems}
+        if not problems and (degraded := self._runtime.degraded()):
+            body |= _degraded(degraded)
         await send_json(send, 503 if problems else 200, body)
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The metrics in Prometheus' text format."""
         scope[EXCHANGE].route = "metrics"
         await send_bytes(send, 200, self._runtime.metrics.render(), CONTENT_TYPE.encode())
+
+
+def _degraded(health: StoreHealth) -> dict[str, Any]:
+    incident = health.incident
+    assert incident is not None
+    return {
+        "status": "degraded",
+        "problems": [f"store: {incident.reason}"],
+        "kind": incident.kind,
+        "since": datetime.fromtimestamp(incident.since, UTC).isoformat(timespec="seconds"),
+        "waiting": health.waiting,
+        "dropped": incident.dropped,
+    }
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -95,15 +95,20 @@ class PatternLibrary:
         Raises: StoreError, EmbeddingError.
         """
         library = cls(store, embedder, settings, failed)
+        await library.prepare(starter=starter, repair=repair)
+        return library
+
+    async def prepare(self, *, starter: bool = True, repair: bool = False) -> None:
+        """What `open` does, for a store that was opened again and may be empty now."""
+        self._clear_caches()
         try:
-            await store.open_space(embedder.embedder_id, embedder.dimensions)
+            await self.store.open_space(self.embedder.embedder_id, self.embedder.dimensions)
         except StoreCorrupt:
             if not repair:
                 raise
-            await store.rebuild()
-        if starter and not await store.count():
-            await library.add(starter_patterns())
-        return library
+            await self.store.rebuild()
+        if starter and not await self.store.count():
+            await self.add(starter_patterns())
 
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
         """The same library with other settings; the caches are shared."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gateway.stores.patterns import Event, PatternStore
-from gateway.stores.protocols import StoreError
+from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.stores.queries import RunTrace
 
 FLUSH_S = 2.0
@@ -35,6 +35,7 @@ class PatternTally:
         self._store = store
         self._failed = failed
         self._counts: Counter[tuple[str, Event, str]] = Counter()
+        self._failing = False
 
     def note(self, tenant: str, pattern_ids: Iterable[str], event: Event, by: int = 1) -> None:
         """Add `by` to the count of an event for each pattern; -1 takes one back."""
@@ -60,14 +61,33 @@ class PatternTally:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write the counts since the last write."""
+        """Write the counts since the last write; those that cannot be written now are kept.
+
+        The first of several failures in a row is reported to `failed`.
+        """
         counts, self._counts = self._counts, Counter()
         grouped: dict[tuple[str, Event, int], list[str]] = {}
         for (tenant, event, pattern_id), number in counts.items():
             if number:
                 grouped.setdefault((tenant, event, number), []).append(pattern_id)
+        available = True
         for (tenant, event, number), pattern_ids in grouped.items():
-            try:
-                await self._store.record(tenant, pattern_ids, event, number)
-            except StoreError as error:
+            if available:
+                available = await self._write(tenant, pattern_ids, event, number)
+            if not available:
+                self.note(tenant, pattern_ids, event, number)
+        if available:
+            self._failing = False
+
+    async def _write(
+        self, tenant: str, pattern_ids: Sequence[str], event: Event, number: int
+    ) -> bool:
+        """False when the store is unavailable; a count that it refuses is lost."""
+        try:
+            await self._store.record(tenant, pattern_ids, event, number)
+        except StoreError as error:
+            if not self._failing:
                 self._failed(error)
+            self._failing = True
+            return not isinstance(error, StoreUnavailable)
+        return True

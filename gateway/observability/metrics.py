@@ -110,7 +110,25 @@ class Metrics:
             "recorded",
         )
         self.store_failures = self._counter(
-            "store_failures_total", "Calls that could not be recorded, by kind of failure.", "kind"
+            "store_failures_total",
+            "Calls that could not be recorded at once, by kind of failure.",
+            "kind",
+        )
+        self.store_dropped = self._counter(
+            "store_dropped_total", "Calls whose record was dropped: too many were waiting."
+        )
+        self.store_reopened = self._counter(
+            "store_reopened_total",
+            "Times the database was found deleted or replaced, and reopened.",
+        )
+        self.store_degraded = self._gauge(
+            "store_degraded", "1 while the store is unavailable or slow, else 0."
+        )
+        self.store_waiting = self._gauge(
+            "store_waiting_records", "Records in memory that wait for the store."
+        )
+        self.store_waiting_bytes = self._gauge(
+            "store_waiting_bytes", "Memory of the records that wait for the store."
         )
         self.judgements = self._counter(
             "judged_steps_total",

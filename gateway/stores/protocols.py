@@ -9,6 +9,7 @@
             ├── StoreBusy             locked by another process for too long
             ├── StoreFull             no room on the disk
             ├── StoreReadOnly         the file or its directory cannot be written
+            ├── StoreReplaced         the file was deleted or replaced since it was opened
             ├── StoreOverloaded       too many operations are waiting
             └── StoreClosed           the store was closed
 
@@ -99,6 +100,12 @@ class StoreReadOnly(StoreUnavailable):
     label = "read_only"
 
 
+class StoreReplaced(StoreUnavailable):
+    """The file was deleted or replaced: what is written to it would be lost. `reopen` helps."""
+
+    label = "replaced"
+
+
 class StoreOverloaded(StoreUnavailable):
     """`queue_limit` operations are already waiting."""
 
@@ -139,6 +146,9 @@ class StateStore(Protocol):
     async def commit(self, call: CallRecord) -> int:
         """Store all of `call` durably, and return the conversation's new version.
 
+        A call that is already the newest one stored at its step is not counted again, so that a
+        commit of which it is not known whether it succeeded can be repeated.
+
         Raises: VersionConflict when `call.conversation.version` is not the stored version (0: not
         stored yet); then nothing is stored. StoreError when the conversation's or a run's id
         belongs to another tenant. ValueError when a step or injection names a run not in
@@ -146,7 +156,13 @@ class StateStore(Protocol):
         """
 
     async def ping(self) -> None:
-        """Return if the store can be reached. Raises: StoreError."""
+        """Return if the store can be read and written. Raises: StoreError."""
+
+    async def reopen(self) -> None:
+        """Connect again, after StoreReplaced; a missing database is created.
+
+        Raises: StoreError when that is not possible now; it may be called again.
+        """
 
     async def close(self) -> None:
         """Finish the accepted operations, then refuse more. A second call does nothing."""
@@ -212,11 +228,13 @@ class RunStore(Protocol):
         older_than: float | None = None,
         max_bytes: int | None = None,
         active_since: float | None = None,
+        keep: Sequence[str] = (),
     ) -> PruneReport:
         """Remove runs and conversations last updated before `older_than` (seconds since the
         epoch), then the least recently updated ones until at most `max_bytes` are in use.
 
-        Conversations updated at or after `active_since` are not removed to save space.
+        Conversations updated at or after `active_since` are not removed to save space. Those in
+        `keep`, and their runs, are not removed at all.
         """
 
 

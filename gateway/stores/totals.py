@@ -188,6 +188,16 @@ def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[
     return update.outcome, update.outcome_source
 
 
+def is_same_call(stored: CallRow, again: CallRow) -> bool:
+    """Whether `again` is the newest call in `stored`, committed a second time: a client may repeat
+    its request id, but no two calls take the same time to the nanosecond."""
+    return (stored.request_id, stored.latency_s, stored.overhead_ms) == (
+        again.request_id,
+        again.latency_s,
+        again.overhead_ms,
+    )
+
+
 def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
     """One record of both calls: tokens and costs add up, the rest is that of `again`."""
     return replace(

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.steering.fsm import next_state
-from gateway.stores.protocols import StoreBusy, StoreCorrupt
+from gateway.stores.protocols import StoreBusy
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
 from tests.patience import DEADLINE_MS
@@ -154,30 +154,6 @@ async def test_a_look_up_that_fails_costs_the_guidance_only(
     assert re.search(r'gateway_pattern_lookup_failures_total{tier="e2"} [1-9]', text)
 
 
-async def test_a_store_that_cannot_be_read(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without the store an unknown history gets no conversation, rather than a wrong one."""
-    upstream.default = worker(9)
-    server = gateway_server(PLAIN)
-    agent = Agent(http, server.base_url, [*opening(), {"role": "assistant", "content": "Hm."}])
-
-    async def unreadable(*_args: Any) -> Any:
-        raise StoreCorrupt("the file is damaged")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(server.app.runtime.store), "find_prefix_hashes", unreadable)
-        failed = await agent.send()
-    assert (failed.status, failed.identity) == (200, "")
-    assert len(upstream.requests) == 1
-    assert upstream.last.body == agent.sent
-    assert await counted(http, server, "gateway_steering_failures_total", "StoreCorrupt") == 1
-    assert (await agent.send()).identity == "new"
-
-
 async def test_a_damaged_state_is_rebuilt_from_the_transcript(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
@@ -198,114 +174,3 @@ async def test_a_damaged_state_is_rebuilt_from_the_transcript(
     assert [answer.gateway("step") for answer in after] == ["3", "4"]
     recorded = await trace(path, before.conversation)
     assert [step.step_index for step in recorded.steps] == [0, 1, 2, 3, 4]
-
-
-class Faults:
-    """Disk faults under a running gateway, made on the connection that writes."""
-
-    def __init__(self, server: AppServer, path: Path) -> None:
-        self._server = server
-        self._path = path
-        self._other: apsw.Connection | None = None
-
-    def begin(self, kind: str) -> None:
-        """Make every write fail."""
-        match kind:
-            case "full":
-                self._pragma("max_page_count", 1)
-            case "read_only":
-                self._pragma("query_only", True)
-            case "busy":
-                self._other = apsw.Connection(str(self._path))
-                self._other.execute("BEGIN IMMEDIATE")
-
-    def end(self) -> None:
-        """Undo the fault."""
-        if self._other is not None:
-            self._other.execute("ROLLBACK")
-            self._other.close()
-        self._pragma("query_only", False)
-        self._pragma("max_page_count", 10**6)
-
-    def _pragma(self, name: str, value: Any) -> None:
-        writer = self._server.app.runtime.store._database._writer._connection
-        writer.pragma(name, value)
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("kind", ["full", "read_only", "busy"])
-async def test_a_store_that_cannot_be_written(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    tmp_path: Path,
-    kind: str,
-    streamed: bool,
-) -> None:
-    """The answers arrive, steered; what was not recorded is stored when the store works again."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
-    storage = {"path": str(path), "busy_timeout_ms": 50}
-    server = gateway_server({**PLAIN, "storage": storage})
-    faults = Faults(server, path)
-    agent = Agent(http, server.base_url, stream=streamed)
-    before = (await agent.run(2, "x" * 50_000))[-1]
-    faults.begin(kind)
-    failed = await agent.run(3, "x" * 50_000)
-    assert [answer.status for answer in failed] == [200] * 3
-    assert [answer.gateway("step") for answer in failed] == ["2", "3", "4"]
-    assert len(upstream.requests) == 5
-    assert await counted(http, server, "gateway_store_failures_total", kind) == 3
-    faults.end()
-    after = await agent.turn()
-    assert after.conversation == before.conversation
-    assert after.gateway("step") == "5"
-    assert await counted(http, server, "gateway_store_failures_total", kind) == 3
-    recorded = await trace(path, before.conversation)
-    assert [step.step_index for step in recorded.steps] == [0, 1, 2, 3, 4, 5]
-    assert [step.call is not None for step in recorded.steps] == [True] * 2 + [False] * 3 + [True]
-
-
-async def test_a_store_that_hangs(
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A commit that never ends delays the client's last byte for a limited time only."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
-    server = gateway_server({**PLAIN, "storage": {"path": str(path)}})
-    agent = Agent(http, server.base_url)
-    await agent.turn()
-
-    async def hangs(*_args: Any) -> Any:
-        await asyncio.sleep(60)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("gateway.recorder.RECORD_TIMEOUT_S", 0.2)
-        patch.setattr(type(server.app.runtime.store), "commit", hangs)
-        answer = await agent.turn()
-    assert (answer.status, answer.gateway("step")) == (200, "1")
-    assert await counted(http, server, "gateway_store_failures_total", "timeout") == 1
-    after = await agent.turn()
-    assert [s.step_index for s in (await trace(path, after.conversation)).steps] == [0, 1, 2]
-
-
-async def test_a_database_taken_away_costs_no_request(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
-) -> None:
-    """With its file renamed the gateway answers as before, and reports that it is not ready."""
-    upstream.default = worker(9)
-    path = tmp_path / "runs.db"
-    server = gateway_server({**PLAIN, "storage": {"path": str(path)}})
-    agent = Agent(http, server.base_url)
-    await agent.run(2)
-    path.rename(tmp_path / "elsewhere.db")
-    answers = await agent.run(2)
-    assert [answer.gateway("step") for answer in answers] == ["2", "3"]
-    assert len(upstream.requests) == 4
-    ready = await http.get(f"{server.url}/readyz")
-    assert ready.status_code == 503
-    assert "deleted or replaced" in ready.text

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import apsw
@@ -17,7 +18,7 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.stores.sqlite import codec
-from gateway.stores.totals import RunTotals, repeated_call, settled_outcome
+from gateway.stores.totals import RunTotals, is_same_call, repeated_call, settled_outcome
 
 
 def _marks(count: int) -> str:
@@ -142,9 +143,9 @@ def _save_run(
     kept = [_keep_step(pk, step, connection) for step in steps]
     injected = [row for row in call.injections if row.run_id == run.id]
     totals = totals.including(
-        fresh=[step for step, (fresh, _) in zip(steps, kept, strict=True) if fresh],
-        calls=[step.call for step in steps if step.call is not None],
-        retries=sum(repeated for _, repeated in kept),
+        fresh=[step for step, how in zip(steps, kept, strict=True) if how is _Kept.NEW],
+        calls=[s.call for s, how in zip(steps, kept, strict=True) if s.call and how.counts],
+        retries=kept.count(_Kept.REPEATED),
         injections=sum([_keep_injection(pk, row, connection) for row in injected]),
     )
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
@@ -152,19 +153,38 @@ def _save_run(
     connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
 
 
-def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection) -> tuple[bool, bool]:
-    """(whether the step is new, whether its call repeats an earlier call at the step)."""
+class _Kept(Enum):
+    """What a step of a commit was: new, a call at a step known before, that call once more, or
+    nothing new."""
+
+    NEW = "new"
+    CALLED = "called"
+    REPEATED = "repeated"
+    KNOWN = "known"
+
+    @property
+    def counts(self) -> bool:
+        """Whether its call is to be counted."""
+        return self is not _Kept.KNOWN
+
+
+def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection) -> _Kept:
     connection.execute(_INSERT_STEP, (run_pk, *codec.step_row(step)))
     if connection.changes():
-        return True, False
+        return _Kept.NEW
     if step.call is None:
-        return False, False
+        return _Kept.KNOWN
     place = (run_pk, step.step_index)
-    stored = connection.execute(_FIND_CALL, place).get
-    call = step.call if stored is None else repeated_call(codec.call_of(stored), step.call)
+    found = connection.execute(_FIND_CALL, place).get
+    call, kept = step.call, _Kept.CALLED
+    if found is not None:
+        stored = codec.call_of(found)
+        if is_same_call(stored, call):
+            return _Kept.KNOWN
+        call, kept = repeated_call(stored, call), _Kept.REPEATED
     values = (codec.call_json(call), codec.content_json(step.content))
     connection.execute(_UPDATE_CALL, (*values, *place))
-    return False, stored is not None
+    return kept
 
 
 def _keep_injection(run_pk: int, row: InjectionRow, connection: apsw.Connection) -> bool:

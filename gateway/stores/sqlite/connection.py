@@ -22,6 +22,7 @@ from gateway.stores.protocols import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from gateway.stores.sqlite.files import create_private
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
 
     Raises: apsw.Error, OSError, SchemaMismatch.
     """
-    _create_private(settings.path)
+    create_private(settings.path)
     connection = apsw.Connection(
         settings.path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     )
@@ -188,13 +189,6 @@ def _unwritable(path: str) -> str:
         return "may not be written"
     # SQLite keeps its log in the same directory.
     return "" if os.access(Path(path).parent, os.W_OK) else "is in a directory that is read-only"
-
-
-def _create_private(path: str) -> None:
-    # SQLite gives a new file the process's default mode; this one holds what agents wrote.
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _claim(connection: apsw.Connection, path: str) -> None:

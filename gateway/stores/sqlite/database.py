@@ -4,7 +4,6 @@ shared by every store in it."""
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -13,14 +12,15 @@ from typing import Any, TypeVar
 import apsw
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.protocols import StoreClosed, StoreUnavailable
+from gateway.stores.protocols import StoreClosed, StoreReplaced, StoreUnavailable
 from gateway.stores.sqlite.connection import (
     MEMORY_LIMIT_BYTES,
     ConnectionHook,
     open_all,
     translate,
 )
-from gateway.stores.sqlite.jobs import JobQueue
+from gateway.stores.sqlite.files import file_identity, remove_log_of
+from gateway.stores.sqlite.jobs import JobQueue, Work
 from gateway.stores.sqlite.migrations import Migration, migrate
 from gateway.stores.sqlite.schema import MIGRATIONS
 from gateway.stores.sqlite.threads import Readers, Writer
@@ -32,19 +32,31 @@ class Database:
     """An open database. Made by `Database.open`, used on the event loop that opened it."""
 
     def __init__(
-        self, settings: StorageSettings, writer: apsw.Connection, readers: Sequence[apsw.Connection]
+        self,
+        settings: StorageSettings,
+        migrations: Sequence[Migration],
+        hooks: Sequence[ConnectionHook],
     ) -> None:
-        loop = asyncio.get_running_loop()
         self._settings = settings
-        self._identity = _identity(settings)
+        self._migrations = migrations
+        self._hooks = hooks
+        self._closing: asyncio.Future[None] | None = None
+        self._reopening = asyncio.Lock()
+        self.after_reopening: list[Work] = []
+        """Run on the writing connection when the file is another one than before, in a
+        transaction, before anything else is read from it or written to it."""
+
+    def _start(self, writer: apsw.Connection, readers: Sequence[apsw.Connection]) -> None:
+        loop, settings = asyncio.get_running_loop(), self._settings
+        self._files = file_identity(settings)
         self._writes = JobQueue(loop, limit=settings.queue_limit, name="writes")
         self._reads = JobQueue(loop, limit=settings.queue_limit, name="reads")
         # In memory SQLite locks out readers during a write, and the other way round. Threads that
         # take turns never meet that lock, so no request fails or waits for SQLite's next attempt.
         turn = threading.Lock() if settings.in_memory else nullcontext()
-        self._writer = Writer(writer, self._writes, settings.path, turn)
+        is_current = self._files.is_current
+        self._writer = Writer(writer, self._writes, settings.path, turn, is_current)
         self._readers = Readers(readers, self._reads, settings.path, turn)
-        self._closing: asyncio.Future[None] | None = None
         self._writer.start()
         self._readers.start()
 
@@ -63,8 +75,26 @@ class Database:
 
         Raises: StoreError when the file cannot be used.
         """
-        writer, readers = await asyncio.to_thread(_open, settings, migrations, hooks)
-        return cls(settings, writer, readers)
+        database = cls(settings, migrations, hooks)
+        database._start(*await asyncio.to_thread(_open, settings, migrations, hooks))
+        return database
+
+    async def reopen(self) -> None:
+        """Close the connections and open the file at `settings.path` again, as `open` does.
+
+        Meanwhile, and after an error, every operation raises StoreUnavailable. Of a database in
+        memory nothing is left. Raises: StoreError.
+        """
+        async with self._reopening:
+            if self._closing is not None:
+                raise StoreClosed("the store is closed")
+            self._refuse(StoreUnavailable(f"{self._settings.path!r} is being opened again"))
+            # The old connections first: the new ones must not share their memory-mapped index.
+            await asyncio.to_thread(self._stop)
+            await asyncio.to_thread(remove_log_of, self._files)
+            opened = await asyncio.to_thread(_open, self._settings, self._migrations, self._hooks)
+            await asyncio.to_thread(_run_all, self.after_reopening, opened, self._settings.path)
+            self._start(*opened)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run `work` on the writer thread, inside a transaction, and return its result after the
@@ -103,23 +133,33 @@ class Database:
         return MEMORY_LIMIT_BYTES if self._settings.in_memory else None
 
     async def ping(self) -> None:
-        """Return when the database exists and answers a query. Raises: StoreError."""
+        """Return when the file is the one that was opened, and can be read and written.
+
+        Raises: StoreError.
+        """
         if not self._writer.alive:
             raise StoreClosed("the store's writer has stopped")
-        # SQLite keeps writing into a file that was deleted; nobody would ever read it.
-        if await asyncio.to_thread(_identity, self._settings) != self._identity:
-            raise StoreUnavailable(f"{self._settings.path!r} was deleted or replaced")
+        if not await asyncio.to_thread(self._files.is_current):
+            raise StoreReplaced(f"{self._settings.path!r} was deleted or replaced")
         await self.read(_touch)
+        await self.write(_touch)
 
     async def close(self) -> None:
         """Commit what was accepted, then close. A second call waits for the first."""
         if self._closing is None:
-            self._reads.refuse()
-            self._writes.refuse()
-            self._closing = asyncio.ensure_future(asyncio.to_thread(self._close))
+            self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
-    def _close(self) -> None:
+    async def _close(self) -> None:
+        async with self._reopening:
+            self._refuse(StoreClosed("the store is closed"))
+            await asyncio.to_thread(self._stop)
+
+    def _refuse(self, error: StoreUnavailable) -> None:
+        self._reads.refuse(error)
+        self._writes.refuse(error)
+
+    def _stop(self) -> None:
         # The writer stops last: the last connection moves the log into the file and removes it.
         self._reads.stop(len(self._readers))
         self._readers.join()
@@ -147,15 +187,18 @@ def _open(
     return opened[0], opened[1:]
 
 
-def _identity(settings: StorageSettings) -> tuple[int, int] | None:
-    """Device and inode of the file; None when there is none."""
-    if settings.in_memory:
-        return None
+def _run_all(
+    works: Sequence[Work], opened: tuple[apsw.Connection, list[apsw.Connection]], path: str
+) -> None:
+    writer, readers = opened
     try:
-        stat = os.stat(settings.path)
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino
+        for work in works:
+            with writer:
+                work(writer)
+    except BaseException as error:
+        for connection in (writer, *readers):
+            connection.close()
+        raise translate(error, path) from error
 
 
 def _touch(connection: apsw.Connection) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from gateway.stores.protocols import StoreClosed, StoreOverloaded
+from gateway.stores.protocols import StoreOverloaded, StoreUnavailable
 
 Work = Callable[[apsw.Connection], Any]
 
@@ -43,12 +43,15 @@ class JobQueue:
         self._limit = limit
         self._name = name
         self._waiting = 0
-        self._closed = False
+        self._refusal: StoreUnavailable | None = None
 
     def submit(self, work: Work) -> asyncio.Future[Any]:
-        """Accept `work`; returns the future of its result. Raises: StoreClosed, StoreOverloaded."""
-        if self._closed:
-            raise StoreClosed(f"the store is closed: no more {self._name}")
+        """Accept `work`; returns the future of its result.
+
+        Raises: StoreOverloaded, or what `refuse` was given.
+        """
+        if self._refusal is not None:
+            raise self._refusal
         if self._waiting >= self._limit:
             raise StoreOverloaded(
                 f"{self._waiting} {self._name} are waiting for the store (storage.queue_limit)"
@@ -58,9 +61,9 @@ class JobQueue:
         self.jobs.put(Job(work, future))
         return future
 
-    def refuse(self) -> None:
-        """Accept no more work."""
-        self._closed = True
+    def refuse(self, error: StoreUnavailable) -> None:
+        """Accept no more work: raise `error` instead."""
+        self._refusal = error
 
     def stop(self, threads: int) -> None:
         """Make `threads` threads stop after the work accepted so far. Callable from any thread."""

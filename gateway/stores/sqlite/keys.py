@@ -22,6 +22,8 @@ class SQLiteKeyStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._last_read: Sequence[KeyRecord] = ()
+        database.after_reopening.append(self._restore)
 
     async def add_key(self, key: KeyRecord) -> None:
         """See KeyStore."""
@@ -39,7 +41,15 @@ class SQLiteKeyStore:
             found = connection.execute(_SELECT)
             return [KeyRecord(**dict(zip(_COLUMNS, row, strict=True))) for row in found]
 
-        return await self._database.read(work)
+        self._last_read = await self._database.read(work)
+        return self._last_read
+
+    def _restore(self, connection: apsw.Connection) -> None:
+        """Store the keys again in a file that has none. Without a key every request is allowed:
+        losing the file must not open the gateway."""
+        if self._last_read and not connection.execute("SELECT count(*) FROM keys").get:
+            rows = (tuple(getattr(key, name) for name in _COLUMNS) for key in self._last_read)
+            connection.executemany(_INSERT, rows)
 
     async def revoke_key(self, key_id: str, at: float) -> bool:
         """See KeyStore."""

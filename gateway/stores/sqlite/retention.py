@@ -8,7 +8,8 @@ write removes one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,14 +25,16 @@ _HEADS_AT_ONCE = 500
 _CANDIDATES = 500
 
 _OLD_RUNS = f"""
-SELECT pk FROM runs WHERE started_at < ?1 AND updated_at < ?1 LIMIT {_RUNS_AT_ONCE}
+SELECT pk FROM runs WHERE started_at < ?1 AND updated_at < ?1
+AND conversation_pk NOT IN (SELECT value FROM json_each(?2)) LIMIT {_RUNS_AT_ONCE}
 """
 _OLD_CONVERSATIONS = f"""
 SELECT pk FROM conversations WHERE created_at < ?1 AND updated_at < ?1
-LIMIT {_CONVERSATIONS_AT_ONCE}
+AND pk NOT IN (SELECT value FROM json_each(?2)) LIMIT {_CONVERSATIONS_AT_ONCE}
 """
 _LEAST_USED = f"""
-SELECT pk FROM conversations WHERE updated_at < ? ORDER BY updated_at LIMIT {_CANDIDATES}
+SELECT pk FROM conversations WHERE updated_at < ?1
+AND pk NOT IN (SELECT value FROM json_each(?2)) ORDER BY updated_at LIMIT {_CANDIDATES}
 """
 _ORPHANED_HEADS = f"""
 SELECT root, digest, conversation_pk, kind FROM heads AS h
@@ -52,22 +55,24 @@ async def prune(
     older_than: float | None,
     max_bytes: int | None,
     active_since: float | None,
+    keep: Sequence[str],
 ) -> PruneReport:
     """See RunStore."""
     before = await database.read(_used_bytes)
+    kept = await database.read(partial(_rows_of, json.dumps(list(keep))))
     if database.size_limit is not None:
         # The rest is room for what arrives before the next pass.
         most = database.size_limit * 3 // 4
         max_bytes = most if max_bytes is None else min(max_bytes, most)
     runs = conversations = 0
     if older_than is not None:
-        while pks := await database.read(partial(_column, _OLD_RUNS, older_than)):
+        while pks := await database.read(partial(_column, _OLD_RUNS, older_than, kept)):
             runs += await database.write(partial(_remove_runs, pks))
-        while pks := await database.read(partial(_column, _OLD_CONVERSATIONS, older_than)):
+        while pks := await database.read(partial(_column, _OLD_CONVERSATIONS, older_than, kept)):
             runs += await database.write(partial(_remove_conversations, pks))
             conversations += len(pks)
     if max_bytes is not None:
-        for_room = await _make_room(database, max_bytes, active_since)
+        for_room = await _make_room(database, max_bytes, active_since, kept)
         conversations, runs = conversations + for_room[0], runs + for_room[1]
     if conversations:
         await _remove_orphaned_heads(database)
@@ -80,13 +85,13 @@ async def prune(
 
 
 async def _make_room(
-    database: Database, max_bytes: int, active_since: float | None
+    database: Database, max_bytes: int, active_since: float | None, kept: str
 ) -> tuple[int, int]:
     """(conversations, runs) removed, the least recently used first."""
     limit = float("inf") if active_since is None else active_since
     conversations = runs = 0
     while await database.read(_used_bytes) > max_bytes:
-        candidates = await database.read(partial(_column, _LEAST_USED, limit))
+        candidates = await database.read(partial(_column, _LEAST_USED, limit, kept))
         if not candidates:
             break
         while candidates and await database.read(_used_bytes) > max_bytes:
@@ -108,8 +113,14 @@ def _used_bytes(connection: apsw.Connection) -> int:
     return connection.execute(_USED_BYTES).get  # type: ignore[no-any-return]
 
 
-def _column(sql: str, bound: float, connection: apsw.Connection) -> list[int]:
-    return [value for (value,) in connection.execute(sql, (bound,))]
+def _rows_of(ids: str, connection: apsw.Connection) -> str:
+    """The keys of the conversations with these ids; both are JSON arrays."""
+    sql = "SELECT pk FROM conversations WHERE id IN (SELECT value FROM json_each(?))"
+    return json.dumps([pk for (pk,) in connection.execute(sql, (ids,))])
+
+
+def _column(sql: str, bound: float, kept: str, connection: apsw.Connection) -> list[int]:
+    return [value for (value,) in connection.execute(sql, (bound, kept))]
 
 
 def _remove_conversations(pks: list[int], connection: apsw.Connection) -> int:

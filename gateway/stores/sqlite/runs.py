@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -144,9 +144,10 @@ class SQLiteRunStore:
         older_than: float | None = None,
         max_bytes: int | None = None,
         active_since: float | None = None,
+        keep: Sequence[str] = (),
     ) -> PruneReport:
         """See RunStore. Freed space is reused; the file itself does not shrink."""
-        return await prune(self._database, older_than, max_bytes, active_since)
+        return await prune(self._database, older_than, max_bytes, active_since, keep)
 
 
 def _list_runs(

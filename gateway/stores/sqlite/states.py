@@ -86,6 +86,10 @@ class SQLiteStateStore:
         """See StateStore."""
         await self._database.ping()
 
+    async def reopen(self) -> None:
+        """See StateStore. Opens the database again for every store in it."""
+        await self._database.reopen()
+
     async def close(self) -> None:
         """Close the database, for every store in it."""
         await self._database.close()

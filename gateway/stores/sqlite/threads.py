@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import apsw
 import structlog
 
+from gateway.stores.protocols import StoreReplaced
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.jobs import Job, JobQueue, JobResult
 
@@ -33,7 +34,9 @@ class Writer:
     Jobs that wait at the same time share a transaction. Each has its own savepoint, so that a
     failing job does not affect the others. A job's function may run a second time when the shared
     transaction is lost. Results are delivered after the commit and before a checkpoint, so that
-    no caller waits for the checkpoint. `turn` is held during each transaction.
+    no caller waits for the checkpoint. `turn` is held during each transaction. `is_current` says
+    whether the file is still the one that was opened: SQLite goes on writing into a file that was
+    deleted, where nobody will ever find it.
     """
 
     def __init__(
@@ -42,11 +45,13 @@ class Writer:
         queue: JobQueue,
         path: str,
         turn: AbstractContextManager[Any],
+        is_current: Callable[[], bool],
     ) -> None:
         self._connection = connection
         self._queue = queue
         self._path = path
         self._turn = turn
+        self._is_current = is_current
         self._log_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
         connection.set_wal_hook(self._on_commit)
@@ -70,8 +75,8 @@ class Writer:
         while jobs or more:
             if jobs:
                 with self._turn:
-                    results = self._perform(jobs)
-                self._queue.answer(results)
+                    results = self._try_to_perform(jobs)
+                self._queue.answer(results if self._is_current() else self._lost(results))
                 del jobs, results  # not kept during the wait for the next job, which may be long
             self._checkpoint_if_due()
             jobs, more = self._take() if more else ([], False)
@@ -87,6 +92,13 @@ class Writer:
                 return jobs, True
             job = waiting.get()
         return jobs, False
+
+    def _try_to_perform(self, jobs: Sequence[Job]) -> list[JobResult]:
+        """Answer every job, whatever happens: a caller would wait for a dead thread for ever."""
+        try:
+            return self._perform(jobs)
+        except Exception as error:
+            return [self._failed(job, error) for job in jobs]
 
     def _perform(self, jobs: Sequence[Job]) -> list[JobResult]:
         self._roll_back()  # does nothing unless an earlier rollback failed
@@ -126,6 +138,10 @@ class Writer:
             execute("RELEASE job")
         execute("COMMIT")
         return outcomes
+
+    def _lost(self, results: Sequence[JobResult]) -> list[JobResult]:
+        lost = StoreReplaced(f"{self._path!r} was deleted or replaced")
+        return [JobResult(each.future, None, each.error or lost) for each in results]
 
     def _failed(self, job: Job, error: BaseException) -> JobResult:
         return JobResult(job.future, None, translate(error, self._path))

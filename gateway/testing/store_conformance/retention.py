@@ -95,8 +95,21 @@ async def makes_room(stores: Stores) -> None:
     assert await _ids(stores, descending=False) == ["r0057", "r0058", "r0059"]
 
 
+async def keeps_what_is_named(stores: Stores) -> None:
+    """Conversations in `keep` stay, whatever their age and the size."""
+    for number in range(30):
+        await stores.states.commit(one_run(number))
+    keep = ["c0003", "c0028", "unknown"]
+    report = await stores.runs.prune(older_than=START + 25, keep=keep)
+    assert (report.conversations, report.runs) == (24, 24)
+    assert set(await _ids(stores)) == {"r0003", *(f"r{number:04}" for number in range(25, 30))}
+    await stores.runs.prune(max_bytes=0, keep=keep)
+    assert await _ids(stores, descending=False) == ["r0003", "r0028"]
+
+
 RETENTION_CHECKS: tuple[Check, ...] = (
     removes_what_is_old,
     accepts_a_removed_conversation_again,
     makes_room,
+    keeps_what_is_named,
 )

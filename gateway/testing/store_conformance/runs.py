@@ -133,6 +133,16 @@ async def records_a_retry_on_its_step(stores: Stores) -> None:
     assert len(trace.injections) == 1
 
 
+async def counts_a_repeated_commit_once(stores: Stores) -> None:
+    """A call that is the newest stored at its step already is not counted again."""
+    call = a_call(injections=(an_injection(0),))
+    await stores.states.commit(call)
+    before = await stores.runs.get_run("r1", tenant=TENANT)
+    again = replace(call, conversation=a_conversation(version=1))
+    assert await stores.states.commit(again) == 2
+    assert await stores.runs.get_run("r1", tenant=TENANT) == before
+
+
 async def adds_the_call_to_a_step_known_before(stores: Stores) -> None:
     """A step stored without a call can get its call later; that is no retry."""
     await stores.states.commit(a_call(steps=(a_step(1, call=None),)))
@@ -243,6 +253,7 @@ RUN_CHECKS: tuple[Check, ...] = (
     adds_up_a_run,
     keeps_unknown_costs_unknown,
     records_a_retry_on_its_step,
+    counts_a_repeated_commit_once,
     adds_the_call_to_a_step_known_before,
     keeps_the_fields_of_the_first_call,
     keeps_two_runs_of_one_call_apart,

@@ -25,6 +25,7 @@ from gateway.testing.store_conformance.records import (
     a_step,
     an_injection,
     history,
+    one_run,
 )
 
 
@@ -162,6 +163,16 @@ async def takes_any_text(stores: Stores) -> None:
     assert trace.run.task_preview.endswith("\x00 \x1b[31m <script> \U0001f600")
 
 
+async def works_after_reopening(stores: Stores) -> None:
+    """What is asked and saved after `reopen` finds a store that works, however often."""
+    for number in (1, 2):
+        await stores.states.reopen()
+        await stores.states.ping()
+        call = one_run(number)
+        assert await stores.states.commit(call) == 1
+        assert await stores.states.load(TENANT, call.conversation.id) is not None
+
+
 async def answers_a_ping_until_closed(stores: Stores) -> None:
     """An open store answers a ping; a closed one refuses pings and commits; closing twice works."""
     await stores.states.ping()
@@ -195,6 +206,7 @@ STATE_CHECKS: tuple[Check, ...] = (
     refuses_a_step_of_an_unnamed_run,
     refuses_ids_of_another_tenant,
     takes_any_text,
+    works_after_reopening,
     answers_a_ping_until_closed,
     saves_many_conversations_at_once,
 )

@@ -1,0 +1,120 @@
+"""When a store counts as unavailable, and the one line that is logged when that begins or ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+SLOW = "slow"
+"""The kind of an incident that began with a commit above `storage.commit_limit_ms`."""
+
+_REPEATS_WITHIN_S = 60.0
+"""An incident this soon after the last one belongs to the same trouble."""
+_LONGEST_HOLD_S = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Incident:
+    """A time in which the store is unavailable, or slow.
+
+    `kind`: the label of the first error, or `slow`. `since`: seconds of the epoch. `written` and
+    `dropped`: records that waited and were stored, and those there was no room for.
+    """
+
+    kind: str
+    reason: str
+    since: float
+    written: int = 0
+    dropped: int = 0
+    reopened: bool = False
+
+
+class Breaker:
+    """Open during an incident. It opens after `failures` in a row, or at once by `open`.
+
+    A store that is slow again and again would log two lines each time: each incident that follows
+    closely on another lasts longer, from 1 to 60 s.
+    """
+
+    def __init__(self, *, failures: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = failures
+        self._clock = clock
+        self._failures = 0
+        self._ended_at = float("-inf")
+        self._hold_s = 0.0
+        self._hold_until = 0.0
+        self.incident: Incident | None = None
+        self._log = structlog.get_logger("gateway.store")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an incident."""
+        return self.incident is not None
+
+    def succeeded(self) -> None:
+        """An operation succeeded."""
+        self._failures = 0
+
+    def failed(self, kind: str, reason: str) -> bool:
+        """An operation failed; whether that opened the breaker."""
+        self._failures += 1
+        return self._failures >= self._limit and self.open(kind, reason)
+
+    def open(self, kind: str, reason: str) -> bool:
+        """Begin an incident; False when there is one already."""
+        if self.incident is not None:
+            return False
+        now = self._clock()
+        again = now - self._ended_at < _REPEATS_WITHIN_S
+        self._hold_s = min(max(1.0, 2 * self._hold_s), _LONGEST_HOLD_S) if again else 0.0
+        self._hold_until = now + self._hold_s
+        self.incident = Incident(kind=kind, reason=reason, since=time.time())
+        self._log.error(
+            "the store is degraded: answers go on, their records wait in memory",
+            kind=kind,
+            reason=reason,
+        )
+        return True
+
+    def explain(self, kind: str, reason: str) -> None:
+        """The error behind an incident that began as slowness."""
+        if self.incident is not None and self.incident.kind == SLOW:
+            self.incident.kind, self.incident.reason = kind, reason
+
+    def written(self) -> None:
+        """A record that waited was stored."""
+        if self.incident is not None:
+            self.incident.written += 1
+
+    def dropped(self, reason: str) -> None:
+        """A record was dropped; the first one of an incident is logged."""
+        incident = self.incident
+        if incident is None:
+            self._log.error("a record is dropped", reason=reason)
+            return
+        if not incident.dropped:
+            self._log.error("records are dropped from now on", reason=reason)
+        incident.dropped += 1
+
+    @property
+    def may_close(self) -> bool:
+        """Whether the incident has lasted long enough to be ended."""
+        return self._clock() >= self._hold_until
+
+    def close(self) -> None:
+        """End the incident."""
+        incident, self.incident = self.incident, None
+        self._failures, self._ended_at = 0, self._clock()
+        if incident is None:
+            return
+        self._log.warning(
+            "the store works again",
+            kind=incident.kind,
+            seconds=round(max(0.0, time.time() - incident.since), 1),
+            written=incident.written,
+            dropped=incident.dropped,
+            reopened=incident.reopened,
+        )

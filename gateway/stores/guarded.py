@@ -1,0 +1,244 @@
+"""A store that never makes an answer wait for long: any StateStore behind a breaker and a spool.
+
+While the store works, a commit is awaited. When it fails, or takes longer than
+`storage.commit_limit_ms`, its record waits in memory, and so do those that follow; they are written
+in order when the store works again (`gateway/stores/recovery.py`). The look-ups find what waits, so
+that a conversation continues whether its newest state is stored or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gateway.config.storage import StorageSettings
+from gateway.stores.breaker import SLOW, Incident
+from gateway.stores.protocols import (
+    MAX_HEADS,
+    StateStore,
+    StoreClosed,
+    StoreError,
+    StoreUnavailable,
+)
+from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
+from gateway.stores.recovery import TROUBLE, Recovery
+
+T = TypeVar("T")
+
+_GRACE_S = 0.02  # after a stall of the event loop a commit may be done, and not be noticed yet
+_READS = 4  # a read may take so many times as long as a commit: many may wait for their turn
+_SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
+_ACTIVE = 10_000  # conversations whose last commit is remembered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHealth:
+    """The state of the store; `incident` is None while it works."""
+
+    incident: Incident | None
+    waiting: int
+    waiting_bytes: int
+
+
+class GuardedStateStore:
+    """`StateStore` over another one. Made on the event loop that uses it; `follow` must run.
+
+    `count` is called with the kind of failure of each call that could not be stored at once.
+    """
+
+    def __init__(
+        self, store: StateStore, settings: StorageSettings, count: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._limit_s = settings.commit_limit_ms / 1000
+        self._recovery = Recovery(store, settings, count=count, opened=self._release)
+        self._breaker, self._spool = self._recovery.breaker, self._recovery.spool
+        self._loop = asyncio.get_running_loop()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._read_failures = 0
+        self._read_again_at = 0.0
+        self._active: OrderedDict[str, float] = OrderedDict()
+        self._closed = False
+
+    @property
+    def health(self) -> StoreHealth:
+        """The state of the store now."""
+        return StoreHealth(
+            incident=self._breaker.incident,
+            waiting=self._spool.records,
+            waiting_bytes=self._spool.bytes,
+        )
+
+    @property
+    def reopened(self) -> list[Callable[[], Awaitable[None]]]:
+        """Called after the store was opened again, which may be an empty one."""
+        return self._recovery.reopened
+
+    def active_within(self, seconds: float) -> list[str]:
+        """The conversations committed by this process in the last `seconds`, by the monotonic
+        clock; at most the newest 10,000."""
+        since = time.monotonic() - seconds
+        return [name for name, at in self._active.items() if at >= since]
+
+    async def follow(self) -> None:
+        """Check the store every `storage.probe_interval_s`, without end."""
+        await self._recovery.follow()
+
+    async def commit(self, call: CallRecord) -> int:
+        """See StateStore. While the store is unavailable the record waits, and the version is the
+        one it will probably get.
+
+        Raises: StoreOverloaded when there is no room for it to wait.
+        """
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        call.check()
+        name = call.conversation.id
+        self._active[name] = time.monotonic()
+        self._active.move_to_end(name)
+        if len(self._active) > _ACTIVE:
+            self._active.popitem(last=False)
+        if name in self._spool and not self._breaker.is_open:
+            # Behind an earlier record of its conversation, which could not be stored.
+            self._recovery.note_again()
+        if name in self._spool or self._breaker.is_open:
+            return self._recovery.keep(call)
+        return await self._commit_now(call)
+
+    async def _commit_now(self, call: CallRecord) -> int:
+        """Commit, and wait for it: at most until the limit, or until the breaker opens."""
+        write = self._loop.create_task(self._store.commit(call))
+        waiter = self._loop.create_future()
+        write.add_done_callback(lambda _: _release(waiter))
+        timer = self._loop.call_later(self._limit_s, self._reach_limit, write)
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._recovery.keep(call, write)
+            raise
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+        if not write.done():
+            return self._recovery.keep(call, write)
+        error = write.exception()
+        if isinstance(error, TROUBLE):
+            self._recovery.note(error)
+            return self._recovery.keep(call)
+        self._breaker.succeeded()
+        return write.result()
+
+    def _reach_limit(self, write: asyncio.Task[int]) -> None:
+        self._loop.call_later(_GRACE_S, self._pass_limit, write)
+
+    def _pass_limit(self, write: asyncio.Task[int]) -> None:
+        if not write.done():
+            limit_ms = self._settings.commit_limit_ms
+            self._recovery.open(SLOW, f"a commit takes longer than {limit_ms:g} ms")
+
+    def _release(self) -> None:
+        for waiter in self._waiters:
+            _release(waiter)
+
+    async def find_prefix_hashes(
+        self, tenant: str, digests: Sequence[bytes]
+    ) -> list[PrefixHashRecord]:
+        """See StateStore. Raises: StoreError when the store cannot be read and nothing that waits
+        matches."""
+        waiting = list(self._spool.prefix_hashes(tenant, digests))
+        try:
+            stored = await self.read(lambda: self._store.find_prefix_hashes(tenant, digests))
+        except StoreError:
+            if not waiting:
+                raise
+            stored = []
+        if not waiting:
+            return stored
+        known = {(row.digest, row.conversation_id, row.kind) for row in waiting}
+        others = [r for r in stored if (r.digest, r.conversation_id, r.kind) not in known]
+        return sorted([*reversed(waiting), *others], key=lambda row: -row.position)[:MAX_HEADS]
+
+    async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        """See StateStore."""
+        waiting = self._spool.load(tenant, conversation_id)
+        return waiting or await self.read(lambda: self._store.load(tenant, conversation_id))
+
+    async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
+        """See StateStore. Raises: like `find_prefix_hashes`."""
+        waiting = {row.id: row for row in self._spool.branches(tenant, external_key)}
+        try:
+            stored = await self.read(lambda: self._store.branches(tenant, external_key))
+        except StoreError:
+            if not waiting:
+                raise
+            stored = []
+        if not waiting:
+            return stored
+        found = [*waiting.values(), *(row for row in stored if row.id not in waiting)]
+        return sorted(found, key=lambda row: -row.updated_at)
+
+    async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """See StateStore."""
+        waiting = self._spool.items(tenant, ids)
+        if len(waiting) == len(ids):
+            return waiting
+        return await self.read(lambda: self._store.find_items(tenant, ids)) | waiting
+
+    async def read(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of a read. After some that failed in a row, or were given up after 25 ms,
+        reads are refused, except for one in every `storage.probe_interval_s`.
+
+        Raises: StoreError.
+        """
+        started = time.monotonic()
+        if self._read_failures >= self._settings.breaker_failures:
+            if started < self._read_again_at:
+                raise StoreUnavailable("the store cannot be read at the moment")
+            self._read_again_at = started + self._settings.probe_interval_s
+        try:
+            async with asyncio.timeout(_READS * self._limit_s):
+                found = await work()
+        except TimeoutError:
+            slow = StoreUnavailable("a read takes too long")
+            self._note_read(slow)
+            raise slow from None
+        except StoreError as error:
+            self._note_read(error)
+            raise
+        except asyncio.CancelledError:
+            if time.monotonic() - started > _SLOW_READ_S:
+                self._note_read(StoreUnavailable("reads take too long"))
+            raise
+        self._read_failures = 0
+        return found
+
+    def _note_read(self, error: StoreError) -> None:
+        self._read_failures += 1
+        if self._read_failures >= self._settings.breaker_failures:
+            self._read_again_at = time.monotonic() + self._settings.probe_interval_s
+            self._recovery.open(error.label, str(error))
+
+    async def ping(self) -> None:
+        """See StateStore."""
+        await self._store.ping()
+
+    async def reopen(self) -> None:
+        """See StateStore."""
+        await self._store.reopen()
+
+    async def close(self) -> None:
+        """Write what waits if that is possible within 5 s, then close the store."""
+        self._closed = True
+        await self._recovery.close()
+        await self._store.close()
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,228 @@
+"""What happens while a store is unavailable: records wait, and it is tried until it works."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from gateway.config.storage import StorageSettings
+from gateway.stores.breaker import SLOW, Breaker
+from gateway.stores.protocols import (
+    SchemaMismatch,
+    StateStore,
+    StoreCorrupt,
+    StoreError,
+    StoreOverloaded,
+    StoreReplaced,
+    StoreUnavailable,
+    VersionConflict,
+)
+from gateway.stores.records import CallRecord
+from gateway.stores.spool import Spool, Waiting, with_version
+from gateway.tasks import spawn
+
+TROUBLE = (StoreUnavailable, StoreCorrupt, SchemaMismatch)
+"""Errors of the store; any other error is about the one record."""
+
+_BATCH = 64  # records written at once, which SQLite commits together
+_CONFLICTS = 5  # attempts of one write, against other gateways that save the same conversation
+_CLOSE_S = 5.0  # longest wait for the spool when the store is closed
+
+
+class Recovery:
+    """The breaker, the spool, and the task that empties it.
+
+    `count` is called with the kind of failure for each record that has to wait, `opened` when the
+    breaker opens.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        settings: StorageSettings,
+        *,
+        count: Callable[[str], None],
+        opened: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._count = count
+        self._opened = opened
+        self.breaker = Breaker(failures=settings.breaker_failures)
+        self.spool = Spool(
+            max_records=settings.spool_records, max_bytes=int(settings.spool_mb * 2**20)
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._works = True
+        self._replaced = False
+        self._kind, self._reason = SLOW, "a commit takes long"
+        self._log = structlog.get_logger("gateway.store")
+        self.reopened: list[Callable[[], Awaitable[None]]] = []
+
+    async def follow(self) -> None:
+        """Check the store every `storage.probe_interval_s`, without end."""
+        while True:
+            await asyncio.sleep(self._settings.probe_interval_s)
+            if self.breaker.is_open or len(self.spool):
+                self._start()
+                continue
+            try:
+                await self._store.ping()
+            except StoreError as error:
+                self.note(error)
+            else:
+                self.breaker.succeeded()
+
+    def note(self, error: StoreError) -> None:
+        """The store failed."""
+        self._replaced |= isinstance(error, StoreReplaced)
+        if self._replaced:
+            self.open(error.label, str(error))
+        elif self.breaker.failed(error.label, str(error)):
+            self._start_incident()
+        self._kind, self._reason = error.label, str(error)
+        self.breaker.explain(error.label, str(error))
+
+    def note_again(self) -> None:
+        """A call cannot be stored because the store failed before."""
+        if self.breaker.failed(self._kind, self._reason):
+            self._start_incident()
+
+    def open(self, kind: str, reason: str) -> None:
+        """Begin an incident, if there is none."""
+        self._kind, self._reason = kind, reason
+        if self.breaker.open(kind, reason):
+            self._start_incident()
+
+    def _start_incident(self) -> None:
+        self._opened()
+        self._start()
+
+    def keep(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> int:
+        """Keep a record, whose commit may be in progress, until it is stored; the version it will
+        probably get.
+
+        Raises: StoreOverloaded when there is no room; then the record is dropped.
+        """
+        self._count(self._kind)
+        if write is not None:
+            write.add_done_callback(_hear)
+        if not self.spool.add(call, write):
+            reason = "the spool is full (storage.spool_records, storage.spool_mb)"
+            self.breaker.dropped(reason)
+            raise StoreOverloaded(reason)
+        self._start()
+        return call.conversation.version + 1
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = spawn(self._until_it_works(), name="store recovery")
+
+    async def _until_it_works(self) -> None:
+        """Try until nothing waits and the breaker is closed."""
+        try:
+            while len(self.spool) or self.breaker.is_open:
+                if not await self._try():
+                    await asyncio.sleep(self._settings.probe_interval_s)
+        finally:
+            self._task = None
+
+    async def _try(self) -> bool:
+        """Write some of what waits, or probe; False when the next attempt should wait."""
+        if self._replaced and not await self._reopen():
+            return False
+        waiting = self.spool.batch(_BATCH if self._works else 1)
+        if not waiting:
+            return await self._probe()
+        writes = [self._begun(each) for each in waiting]
+        await asyncio.wait(writes)
+        settled = [self._settle(*each) for each in zip(waiting, writes, strict=True)]
+        self._works = all(settled)
+        return self._works
+
+    def _begun(self, waiting: Waiting) -> asyncio.Task[int]:
+        if waiting.write is None:
+            waiting.write = spawn(self._write(waiting.record))
+            waiting.write.add_done_callback(_hear)
+        return waiting.write
+
+    async def _write(self, call: CallRecord) -> int:
+        """Commit a record that waited. Rows that another gateway has stored stay, the rows of this
+        call are added, and its state replaces the stored one, as in `gateway/recorder.py`."""
+        for _ in range(_CONFLICTS):
+            try:
+                return await self._store.commit(call)
+            except VersionConflict as conflict:
+                call = with_version(call, conflict.actual)
+        raise StoreUnavailable("other gateways save the same conversation all the time")
+
+    def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool:
+        """Whether the store worked: the record is stored, or that it is not is its own fault."""
+        waiting.write = None
+        error = StoreUnavailable("cancelled") if write.cancelled() else write.exception()
+        if isinstance(error, TROUBLE):
+            self.note(error)
+            return False
+        self.breaker.succeeded()
+        if isinstance(error, VersionConflict):
+            waiting.record = with_version(waiting.record, error.actual)
+            return True
+        self.spool.remove(waiting)
+        if error is not None:
+            self.breaker.dropped(str(error))
+        else:
+            self.breaker.written()
+        return True
+
+    async def _probe(self) -> bool:
+        """Whether the store works, with nothing left to write; if so the breaker closes."""
+        started = time.monotonic()
+        try:
+            await self._store.ping()
+        except StoreError as error:
+            self._works = False
+            self.note(error)
+            return False
+        self._works = True
+        quick = time.monotonic() - started < self._settings.commit_limit_ms / 1000
+        if not quick or not self.breaker.may_close:
+            return False
+        self.breaker.close()
+        return True
+
+    async def _reopen(self) -> bool:
+        try:
+            await self._store.reopen()
+        except StoreError as error:
+            self.note(error)
+            return False
+        self._replaced = False
+        if self.breaker.incident is not None:
+            self.breaker.incident.reopened = True
+        for listener in self.reopened:
+            try:
+                await listener()
+            except Exception as error:
+                self._log.error("not everything is ready after reopening", reason=str(error))
+        return True
+
+    async def close(self) -> None:
+        """Write what waits if that is possible within 5 s."""
+        task = self._task
+        if task is not None:
+            if len(self.spool):
+                await asyncio.wait([task], timeout=_CLOSE_S)
+            task.cancel()
+        if len(self.spool):
+            self._log.error(
+                "records are lost: the store cannot be written", records=len(self.spool)
+            )
+
+
+def _hear(write: asyncio.Task[int]) -> None:
+    """Take note of a write's error: after `close` nothing else does."""
+    if not write.cancelled():
+        write.exception()

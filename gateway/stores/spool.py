@@ -1,0 +1,145 @@
+"""Records that wait in memory for a store that cannot be written, and look-ups in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
+
+_FIXED_BYTES = 4500
+"""What one record takes without its texts and state, the spool's own indexes included: 4,470 bytes
+for a call with two hashes, a run and a scored step, measured with tracemalloc."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One record; `write` is the commit in progress, None when there is none."""
+
+    record: CallRecord
+    size: int
+    write: asyncio.Task[int] | None = None
+
+
+class Spool:
+    """Records in the order in which they came, within `max_records` and `max_bytes`.
+
+    Records of one conversation are written one after the other, because each is saved over the
+    version before it. What waits is found like what is stored: a conversation that was dropped
+    from memory continues from here.
+    """
+
+    def __init__(self, *, max_records: int, max_bytes: int) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._by_conversation: OrderedDict[str, deque[Waiting]] = OrderedDict()
+        self._hashes: dict[bytes, list[tuple[Waiting, PrefixHashRecord]]] = {}
+        self._items: dict[tuple[str, str], list[tuple[Waiting, bytes]]] = {}
+        self.records = 0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return self.records
+
+    def __contains__(self, conversation_id: str) -> bool:
+        return conversation_id in self._by_conversation
+
+    def add(self, record: CallRecord, write: asyncio.Task[int] | None = None) -> bool:
+        """Keep a record; False when there is no room for it.
+
+        One whose `write` is in progress is always kept: it takes memory already.
+        """
+        size = size_of(record)
+        full = self.records >= self._max_records or self.bytes + size > self._max_bytes
+        if full and write is None:
+            return False
+        waiting = Waiting(record, size, write)
+        self._by_conversation.setdefault(record.conversation.id, deque()).append(waiting)
+        for head in record.heads:
+            self._hashes.setdefault(head.digest, []).append((waiting, head))
+        for item in record.items:
+            key = (record.conversation.tenant, item.id)
+            self._items.setdefault(key, []).append((waiting, item.content))
+        self.records, self.bytes = self.records + 1, self.bytes + size
+        return True
+
+    def batch(self, limit: int) -> list[Waiting]:
+        """The oldest record of each of up to `limit` conversations."""
+        queues = iter(self._by_conversation.values())
+        return [queue[0] for queue, _ in zip(queues, range(limit), strict=False)]
+
+    def remove(self, waiting: Waiting) -> None:
+        """Forget a record that `batch` gave; the conversation's next one waits for its turn."""
+        conversation_id = waiting.record.conversation.id
+        queue = self._by_conversation[conversation_id]
+        queue.popleft()
+        if queue:
+            self._by_conversation.move_to_end(conversation_id)
+        else:
+            del self._by_conversation[conversation_id]
+        for head in waiting.record.heads:
+            _drop(self._hashes, head.digest, waiting)
+        for item in waiting.record.items:
+            _drop(self._items, (waiting.record.conversation.tenant, item.id), waiting)
+        self.records, self.bytes = self.records - 1, self.bytes - waiting.size
+
+    def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        """The conversation as its newest record will leave it."""
+        queue = self._by_conversation.get(conversation_id)
+        if queue is None or queue[-1].record.conversation.tenant != tenant:
+            return None
+        return _saved(queue[-1].record.conversation)
+
+    def branches(self, tenant: str, external_key: str) -> Iterator[ConversationRecord]:
+        """The conversations of a client's own id."""
+        for queue in self._by_conversation.values():
+            newest = queue[-1].record.conversation
+            if (newest.tenant, newest.external_key) == (tenant, external_key):
+                yield _saved(newest)
+
+    def prefix_hashes(self, tenant: str, digests: Iterable[bytes]) -> Iterator[PrefixHashRecord]:
+        """The prefix hashes among `digests`."""
+        for digest in digests:
+            for _, head in self._hashes.get(digest, ()):
+                if head.tenant == tenant:
+                    yield head
+
+    def items(self, tenant: str, ids: Iterable[str]) -> dict[str, bytes]:
+        """The output items with these ids."""
+        found = {name: self._items.get((tenant, name)) for name in ids}
+        return {name: rows[-1][1] for name, rows in found.items() if rows}
+
+
+def size_of(record: CallRecord) -> int:
+    """About how many bytes of memory a record takes."""
+    size = _FIXED_BYTES + len(record.conversation.state)
+    size += sum(len(item.content) for item in record.items)
+    size += sum(len(row.text) for row in record.injections)
+    for step in record.steps:
+        content = step.content
+        if content is None:
+            continue
+        size += len(content.thought) + len(content.reasoning) + len(content.reply_text)
+        size += sum(len(message.text) for message in content.messages)
+        for action in (*content.actions, *content.reply_actions):
+            size += len(action.arguments) + len(action.observation or "")
+    return size
+
+
+def with_version(record: CallRecord, version: int) -> CallRecord:
+    """The record, to be saved over `version`."""
+    return replace(record, conversation=replace(record.conversation, version=version))
+
+
+def _saved(record: ConversationRecord) -> ConversationRecord:
+    return replace(record, version=record.version + 1)
+
+
+def _drop(index: dict, key: object, waiting: Waiting) -> None:  # type: ignore[type-arg]
+    rows = [row for row in index[key] if row[0] is not waiting]
+    if rows:
+        index[key] = rows
+    else:
+        del index[key]

@@ -1,0 +1,383 @@
+"""A store that is locked, full, read-only, deleted or replaced costs no answer and no record."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.stores.protocols import StoreCorrupt
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
+from tests.live.incidents import (
+    copy,
+    delete,
+    fault,
+    locked,
+    logged,
+    readiness,
+    replace,
+    until,
+    until_status,
+)
+
+Start = Callable[..., AppServer]
+QUICK = {"probe_interval_s": 0.05, "busy_timeout_ms": 200}
+BEGAN, ENDED = "the store is degraded", "the store works again"
+
+
+def settings(path: Path, **storage: Any) -> dict[str, Any]:
+    return {**GUIDING, "storage": {"path": str(path), **QUICK, **storage}}
+
+
+def places(answers: Sequence[Answer]) -> list[tuple[str | None, ...]]:
+    """What was decided, without what differs between two conversations."""
+    return [(*answer.place, answer.gateway("guidance")) for answer in answers]
+
+
+async def metric(http: httpx.AsyncClient, server: AppServer, name: str) -> float:
+    text = (await http.get(f"{server.url}/metrics")).text
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M))
+
+
+async def until_kind(http: httpx.AsyncClient, server: AppServer, kind: str) -> dict[str, Any]:
+    """Wait until `/readyz` names the kind of failure: a locked file is only slow at first."""
+
+    async def found() -> dict[str, Any] | None:
+        body = await readiness(http, server)
+        return body if body.get("kind") == kind else None
+
+    body = await until(found)
+    assert body, f"never {kind}"
+    return dict(body)
+
+
+async def calls_of(path: Path, answer: Answer) -> tuple[list[int], int, int]:
+    """The steps of an answer's run that have a call, and its total calls and retries."""
+    run = await trace(path, answer.conversation)
+    made = [step.step_index for step in run.steps if step.call is not None]
+    return made, run.run.totals.calls, run.run.totals.retries
+
+
+@pytest.mark.parametrize(
+    ("kind", "streamed"), [("busy", True), ("full", False), ("read_only", True)]
+)
+async def test_a_store_that_cannot_be_written(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    kind: str,
+    streamed: bool,
+) -> None:
+    """Answers and decisions are the same; every call is recorded once when the store works again.
+
+    `/readyz` says what is wrong, and the log has one line for the beginning and one for the end.
+    """
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    undisturbed = gateway_server(settings(tmp_path / "other.db"))
+    expected = places(await Agent(http, undisturbed.base_url).run(7, "x" * 50_000))
+    async with logged() as lines:
+        server = gateway_server(settings(path))
+        agents = [Agent(http, server.base_url, stream=streamed) for _ in range(2)]
+        agents[1].messages = opening("Another task.")
+        answers = [await agent.run(2, "x" * 50_000) for agent in agents]
+        with fault(kind, server, path):
+            for agent, known in zip(agents, answers, strict=True):
+                known += await agent.run(4, "x" * 50_000)
+            body = await until_kind(http, server, kind)
+            assert (body["status"], body["waiting"]) == ("degraded", 8)
+            assert re.match(r"\d{4}-\d\d-\d\dT", body["since"])
+            page = (await http.get(f"{server.url}/dashboard/health")).text
+            assert f"({kind.replace('_', ' ')})" in page
+            assert "8 calls wait to be recorded" in page
+            assert await metric(http, server, "gateway_store_degraded") == 1
+            assert await metric(http, server, "gateway_store_waiting_records") == 8
+        await until_status(http, server, "ready")
+        for agent, known in zip(agents, answers, strict=True):
+            known += await agent.run(1)
+        (began,), (ended,) = lines(BEGAN), lines(ENDED)
+    assert [answer.status for known in answers for answer in known] == [200] * 14
+    assert places(answers[0]) == expected
+    assert (began["level"], ended["written"], ended["dropped"]) == ("error", 8, 0)
+    for known in answers:
+        assert await calls_of(path, known[-1]) == (list(range(7)), 7, 0)
+    assert await metric(http, server, "gateway_store_waiting_bytes") == 0
+
+
+async def test_a_deleted_file_is_made_again(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """It is noticed without any request; the next calls, patterns and keys are in the new file."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    async with logged() as lines:
+        server = gateway_server(settings(path))
+        agent = Agent(http, server.base_url)
+        await agent.run(2)
+        delete(path)
+        for _ in range(400):
+            if lines(ENDED):
+                break
+            await asyncio.sleep(0.05)
+        (began,), (ended,) = lines(BEGAN), lines(ENDED)
+        answers = await agent.run(3)
+        assert [answer.gateway("step") for answer in answers] == ["2", "3", "4"]
+    assert (began["kind"], ended["reopened"]) == ("replaced", True)
+    assert await calls_of(path, answers[-1]) == ([2, 3, 4], 3, 0)
+    patterns = (await http.get(f"{server.url}/api/patterns")).json()
+    assert patterns["patterns"]
+    assert await metric(http, server, "gateway_store_reopened_total") == 1
+
+
+async def test_a_file_deleted_under_load(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Every call that was answered after the file was deleted is in the new one, once."""
+    upstream.default = worker(40)
+    path = tmp_path / "runs.db"
+    server = gateway_server(settings(path))
+    agents = [Agent(http, server.base_url, opening(f"Task {n}.")) for n in range(4)]
+    for agent in agents:
+        await agent.turn()
+    work = asyncio.gather(*(agent.run(8) for agent in agents))
+    await asyncio.sleep(0.05)
+    delete(path)
+    for agent in agents:
+        agent.body = dict(agent.body)
+    await work
+    after = [await agent.run(2) for agent in agents]
+    await until_status(http, server, "ready")
+    for answers in after:
+        made, calls, retries = await calls_of(path, answers[-1])
+        first = made[0]
+        assert made == list(range(first, 11))
+        assert (calls, retries) == (len(made), 0)
+
+
+async def test_a_restored_backup_is_used(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A file put in the place of the database is opened, and runs that it knows go on in it."""
+    upstream.default = worker(9)
+    path, backup = tmp_path / "runs.db", tmp_path / "backup.db"
+    server = gateway_server(settings(path))
+    agent = Agent(http, server.base_url)
+    await agent.run(2)
+    copy(path, backup)
+    await agent.run(1)
+    replace(path, backup)
+    await asyncio.sleep(0)
+    answers = await agent.run(3)
+    await until_status(http, server, "ready")
+    answers += await agent.run(1)
+    assert [answer.gateway("step") for answer in answers] == ["3", "4", "5", "6"]
+    made, calls, retries = await calls_of(path, answers[-1])
+    # Step 2 was recorded in the file that is gone; the step itself may be known from the history.
+    assert (made, calls, retries) == ([0, 1, 3, 4, 5, 6], 6, 0)
+
+
+async def test_a_lost_file_does_not_open_the_gateway(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Keys made with `gateway keys` are required, and accepted, after their file was deleted."""
+    from gateway.auth.keyring import make_key
+    from gateway.backends import open_stores
+    from gateway.config.storage import StorageSettings
+
+    path = tmp_path / "runs.db"
+    stores = await open_stores(StorageSettings(path=str(path)))
+    key = make_key("acme")
+    await stores.keys.add_key(key.record)
+    await stores.close()
+    upstream.default = worker(9)
+    server = gateway_server(settings(path))
+    agent = Agent(http, server.base_url, headers={"x-gateway-key": key.text})
+    assert (await agent.turn()).status == 200
+    delete(path)
+    assert (await agent.turn()).status == 200
+    await until_status(http, server, "ready")
+    assert (await agent.turn()).status == 200
+    assert (await Agent(http, server.base_url).turn()).status == 401
+    stores = await open_stores(StorageSettings(path=str(path)))
+    assert [record.id for record in await stores.keys.list_keys()] == [key.record.id]
+    await stores.close()
+
+
+async def test_a_run_dropped_from_memory_continues_from_what_waits(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """With room for one conversation, three take turns while nothing can be stored."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    few = {**PLAIN["steering"], "max_conversations_in_memory": 1}
+    server = gateway_server({**PLAIN, "steering": few, "storage": {"path": str(path), **QUICK}})
+    agents = [
+        Agent(http, server.base_url, opening("One.")),
+        Agent(http, server.base_url, opening("Two."), headers={"x-session-id": "two"}),
+        Agent(http, server.base_url, opening("Three."), stream=True),
+    ]
+    with locked(path):
+        rounds = [[await agent.turn() for agent in agents] for _ in range(4)]
+    await until_status(http, server, "ready")
+    for each in zip(*rounds, strict=True):
+        assert [answer.gateway("step") for answer in each] == list("0123")
+        assert len({answer.conversation for answer in each}) == 1
+        assert await calls_of(path, each[-1]) == ([0, 1, 2, 3], 4, 0)
+
+
+async def test_what_does_not_fit_is_dropped_and_said_once(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Records beyond `storage.spool_records` are counted; their steps are stored later."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    async with logged() as lines:
+        server = gateway_server(settings(path, spool_records=3))
+        agent = Agent(http, server.base_url)
+        answers = await agent.run(2, "x" * 50_000)
+        with fault("full", server, path):
+            answers += await agent.run(6, "x" * 50_000)
+            assert (await readiness(http, server))["dropped"] == 3
+        await until_status(http, server, "ready")
+        answers += await agent.run(1)
+        (_,), (ended,) = lines("records are dropped"), lines(ENDED)
+        assert not lines("call not recorded")
+    assert [answer.gateway("step") for answer in answers] == list("012345678")
+    assert (ended["written"], ended["dropped"]) == (3, 3)
+    assert await metric(http, server, "gateway_store_dropped_total") == 3
+    made, calls, _ = await calls_of(path, answers[-1])
+    assert (made, calls) == ([0, 1, 2, 3, 4, 8], 6)
+    run = await trace(path, answers[-1].conversation)
+    assert [step.step_index for step in run.steps] == list(range(9))
+
+
+async def test_a_store_that_hangs(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Commits that do not return hold no answer; they are not made twice when they do."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    server = gateway_server(settings(path, commit_limit_ms=50))
+    agent = Agent(http, server.base_url)
+    await agent.turn()
+    store = server.app.runtime.store._store
+    commit, returns = store.commit, asyncio.Event()
+    loop: list[asyncio.AbstractEventLoop] = []
+
+    async def hangs(call: Any) -> int:
+        loop[:] = [asyncio.get_running_loop()]
+        await returns.wait()
+        version: int = await commit(call)
+        return version
+
+    monkeypatch.setattr(store, "commit", hangs)
+    answers = await agent.run(3)
+    body = await readiness(http, server)
+    assert (body["status"], body["kind"], body["waiting"]) == ("degraded", "slow", 3)
+    loop[0].call_soon_threadsafe(returns.set)
+    await until_status(http, server, "ready")
+    assert [answer.gateway("step") for answer in answers] == ["1", "2", "3"]
+    assert await calls_of(path, answers[-1]) == ([0, 1, 2, 3], 4, 0)
+
+
+async def test_a_history_that_cannot_be_looked_up(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gets a conversation of its own, is steered, and mixes with no stored run."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    first = gateway_server(settings(path))
+    agent = Agent(http, first.base_url, headers={"x-session-id": "s"})
+    before = (await agent.run(3))[-1]
+    await asyncio.to_thread(first.stop)
+    server = gateway_server(settings(path))
+    agent.url = server.base_url
+
+    async def unreadable(*_args: Any) -> Any:
+        raise StoreCorrupt("the file is damaged")
+
+    with monkeypatch.context() as patch:
+        for name in ("find_prefix_hashes", "branches", "load"):
+            patch.setattr(type(server.app.runtime.store._store), name, unreadable)
+        apart = await agent.turn()
+    after = await agent.turn()
+    assert (apart.status, apart.gateway("step")) == (200, "3")
+    assert apart.conversation != before.conversation
+    assert (after.conversation, after.gateway("step")) == (apart.conversation, "4")
+    assert await calls_of(path, before) == ([0, 1, 2], 3, 0)
+    assert await calls_of(path, after) == ([3, 4], 2, 0)
+    run = await trace(path, after.conversation)
+    (call,) = [step.call for step in run.steps if step.step_index == 3]
+    assert call is not None
+    assert "store: degraded (corrupt), not asked" in call.reasons
+    async with run_log(path) as log:
+        listed = (await log.list_conversations(tenant=None, external_key="s")).conversations
+    assert {found.id: found.parent_id for found in listed} == {
+        before.conversation: None,
+        apart.conversation: before.conversation,
+    }
+
+
+async def test_stopping_writes_what_waits_or_says_what_is_lost(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A gateway that ends during an incident tries once more, and counts what it could not keep."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    async with logged() as lines:
+        server = gateway_server(settings(path))
+        agent = Agent(http, server.base_url)
+        with locked(path):
+            await agent.run(3)
+            await asyncio.to_thread(server.stop)
+        (lost,) = lines("records are lost")
+    assert lost["records"] == 3
+
+
+async def test_a_jump_of_the_clock_costs_no_run(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After 400 days in no time, runs are there and go on; the log says that they were spared."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    async with logged() as lines:
+        earlier = gateway_server(settings(path))
+        idle = (await Agent(http, earlier.base_url, opening("Before.")).run(2))[-1]
+        await asyncio.to_thread(earlier.stop)
+        server = gateway_server(settings(path, retention_interval_s=0.02))
+        agent = Agent(http, server.base_url)
+        live = (await agent.run(2))[-1]
+        now = time.time
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now() + 400 * 86_400)
+
+            async def noticed() -> bool:
+                return bool(lines("the clock jumped"))
+
+            assert await until(noticed)
+            await asyncio.sleep(0.2)  # a few more passes
+            after = (await agent.run(2))[-1]
+        assert not lines("old runs removed")
+    assert (after.conversation, after.gateway("step")) == (live.conversation, "3")
+    assert await calls_of(path, after) == ([0, 1, 2, 3], 4, 0)
+    assert await calls_of(path, idle) == ([0, 1], 2, 0)
