@@ -24,8 +24,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gateway.conversations.conversation import Conversation
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
-from gateway.conversations.resolve import ControlHeaders, Resolved
+from gateway.conversations.resolve import ControlHeaders
 from gateway.conversations.response_headers import (
     identity_headers,
     log_notes,
@@ -174,7 +175,7 @@ class Pipeline:
         exchange.response.headers += identity_headers(resolved)
         if resolved.conversation is None:
             return
-        mode = self._mode(services, prepared.control, resolved)
+        mode = self._mode(services, prepared.control, resolved.conversation)
         result = unobserved(resolved.conversation, resolved, mode, request.model)
         prepared.result = result
         arm = _random_arm(services, prepared.control)
@@ -183,13 +184,15 @@ class Pipeline:
         exchange.response.headers += steering_headers(result, name)
         exchange.notes |= log_notes(result, name)
 
-    def _mode(self, services: Services, control: ControlHeaders, resolved: Resolved) -> str:
+    def _mode(self, services: Services, control: ControlHeaders, conversation: Conversation) -> str:
+        if control.unit:
+            conversation.unit = control.unit
         if control.mode:
             return control.mode
         experiment = services.settings.experiment
         if experiment.id:
             control.experiment = experiment.id
-            control.unit = control.unit or resolved.conversation_id
+            control.unit = conversation.experiment_unit
             control.arm = assign(experiment, control.unit)
             return mode_of(control.arm)
         return services.settings.steering.mode

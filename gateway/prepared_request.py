@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.conversations.resolve import ControlHeaders
-from gateway.conversations.response_headers import unsteered_headers
+from gateway.conversations.response_headers import unsteered_headers, with_state
 from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
@@ -19,6 +19,7 @@ from gateway.observability.logging import get_logger
 from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.steering.fsm import FSMState
 from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
@@ -132,6 +133,16 @@ class PreparedRequest:
             await self._recorder.record_pending(self._services, self, reply.pending_id)
         else:
             await self._recorder.record(self._services, self, reply.completion)
+        if self.result is not None and self.result.state_after is FSMState.END:
+            # A stream's head is sent by now; a whole answer still says that it ended the run.
+            response = self.exchange.response
+            response.headers = with_state(response.headers, FSMState.END)
+            self.exchange.notes["state"] = FSMState.END.value
+
+    def note_delivered(self) -> None:
+        """The client has been sent the whole answer."""
+        if self.completed and self.result is not None:
+            self.result.note_delivered()
 
     def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
         """Note the usage: as it was reported, else estimated from the texts."""
@@ -157,6 +168,9 @@ class PreparedRequest:
         if self.result is None:
             return
         pending_id = read.pending_id if self._request.in_background else None
+        if pending_id is None:
+            # At once: a client that gave up may send the request again before this is recorded.
+            self.result.note_failed()
         spawn(self._record_incomplete(pending_id))
 
     async def _record_incomplete(self, pending_id: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.conversations.conversation import Conversation
+from gateway.conversations.conversation import Conversation, History
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import reply_kind
 from gateway.conversations.steering_result import SteeringResult
@@ -18,12 +18,14 @@ from gateway.conversations.stored_responses import (
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import calls_hash, clean_call_ids, looks_unique
+from gateway.steering.identity.rebuilt import extend_tail, tail_key
 from gateway.steering.identity.summary import line_hashes_of
 from gateway.stores.records import PrefixHashRecord
 from gateway.wire.messages import content_text, reply_message
 from gateway.wire.prefix_hash import PrefixHashes, extend
 
 _CALLS_KIND = "calls"
+_TAIL_KIND = "tail"
 
 
 def apply_reply(
@@ -56,6 +58,7 @@ def apply_reply(
             _apply_first(result, message, finish, echoed)
             index.index_awaited_calls(conversation)
             made += _awaited_calls(conversation, record, echoed.state.count)
+            made += _tail_record(conversation, record, index, echoed.state.count)
     name, reply = completion.get(ANSWER_ID), echoed_items(completion)
     if name:
         index.keep_items(conversation.tenant, items_by_id(reply))
@@ -118,11 +121,20 @@ def _apply_first(
         final=idle,
         line_hashes=line_hashes_of(content_text(message.get("content"))) if idle else (),
         calls=clean_call_ids(echoed.state.call_ids),
+        tail=_tail(history, echoed) if final else b"",
     )
+    result.usable = _is_usable(message)
     if final:
         result.state_after = FSMState.END
+        conversation.run.note_answer(echoed.state.count)
     if result.run == conversation.run.index:
         conversation.unsaved.ended_run = result.run if final else None
+
+
+def _is_usable(message: Mapping[str, Any]) -> bool:
+    """Whether a reply says or calls anything that a client can go on with."""
+    called = message.get("tool_calls") or message.get("function_call")
+    return bool(called or message.get("content") or message.get("refusal"))
 
 
 def _awaited_calls(
@@ -135,6 +147,27 @@ def _awaited_calls(
     if calls and shortens and looks_unique(calls):
         digest = calls_hash(conversation.tenant, calls)
         yield record.make(digest, position, _CALLS_KIND, root=digest)
+
+
+def _tail(history: History, echoed: PrefixHashes) -> bytes:
+    """The tail hash of the history with a final answer; empty for a history whose own is unknown,
+    or is that of another request by now."""
+    chain = history.chain
+    if history.tail is None or chain is None or chain.count != echoed.start:
+        return b""
+    return extend_tail(history.tail, echoed)
+
+
+def _tail_record(
+    conversation: Conversation, record: _Records, index: ConversationIndex, position: int
+) -> Iterator[PrefixHashRecord]:
+    """A hash of the history from its first reply on, for a client that sends no id and rebuilds
+    what comes before when it continues."""
+    branch = conversation.history.branch
+    if branch.tail and conversation.external_key is None:
+        key = tail_key(conversation.tenant, branch.tail)
+        index.add_prefix_hash(conversation, key, branch.served_hash)
+        yield record.make(key, position, _TAIL_KIND, root=key)
 
 
 def _response_hash_record(

@@ -78,6 +78,8 @@ def _state(conversation: Conversation) -> bytes:
         **_start_state(conversation),
         **_snapshot_state(conversation),
     }
+    if conversation.unit:
+        state["unit"] = conversation.unit
     responses = conversation.history.responses
     if responses:
         newest = list(responses.values())[-STORED_PER_CONVERSATION:]
@@ -98,6 +100,8 @@ def _run_state(run: CurrentRun) -> dict[str, Any]:
     }
     if pin := memory.pinned_model:
         state["held"] = [pin.model, pin.state.value, pin.since_step]
+    if run.answers:
+        state["answers"] = run.answers
     if run.judged:
         state["judged"] = run.judged
     if run.resting:
@@ -117,6 +121,10 @@ def _branch_state(branch: Branch) -> dict[str, Any]:
         state["reply_marks"] = b"".join(branch.line_hashes).hex()
     if branch.reply_calls or branch.served_calls:
         state["calls"] = [branch.reply_calls, branch.served_calls]
+    state["asked"] = [branch.model, branch.system.hex()]
+    state["task"] = branch.task.hex()
+    if branch.tail:
+        state["tail"] = branch.tail.hex()
     return state
 
 
@@ -125,7 +133,8 @@ def _start_state(conversation: Conversation) -> dict[str, Any]:
     if start is None:
         return {}
     seen = b64encode(conversation.history.seen.newest()).decode()
-    return {"base": [_snapshot_json(start.snapshot), start.offset], "heard": seen}
+    base = [_snapshot_json(start.snapshot), start.offset, start.logged_in]
+    return {"base": base, "heard": seen}
 
 
 def _snapshot_state(conversation: Conversation) -> dict[str, Any]:
@@ -143,7 +152,11 @@ def _conversation(record: ConversationRecord, state: Mapping[str, Any]) -> Conve
     history = History(branch=_branch(record, state))
     run = _run(state)
     if base := state.get("base"):
-        run.start = RunStart(snapshot=_snapshot(base[0]), offset=int(base[1]))
+        # Older files do not say where the earlier steps are logged: in the run itself.
+        snapshot, offset, logged_in = (*base, record.id)[:3]
+        run.start = RunStart(
+            snapshot=_snapshot(snapshot), offset=int(offset), logged_in=str(logged_in)
+        )
         history.seen = SeenDigests(b64decode(state.get("heard", "")))
     history.responses = _responses(state.get("answered", ()))
     return Conversation(
@@ -152,6 +165,7 @@ def _conversation(record: ConversationRecord, state: Mapping[str, Any]) -> Conve
         external_key=record.external_key,
         created_at=record.created_at,
         history=history,
+        unit=str(state.get("unit", "")),
         run=run,
         unsaved=_saved(record.version, state),
     )
@@ -160,6 +174,7 @@ def _conversation(record: ConversationRecord, state: Mapping[str, Any]) -> Conve
 def _branch(record: ConversationRecord, state: Mapping[str, Any]) -> Branch:
     awaits = Awaits(state["awaits"])
     reply_calls, served_calls = state.get("calls", ((), ()))
+    model, system = state.get("asked", ("", ""))
     return Branch(
         conversation_id=record.id,
         served_hash=record.served_head,
@@ -174,6 +189,10 @@ def _branch(record: ConversationRecord, state: Mapping[str, Any]) -> Branch:
         # No call is in progress after a restart.
         awaits=Awaits.ANYTHING if awaits is Awaits.MODEL else awaits,
         steps=int(state["steps"]),
+        model=str(model),
+        system=bytes.fromhex(system),
+        tail=bytes.fromhex(state.get("tail", "")),
+        task=bytes.fromhex(state.get("task", "")),
     )
 
 
@@ -190,6 +209,7 @@ def _run(state: Mapping[str, Any]) -> CurrentRun:
             tokens=int(state.get("run_tokens", 0)),
         ),
         judged={str(key): float(score) for key, score in state.get("judged", {}).items()},
+        answers=[int(count) for count in state.get("answers", ())],
         resting={str(model): int(left) for model, left in state.get("resting", {}).items()},
         routed=RoutedCall(
             prefix_hash=bytes.fromhex(routed[0]), requested=routed[1], model=routed[2]

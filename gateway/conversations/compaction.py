@@ -1,4 +1,4 @@
-"""Continuing a conversation whose client has rewritten its history: what is kept, what restarts."""
+"""Continuing a conversation whose client has rewritten its history: what is kept of its run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from gateway.wire.messages import is_result
 
 
 def compact(conversation: Conversation, incoming: Incoming) -> None:
-    """Continue with a rewritten history: state, scores and caps are kept.
+    """Continue with a rewritten history: state, scores, caps and the windows of monitors are kept.
 
-    The windows of monitors and scorer restart, unless the client only left messages out or cleared
-    old results: then the earlier steps have not changed.
+    What the agent did before is not undone by a shorter account of it: one that loops goes on
+    looping. The steps that the new history lacks are in the fold, or in the run log. Only after a
+    final answer the windows restart, because the next run begins.
     """
     run, history = conversation.run, conversation.history
     snapshot, offset = _kept(conversation, incoming)
     kept = snapshot or (run.start.snapshot if run.start else RunSnapshot())
-    if _only_shortened(conversation, incoming, offset):
-        run.start = RunStart(snapshot=kept, offset=offset, logged_in=conversation.id)
-        if run.fold is not None:
-            run.fold.continue_in(offset)
+    logged_in = conversation.id if kept.state is not FSMState.END else ""
+    run.start = RunStart(snapshot=kept, offset=offset, logged_in=logged_in)
+    if run.fold is not None and logged_in:
+        run.fold.continue_in(offset)
     else:
-        run.start = RunStart(snapshot=kept, offset=offset)
         run.fold = None
     # The store keeps prefix hashes by the first message, and this history has a new one.
     history.root = b""
+    run.answers.clear()
     run.memory = replace(run.memory, guidance=run.memory.guidance.compacted())
 
 
@@ -75,12 +76,6 @@ def _start_of_turn(turns: Sequence[int], position: int) -> int:
     while position and turns[position] == turn:
         position -= 1
     return position
-
-
-def _only_shortened(conversation: Conversation, incoming: Incoming, offset: int) -> bool:
-    """Whether every message before the latest turn, except results, was seen before."""
-    answered = conversation.history.branch.awaits_results_of(incoming)
-    return answered and _all_seen(conversation, incoming, offset - incoming.hashes.start)
 
 
 def _all_seen(conversation: Conversation, incoming: Incoming, count: int) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
-from gateway.steering.identity import Awaits, Branch
+from gateway.steering.identity import Awaits, Branch, Incoming
 from gateway.steering.policy import Policy
 from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
@@ -27,6 +27,8 @@ MAX_UNSAVED_STEPS = 512
 """The newest steps kept while the store is unavailable."""
 MAX_JUDGED_SCORES = 1000
 """The newest judged scores; no window of the state machine is longer."""
+MAX_ANSWERS = 64
+"""The newest final answers whose places are kept."""
 KEPT_OUTCOMES = 8
 """The newest steps whose texts a look-up may need (E2 reads five)."""
 
@@ -69,8 +71,8 @@ class History:
 
     `root`: hash of the history's first message, by which the store groups the prefix hashes.
     `prefix_hashes`: those under which the index knows the conversation. `responses`: the newest
-    answers that a request may continue by id, oldest first. `retries`: how often the latest
-    request came again.
+    answers that a request may continue by id, oldest first. `tail`: hash of the messages from the
+    first reply on, up to those of `chain`; None when unknown.
     """
 
     branch: Branch
@@ -78,9 +80,23 @@ class History:
     prefix: BodyPrefix | None = None
     seen: SeenDigests = field(default_factory=SeenDigests)
     root: bytes = b""
+    tail: bytes | None = None
     prefix_hashes: list[bytes] = field(default_factory=list)
     responses: dict[str, StoredResponse] = field(default_factory=dict)
-    retries: int = 0
+
+    def knows_replies(self, request: Incoming) -> bool:
+        """Whether every reply in the request but the latest was in an earlier one.
+
+        A client may drop and rewrite much of its history, but it does not invent replies.
+        """
+        hashes = request.hashes
+        for position, digest in enumerate(hashes.messages):
+            before, after = hashes.turns[position : position + 2]
+            if after == hashes.state.turns:
+                return True
+            if after > before and digest is not None and digest not in self.seen:
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +113,7 @@ class RunStart:
     """What replaces the part of the transcript that a compaction removed.
 
     `offset`: messages at the front of the new history whose steps are in `snapshot` already.
-    `logged_in`: the conversation whose run log has those steps; "" where the windows of monitors
-    and scorer restart.
+    `logged_in`: the conversation whose run log has those steps; "" at the start of a run.
     """
 
     snapshot: RunSnapshot
@@ -114,7 +129,8 @@ class CurrentRun:
     `reported_outcomes`: the outcome counted for each pattern given in the run. `resting`: routed
     models that refused a call, with the number of calls for which each is not used.
     `unscored_calls`: the newest calls that were recorded without their step being scored. `start`:
-    set when the transcript alone does not give the run's beginning.
+    set when the transcript alone does not give the run's beginning. `answers`: how many messages
+    the history had with each final answer that was delivered, the newest `MAX_ANSWERS`.
     """
 
     index: int = 0
@@ -126,6 +142,7 @@ class CurrentRun:
     resting: dict[str, int] = field(default_factory=dict)
     unscored_calls: int = 0
     start: RunStart | None = None
+    answers: list[int] = field(default_factory=list)
     fold: ConversationFold | None = None
 
     def begin(self, index: int, now: float) -> None:
@@ -134,6 +151,12 @@ class CurrentRun:
         self.memory = self.memory.next_run()
         self.reported_outcomes.clear()
         self.judged.clear()
+
+    def note_answer(self, count: int) -> None:
+        """A final answer was delivered; with it the history has `count` messages."""
+        if count not in self.answers:
+            self.answers.append(count)
+        del self.answers[:-MAX_ANSWERS]
 
     def count_call(self) -> None:
         """Count a call that is being decided: each resting model rests for one call less."""
@@ -155,6 +178,7 @@ class CurrentRun:
                 keep=KEPT_OUTCOMES,
                 earlier=earlier,
                 judged=self.judged,
+                answers=self.answers,
             )
         return self.fold
 
@@ -190,13 +214,18 @@ class Unsaved:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """One conversation; `lock` is held while a decision is made or a call is stored."""
+    """One conversation; `lock` is held while a decision is made or a call is stored.
+
+    `unit`: of the experiment, where that is not the conversation itself: what the client named, or
+    the unit of the conversation that this one was forked from or started by.
+    """
 
     tenant: str
     source: str
     external_key: str | None
     created_at: float
     history: History
+    unit: str = ""
     run: CurrentRun = field(default_factory=CurrentRun)
     unsaved: Unsaved = field(default_factory=Unsaved)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -205,6 +234,11 @@ class Conversation:
     def id(self) -> str:
         """The conversation's id."""
         return self.history.branch.conversation_id
+
+    @property
+    def experiment_unit(self) -> str:
+        """The unit that decides about the conversation's arm."""
+        return self.unit or self.id
 
     @property
     def busy(self) -> bool:
@@ -242,7 +276,7 @@ class Conversation:
     def forget_transcript(self) -> None:
         """Drop all caches of the transcript: the next request is read from its first message."""
         self.run.fold = None
-        self.history.chain = self.history.prefix = None
+        self.history.chain = self.history.prefix = self.history.tail = None
         self.history.seen = SeenDigests(self.history.seen.newest())
 
 

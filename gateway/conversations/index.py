@@ -14,7 +14,8 @@ from gateway.conversations.stored_responses import (
     StoredResponse,
     response_hash,
 )
-from gateway.steering.identity import Branch, Incoming, PrefixHashRef
+from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
+from gateway.steering.identity.rebuilt import tail_key
 from gateway.wire.body_prefix import BodyPrefix
 
 _MAX_REFS = 64  # conversations remembered for one hash; common openings collect many
@@ -136,9 +137,20 @@ class ConversationIndex:
         self._awaited.put(conversation)
 
     def awaiting_results(self, tenant: str, request: Incoming) -> dict[str, Branch]:
-        """The branches whose latest reply made the calls that the request answers."""
+        """The branches whose latest reply made the calls that the request answers.
+
+        Providers use ids again: a request with replies that a conversation never had is not its.
+        """
         ids = self._awaited.find(tenant, request.calls)
-        return {i: self._by_id[i].history.branch for i in ids if i in self._by_id}
+        held = {i: self._by_id[i].history for i in ids if i in self._by_id}
+        return {i: history.branch for i, history in held.items() if history.knows_replies(request)}
+
+    def branches_with_tail(self, tenant: str, tail: bytes) -> list[Branch]:
+        """The idle branches whose history is this from its first reply to its latest one."""
+        refs = self._prefix_hashes.get(tail_key(tenant, tail), ())
+        held = (self._by_id.get(ref.conversation_id) for ref in refs)
+        branches = (found.history.branch for found in held if found is not None)
+        return [b for b in branches if b.tail == tail and b.awaits is Awaits.ANYTHING]
 
     def add_response(self, conversation: Conversation, response: StoredResponse) -> None:
         """A later request may continue from this answer by its id."""

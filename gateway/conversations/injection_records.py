@@ -29,7 +29,7 @@ def injection_rows(result: SteeringResult) -> list[InjectionRow]:
     ]
     rows = [*_rules_row(result, run_id, rules, blocks), *rows]
     # A retry gets the directive again; it counts as one piece of guidance.
-    if placed.directive is not None and not result.conversation.history.retries:
+    if placed.directive is not None and not result.conversation.history.branch.retries:
         rows.insert(0, _directive_row(result, run_id, placed.directive))
     return rows
 

@@ -11,6 +11,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.stored_responses import StoredResponse, response_hash
 from gateway.observability.logging import get_logger
 from gateway.steering.identity import Incoming, PrefixHashRef, calls_hash
+from gateway.steering.identity.rebuilt import tail_key
 from gateway.stores.protocols import StateStore
 from gateway.stores.records import ConversationRecord, PrefixHashRecord
 
@@ -55,6 +56,15 @@ class ConversationLoader:
         """Load the conversations whose latest reply made these calls."""
         for row in await self._store.find_prefix_hashes(tenant, [calls_hash(tenant, calls)]):
             await self._load(tenant, row.conversation_id)
+
+    async def load_tail(self, tenant: str, tail: bytes) -> None:
+        """Load the conversations whose history is this from its first reply to its latest one."""
+        key = tail_key(tenant, tail)
+        for row in await self._store.find_prefix_hashes(tenant, [key]):
+            await self._load(tenant, row.conversation_id)
+            found = self._index.get(row.conversation_id)
+            if found is not None:
+                self._index.add_prefix_hash(found, key, found.history.branch.served_hash)
 
     async def response(self, tenant: str, response_id: str) -> tuple[str, StoredResponse | None]:
         """The answer with this id, and its conversation's id; ("", None) when it is unknown."""

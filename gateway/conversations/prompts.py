@@ -13,14 +13,6 @@ from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 _ROLES = (*SYSTEM_ROLES, "user")
 
 
-def task_of(transcript: Sequence[Any], start: int) -> str:
-    """The first user message at or after `start`; empty when there is none."""
-    for message in transcript[start:]:
-        if isinstance(message, Mapping) and message.get("role") == "user":
-            return content_text(message.get("content"))
-    return ""
-
-
 def opening_prompts(
     body: Mapping[str, Any], transcript: Sequence[Any], start: int
 ) -> list[PromptMessage]:

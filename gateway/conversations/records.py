@@ -124,7 +124,7 @@ def _call_row(
         overhead_ms=exchange.timing.own_ms(),
         timings_ms=result.timings_ms,
         attempts=max(1, len(exchange.upstream.attempts)),
-        retries=result.conversation.history.retries,
+        retries=result.conversation.history.branch.retries,
         streamed=exchange.request.streamed,
         unsteered=result.unsteered,
         usage_estimated=exchange.upstream.usage_estimated,

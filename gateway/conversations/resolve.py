@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gateway.conversations.compaction import compact
-from gateway.conversations.conversation import (
-    Conversation,
-    CurrentRun,
-    History,
-    RunStart,
-    SeenDigests,
-)
+from gateway.conversations.conversation import Conversation, RunStart
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.opening import open_conversation, task_digest
 from gateway.conversations.settled import is_settled
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.dialects import SteeredRequest
 from gateway.errors import BadRequest
 from gateway.steering.experiments import MODES
-from gateway.steering.fold import RunSnapshot
 from gateway.steering.identity import (
     FINGERPRINT,
     ConversationMatch,
@@ -36,7 +31,7 @@ from gateway.steering.identity import (
     match,
     read_request,
 )
-from gateway.steering.steer import RunMemory
+from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive
 from gateway.stores.protocols import StoreError
 from gateway.wire.prefix_hash import ChainState
 
@@ -102,12 +97,14 @@ class ConversationResolver:
         identity = identify(headers, request.body, self._settings)
         if references := request.references:
             request.named = await self._loader.items(tenant, references)
+        await self._load_parent(tenant, identity)
         owner, response = await self._continued_response(request, identity, tenant)
         if response is not None:
             request.earlier = response.earlier()
             identity = _with_response(identity, request.body)
         known = self._same_bytes(request, identity, tenant) if response is None else None
-        root = known.history.root if known is not None else b""
+        shared = known.history if known is not None else None
+        root, tail = (shared.root, shared.tail) if shared is not None else (b"", None)
         incoming = self._read(request, headers, tenant, known)
         given = conversation_id(tenant, identity.value) if identity.value is not None else None
         verdict, settled = self._match(tenant, identity, given, incoming)
@@ -121,6 +118,8 @@ class ConversationResolver:
             except StoreError as exc:
                 unread = exc.label
             verdict, _ = self._match(tenant, identity, given, incoming)
+        if verdict.kind is MatchKind.NEW and identity.value is None and response is None:
+            verdict = await self._find_rebuilt(tenant, identity, incoming, verdict)
         here = self._index.get(verdict.conversation_id or "") is not None
         if unread and verdict.kind is MatchKind.NEW and not here:
             verdict = _apart(verdict, tenant, given, incoming)
@@ -130,7 +129,7 @@ class ConversationResolver:
                 found.run.start = RunStart(
                     snapshot=response.snapshot, offset=request.earlier_count, logged_in=owner
                 )
-            self._remember(found, root, request, incoming)
+            self._remember(found, root, tail, request, incoming)
         resolved_id = found.id if found is not None else verdict.conversation_id
         return Resolved(
             label=identity_label(identity.source, verdict.kind),
@@ -223,6 +222,41 @@ class ConversationResolver:
             await self._loader.load_awaiting_results(tenant, incoming.calls)
         await self._loader.load_prefix_hashes(tenant, incoming)
 
+    async def _find_rebuilt(
+        self, tenant: str, identity: Identity, incoming: Incoming, verdict: ConversationMatch
+    ) -> ConversationMatch:
+        """The match of an unknown history, which may be known from its first reply on."""
+        end = end_of_reply(incoming.messages)
+        if end is None or incoming.hashes.start or not self._settings.fingerprint:
+            return verdict
+        tail = extend_tail(b"", incoming.hashes, last=end)
+        with suppress(StoreError):
+            await self._loader.load_tail(tenant, tail)
+        verdict, _ = self._match(tenant, identity, None, incoming)
+        if verdict.kind is not MatchKind.NEW:
+            return verdict  # another request has opened it in the meantime
+        strong = is_distinctive(incoming.hashes, incoming.messages, end)
+        task = task_digest(incoming.messages)
+        alike = [
+            branch
+            for branch in self._index.branches_with_tail(tenant, tail)
+            if branch.signature == incoming.signature and (strong or branch.task == task)
+        ]
+        if len(alike) != 1:
+            return verdict
+        return ConversationMatch(
+            kind=MatchKind.COMPACTION, conversation_id=alike[0].conversation_id
+        )
+
+    async def _load_parent(self, tenant: str, identity: Identity) -> None:
+        """Load the conversation that started this one, for the first request of this one."""
+        known = identity.value is not None and self._index.branches_of(tenant, identity.value)
+        if identity.parent is None or known:
+            return
+        if not self._index.branches_of(tenant, identity.parent):
+            with suppress(StoreError):
+                await self._loader.load_key(tenant, identity.parent)
+
     def _apply(
         self,
         verdict: ConversationMatch,
@@ -236,7 +270,7 @@ class ConversationResolver:
             return None
         current = self._index.get(verdict.conversation_id) if verdict.conversation_id else None
         if current is not None and verdict.kind is MatchKind.RETRY:
-            current.history.retries += 1
+            current.history.branch = current.history.branch.retried()
             return current
         if current is not None and verdict.kind is MatchKind.CONTINUE:
             _check_fold(current, incoming)
@@ -247,53 +281,26 @@ class ConversationResolver:
             current.history.chain = None
             _extend(current, incoming)
             return current
-        return self._open(verdict, identity, given, incoming, tenant, now)
-
-    def _open(
-        self,
-        verdict: ConversationMatch,
-        identity: Identity,
-        given: str | None,
-        incoming: Incoming,
-        tenant: str,
-        now: float,
-    ) -> Conversation:
-        """Open a conversation that begins with this request: new, or a fork of another."""
-        name = verdict.conversation_id or given
-        if name is None:
-            name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
-        opened = Conversation(
-            tenant=tenant,
-            source=identity.source,
-            external_key=identity.value,
-            created_at=now,
-            history=History(branch=incoming.open_branch(name, verdict.parent)),
-            run=CurrentRun(started_at=now),
-        )
-        replaced = self._index.get(name)
-        parent = self._index.get(verdict.parent) if verdict.parent else None
-        if replaced is not None:
-            # The stored runs keep their ids, so the new ones are counted after them.
-            opened.unsaved.version = replaced.unsaved.version
-            opened.run.index = replaced.run.index + 1
-            opened.run.start = RunStart(snapshot=RunSnapshot(run=opened.run.index))
-        elif parent is not None and verdict.position:
-            guidance = parent.run.memory.guidance.up_to(verdict.position)
-            opened.run.memory = RunMemory(guidance=guidance)
-            opened.run.index = parent.run.index
-            opened.run.judged = dict(parent.run.judged)
-            opened.history.seen = SeenDigests(parent.history.seen.newest())
-        self._index.add(opened)
-        return opened
+        return open_conversation(self._index, verdict, identity, given, incoming, tenant, now)
 
     def _remember(
-        self, found: Conversation, root: bytes, request: SteeredRequest, incoming: Incoming
+        self,
+        found: Conversation,
+        root: bytes,
+        tail: bytes | None,
+        request: SteeredRequest,
+        incoming: Incoming,
     ) -> None:
         """Keep the bytes and the hash state of this request, for the next one to continue from."""
         self._index.drop_prefix(found)
         history, hashes = found.history, incoming.hashes
         read = history.chain.count if history.chain is not None and hashes.start else 0
-        history.seen.add(hashes.messages[max(read - hashes.start, 0) :])
+        fresh = max(read - hashes.start, 0)
+        history.seen.add(hashes.messages[fresh:])
+        if not read:
+            history.tail = tail if hashes.start else b""
+        if history.tail is not None:
+            history.tail = extend_tail(history.tail, hashes, fresh)
         history.prefix = None if request.earlier is not None else request.prefix
         history.chain = hashes.state
         if not history.root:
@@ -362,7 +369,6 @@ def _apart(
 def _extend(conversation: Conversation, incoming: Incoming) -> None:
     history = conversation.history
     history.branch = history.branch.extended(incoming)
-    history.retries = 0
 
 
 def _check_fold(conversation: Conversation, incoming: Incoming) -> None:

@@ -6,15 +6,17 @@ from typing import Any
 
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import SteeringResult
+from gateway.steering.fsm import FSMState
 from gateway.upstream.base import RawHeaders
+
+STATE_HEADER = b"x-gateway-state"
 
 
 def identity_headers(resolved: Resolved) -> RawHeaders:
-    """The headers that name the conversation of a request."""
-    return [
-        (b"x-gateway-conversation-id", resolved.conversation_id.encode("ascii", "replace")),
-        (b"x-gateway-identity", resolved.label.encode("ascii", "replace")),
-    ]
+    """The headers that name the conversation of a request; a side request may belong to none."""
+    named = resolved.conversation_id.encode("ascii", "replace")
+    label = (b"x-gateway-identity", resolved.label.encode("ascii", "replace"))
+    return [(b"x-gateway-conversation-id", named), label] if named else [label]
 
 
 def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
@@ -25,7 +27,7 @@ def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
     headers = [
         (b"x-gateway-mode", result.mode.encode()),
         (b"x-gateway-step", str(result.step).encode()),
-        (b"x-gateway-state", result.state.value.encode()),
+        (STATE_HEADER, result.state.value.encode()),
     ]
     if arm is not None:
         headers.append((b"x-gateway-arm", arm.encode()))
@@ -41,6 +43,12 @@ def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
 def unsteered_headers(reason: str) -> RawHeaders:
     """The header of a call that goes out without a decision."""
     return [(b"x-gateway-unsteered", reason.encode())]
+
+
+def with_state(headers: RawHeaders, state: FSMState) -> RawHeaders:
+    """The headers with another state of the run: its answer has changed it."""
+    value = state.value.encode()
+    return [(name, value if name == STATE_HEADER else old) for name, old in headers]
 
 
 def guidance_label(result: SteeringResult) -> str:

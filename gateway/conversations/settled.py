@@ -29,7 +29,7 @@ def is_settled(
             served = branches[str(verdict.conversation_id)].served_calls
             return not incoming.calls or served in ((), incoming.calls)
         case MatchKind.SIDE:
-            return bool(branches)
+            return bool(branches) or not incoming.hashes.state.turns
         case MatchKind.COMPACTION:
             return branches[str(verdict.conversation_id)].awaits_results_of(incoming)
         case MatchKind.CONTINUE:

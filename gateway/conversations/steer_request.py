@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
 from gateway.conversations.judge import StepJudge, judge_newest
 from gateway.conversations.own_time import OwnTime
-from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
+from gateway.conversations.prompts import later_prompts, opening_prompts
 from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.steering.experiments import RandomArm
@@ -41,6 +41,7 @@ from gateway.steering.steer import (
     repeat,
 )
 from gateway.steering.transcript.steps import Step
+from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage
 from gateway.wire.coerce import as_list
 from gateway.wire.views import AsMappings

@@ -25,6 +25,7 @@ class SteeringResult:
     decision was made, "" when one was. `tasks`: the first user message of each run that the store
     does not have. `prompts`: new messages of this call that belong to no step; on the first call of
     a run, its opening. `stored`: whether the store has the call already, without its answer.
+    `usable`: whether the answer says or calls anything; a client asks again after one without.
     """
 
     resolved: Resolved
@@ -41,6 +42,7 @@ class SteeringResult:
     prompts: list[PromptMessage] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     stored: bool = False
+    usable: bool = False
     timings_ms: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -57,6 +59,17 @@ class SteeringResult:
     def edits(self) -> tuple[Edit, ...]:
         """The guidance as edits of the client's messages."""
         return self.placed.edits if self.placed is not None else ()
+
+    def note_failed(self) -> None:
+        """There is no whole answer: the client may send the request again."""
+        history = self.conversation.history
+        history.branch = history.branch.failed(self.resolved.incoming.hashes.full)
+
+    def note_delivered(self) -> None:
+        """The client has the whole answer: the same request once more is a sample, no retry."""
+        history = self.conversation.history
+        if self.usable:
+            history.branch = history.branch.received(self.resolved.incoming.hashes.full)
 
     @property
     def run(self) -> int:

@@ -38,6 +38,9 @@ class UpstreamReply:
 Complete = Callable[[UpstreamReply], Awaitable[None]]
 """Called when the answer is complete, before the client gets its last byte."""
 
+Delivered = Callable[[], None]
+"""Called when the client has been sent the whole answer: of a stream, its end marker."""
+
 
 class Relay:
     """Relays one answer. `complete` runs exactly once for an answer that arrived completely."""
@@ -50,11 +53,13 @@ class Relay:
         complete: Complete,
         server: ServerSettings,
         dialect: Dialect,
+        delivered: Delivered | None = None,
     ) -> None:
         self._send = send
         self._exchange = exchange
         self._disconnect = watch
         self._complete = complete
+        self._delivered = delivered or _unnoted
         self._dialect = dialect
         self._limit = int(server.max_buffered_response_mb * 2**20)
         self._keepalive_s = server.sse_keepalive_s
@@ -86,6 +91,8 @@ class Relay:
                     completed = await self._try_complete(watch, response)
                 if out:
                     await self._body(out)
+                if completed:
+                    self._delivered()
             if not completed:
                 await self._finish_unmarked(watch, response)
         except UpstreamFailure as exc:
@@ -98,6 +105,7 @@ class Relay:
             raise
         rest = usage_filter.flush() if usage_filter else b""
         await self._body(rest, last=True)
+        self._delivered()
 
     async def whole(self, response: LaneResponse) -> None:
         """Relay a body that is not a stream; `complete` runs before its first byte is sent.
@@ -122,6 +130,7 @@ class Relay:
                 await self._complete(_reply(self._dialect, response, watch))
             await self._start(response, ())
             await self._body(b"".join(chunks), last=True)
+            self._delivered()
             return
         await self._complete(UpstreamReply(completion=None, usage=response.usage, unread=True))
         await self._relay_rest(response, chunks, iterator)
@@ -196,6 +205,10 @@ class Relay:
         if last:
             self._disconnect.stop()
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+def _unnoted() -> None:
+    """Nobody asks whether this answer was delivered."""
 
 
 async def _next(iterator: AsyncIterator[bytes]) -> bytes:

@@ -67,7 +67,15 @@ class SteeredEndpoint:
                     outgoing = readable(headers, plain=prepared.hides_usage)
                 call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
                 server = services.settings.server
-                relay = Relay(send, exchange, watch, prepared.complete, server, self._dialect)
+                relay = Relay(
+                    send,
+                    exchange,
+                    watch,
+                    prepared.complete,
+                    server,
+                    self._dialect,
+                    delivered=prepared.note_delivered,
+                )
                 try:
                     response = await self._pipeline.send(services, exchange, prepared, call)
                     try:

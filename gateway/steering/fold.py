@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -165,6 +165,10 @@ class RunFold:
         )
 
 
+def _is_user(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "user"
+
+
 def _clamp(score: float) -> float:
     """The score clamped to [0, 1]; NaN becomes the neutral score UNKNOWN."""
     return UNKNOWN if math.isnan(score) else min(max(score, 0.0), 1.0)
@@ -176,10 +180,16 @@ class ConversationFold:
     The first `offset` messages are read, to learn how the agent writes its calls, but their steps
     are not scored: `base` contains them, as the state of the run before a compaction. After a base
     whose run has ended the next run begins. `keep`, `earlier` and `judged`: as in `RunFold`.
+
+    `answers`: how many messages the transcript had with each final answer that was delivered. What
+    follows one without a word of the user, or a request that nothing follows, opens the next run;
+    a transcript alone does not tell whether the agent meant to stop there.
     """
 
     __slots__ = (
+        "_answers",
         "_base",
+        "_closed",
         "_consumed",
         "_earlier",
         "_judged",
@@ -202,12 +212,14 @@ class ConversationFold:
         keep: int | None = None,
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
+        answers: Collection[int] = (),
     ) -> None:
         if base is not None and base.state is FSMState.END:
             base, earlier = RunSnapshot(run=base.run + 1), ()
         self._policy = policy
         self._earlier = earlier
         self._judged = judged
+        self._answers = answers
         self._base = base or RunSnapshot()
         self._offset = offset
         self._keep = keep
@@ -284,6 +296,8 @@ class ConversationFold:
         # The newest step: not scored yet, or scored and returned, but possibly without all results.
         self._pending: Draft | None = None
         self._scored: Draft | None = None
+        # The final answer after which the next run began before anything followed.
+        self._closed: Draft | None = None
         self.runs = [self._run(self._base, self._offset, self._earlier)]
 
     def _run(self, base: RunSnapshot, start: int, earlier: Sequence[Step] = ()) -> RunFold:
@@ -300,13 +314,31 @@ class ConversationFold:
         """The outcomes of all new steps; None when a step that was returned has changed."""
         outcomes: list[StepOutcome] = []
         while self._consumed < len(messages):
+            if self._consumed in self._answers and not _is_user(messages[self._consumed]):
+                self._close()
             if not self._read(self._consumed, messages[self._consumed], outcomes):
                 return None
             self._consumed += 1
+        if self._consumed in self._answers:
+            self._close()
         if self._pending is not None and not self._waits(self._pending):
             self._scored = self._pending
             self._score(outcomes)
         return outcomes
+
+    def _close(self) -> None:
+        """End the run at a delivered final answer; in a group's chat the next speaker goes on."""
+        draft = self._pending
+        if draft is None or draft.named or not self._waits(draft):
+            return
+        draft.followed = True  # calls that come next are no part of it
+        self._pending, self._closed = None, draft
+        self._begin_run(self._consumed)
+
+    def _begin_run(self, position: int) -> None:
+        self._pending = None
+        self.current.end()
+        self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), position))
 
     def _read(self, position: int, message: object, outcomes: list[StepOutcome]) -> bool:
         change = self._reader.read(message)
@@ -317,9 +349,7 @@ class ConversationFold:
         elif change is Change.ANSWERED:
             return self._scored is None
         elif change is Change.FINAL and position >= self._offset and self._ends_run():
-            self._pending = None
-            self.current.end()
-            self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), position))
+            self._begin_run(position)
         return True
 
     def _score(self, outcomes: list[StepOutcome]) -> None:
@@ -336,6 +366,8 @@ class ConversationFold:
     def _ends_run(self) -> bool:
         """Whether the reply before the user message just read was the final answer of its run."""
         draft = self._reader.draft
+        if draft is not None and draft is self._closed:
+            return False
         return not (self._never_ends or (draft is not None and self._asks(draft.thought)))
 
     def _asks(self, text: str) -> bool:

@@ -112,7 +112,9 @@ class Driver:
         if call.resolved.conversation is not None:
             finish = "tool_calls" if reply.get("tool_calls") else "stop"
             completion = {"choices": [{"message": dict(reply), "finish_reason": finish}]}
-            apply_reply(_result(call.resolved, call.resolved.conversation), completion, self.index)
+            result = _result(call.resolved, call.resolved.conversation)
+            apply_reply(result, completion, self.index)
+            result.note_delivered()
         return call
 
     def fail(self, call: Call) -> None:

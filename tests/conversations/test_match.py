@@ -75,7 +75,7 @@ def test_a_rewritten_reply_continues() -> None:
         says("Observation: pass"),
     ]
     assert driver.begin(rendered).match.position == len(SECOND)
-    assert driver.begin(rendered).kind is RETRY
+    assert driver.begin(rendered, headers=AGAIN).kind is RETRY
 
 
 def test_missed_steps_continue() -> None:
@@ -102,27 +102,158 @@ def test_a_reply_may_be_continued_itself() -> None:
     assert both.conversation == opened.conversation
 
 
+REUSED = "call_gpt4oGivesThisIdAgain00"
+
+
+def test_reused_call_ids_do_not_give_a_run_away() -> None:
+    """A provider gives one id to calls of several customers: each history stays with its own run,
+    and one that began elsewhere is new, even if call, id and result are equal."""
+    driver = Driver()
+    lookup, found = calls("look up the flight", REUSED), result("HAT001", REUSED)
+    one, other, third = ([says(f"I am customer {n}.")] for n in range(3))
+    homes = [driver.turn(task, lookup).conversation for task in (one, other)]
+    later = driver.begin([*other, lookup, found])
+    assert (later.kind, later.conversation) == (CONTINUE, homes[1])
+    stranger = driver.begin([*third, answers("Your flight?"), says("HAT1"), lookup, found])
+    assert (stranger.kind, len({*homes, stranger.conversation})) == (NEW, 3)
+    rewritten = {"role": "assistant", "content": "Calling tools: [look up the flight]"}
+    first = driver.begin([*one, rewritten, says("Observation: HAT001")])
+    assert (first.kind, first.conversation) == (CONTINUE, homes[0])
+
+
+def test_a_short_history_with_reused_call_ids_belongs_to_the_run_that_waits() -> None:
+    """An agent that keeps its newest messages only is still found by the ids of its calls."""
+    driver = Driver()
+    opened = driver.turn(FIRST, calls("ls", "call_aaaaaaaaaaaaaaaaaaaa"))
+    driver.turn(
+        [*FIRST, calls("ls", "call_aaaaaaaaaaaaaaaaaaaa"), result("a.py")], calls("x", REUSED)
+    )
+    cut = [says("Summary"), calls("ls"), result("a.py"), calls("x", REUSED), result("y", REUSED)]
+    on = driver.begin(cut)
+    assert (on.kind, on.conversation) == (COMPACTION, opened.conversation)
+
+
 # Retry.
 
 
-@pytest.mark.parametrize("headers", [{}, ID])
-@pytest.mark.parametrize(
-    "change",
-    [
-        {},
-        {"model": "another"},
-        {"messages": [{"role": "system", "content": "It is Tuesday"}, *SECOND]},
-    ],
-    ids=["same body", "another model", "another system text"],
-)
-def test_the_same_history_again_is_a_retry(headers: dict[str, str], change: dict[str, Any]) -> None:
-    """The same history sent again changes no state, whatever else is different."""
-    driver = a_driver(headers=headers)
+@pytest.mark.parametrize("headers", [AGAIN, ID, {"x-session-id": "s"}])
+def test_the_same_history_again_is_a_retry(headers: dict[str, str]) -> None:
+    """A request that its client marks as a retry, or sends under its id, changes no state."""
+    driver = a_driver(headers={} if headers is AGAIN else headers)
     before = dict(driver.branches)
-    again = driver.begin(**{"messages": SECOND, **change}, headers=headers)
+    again = driver.begin(SECOND, headers=headers)
     assert again.kind is RETRY
     assert driver.branches == before
     assert again.match.position == again.request.hashes.state.count
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"model": "another"}, {"messages": [{"role": "system", "content": "You review"}, *SECOND]}],
+    ids=["another model", "another role"],
+)
+def test_another_agent_with_equal_words_is_no_retry(change: dict[str, Any]) -> None:
+    """The same history for another model or by another role is another agent's; an exclusive id
+    names one conversation all the same."""
+    for headers, kind in (({}, FORK), (AGAIN, FORK), ({"x-session-id": "s"}, FORK), (ID, RETRY)):
+        driver = a_driver(headers={} if headers is AGAIN else headers)
+        if kind is FORK and headers is AGAIN and "model" not in change:
+            continue  # the mark of the SDK is proof, and roles differ by the day
+        assert driver.begin(**{"messages": SECOND, **change}, headers=headers).kind is kind
+
+
+@pytest.mark.parametrize("delivered", [True, False], ids=["one after another", "at a time"])
+def test_samples_of_one_prompt_are_runs_of_their_own(delivered: bool) -> None:
+    """Equal openings, each answered, open as many conversations, and each continues alone."""
+    driver = Driver()
+    opened = []
+    for _ in range(5):
+        opened.append(driver.begin(FIRST))
+        if delivered:
+            driver.finish(opened[-1], calls(f"ls {len(opened)}"))
+    if not delivered:
+        for n, call in enumerate(opened, 1):
+            driver.finish(call, calls(f"ls {n}"))
+    assert [call.kind for call in opened] == [NEW] * 5
+    homes = [call.conversation for call in opened]
+    assert len(set(homes)) == 5
+    for n, home in enumerate(homes, 1):
+        on = driver.turn([TASK, calls(f"ls {n}"), result("a.py")], answers("Done"))
+        assert (on.kind, on.conversation) == (CONTINUE, home)
+
+
+def test_equal_samples_keep_as_many_conversations() -> None:
+    """Samples with equal answers continue in as many conversations as were opened."""
+    driver = Driver()
+    homes = {driver.turn(FIRST, calls("ls")).conversation for _ in range(3)}
+    on = [driver.turn(SECOND, calls("cat a.py")) for _ in range(3)]
+    assert {call.kind for call in on} == {CONTINUE}
+    assert {call.conversation for call in on} == homes
+    later = [driver.turn(THIRD, answers("Done")) for _ in range(3)]
+    assert {call.conversation for call in later} == homes
+
+
+def test_a_sample_within_a_run_is_a_fork() -> None:
+    """A later call repeated after its answer was delivered opens a child at the same place."""
+    driver = a_driver()
+    sample = driver.begin(SECOND)
+    assert (sample.kind, sample.match.position) == (FORK, len(SECOND))
+    driver.finish(sample, calls("cat b.py"))
+    on = driver.begin([*SECOND, calls("cat b.py"), result("pass")])
+    assert (on.kind, on.conversation) == (CONTINUE, sample.conversation)
+    back = driver.begin(THIRD)
+    assert (back.kind, back.conversation) == (CONTINUE, sample.match.parent)
+
+
+def test_failed_samples_are_retried_each_in_its_own_run() -> None:
+    """Parallel samples whose first attempts all failed are retried one for one."""
+    for headers in ({}, AGAIN):
+        driver = Driver()
+        opened = [driver.begin(FIRST) for _ in range(3)]
+        for call in opened:
+            driver.fail(call)
+        again = [driver.begin(FIRST, headers=headers) for _ in range(3)]
+        assert {call.kind for call in again} == {RETRY}
+        assert {call.conversation for call in again} == {call.conversation for call in opened}
+
+
+def test_an_empty_answer_may_be_asked_again() -> None:
+    """A reply without text and calls is no answer: the same request is a retry."""
+    driver = Driver()
+    opened = driver.turn(FIRST, answers(""))
+    again = driver.begin(FIRST)
+    assert (again.kind, again.conversation) == (RETRY, opened.conversation)
+
+
+def test_equal_openings_are_told_apart_by_model_role_and_call_ids() -> None:
+    """Agents with equal words and equal answers keep their conversations where anything else
+    differs: the model, the role, a word late in the system text, or the ids of calls."""
+    role = {"role": "system", "content": "You are a careful engineer. " * 20}
+    late = {"role": "system", "content": role["content"] + "Your name is Bo, agent 2."}
+    agents: list[dict[str, Any]] = [
+        {"model": "small"},
+        {"model": "large"},
+        {"messages": [{"role": "system", "content": "You review"}]},
+        {"messages": [role]},
+        {"messages": [late]},
+        {"tools": [{"type": "function", "function": {"name": "search"}}]},
+        {"id": "call_aaaaaaaaaaaaaaaaaaaa"},
+        {"id": "call_bbbbbbbbbbbbbbbbbbbb"},
+    ]
+
+    def ask(agent: dict[str, Any], turns: int) -> str:
+        ids = [f"{agent['id']}_{turn}" if "id" in agent else "call_1" for turn in range(turns + 1)]
+        history = [*agent.get("messages", []), TASK]
+        for id in ids[:-1]:
+            history += [calls("ls", id), result("a.py", id)]
+        how = {key: agent[key] for key in ("model", "tools") if key in agent}
+        return driver.turn(history, calls("ls", ids[-1]), **how).conversation
+
+    driver = Driver()
+    homes = [ask(agent, 0) for agent in agents]
+    assert len(set(homes)) == len(agents)
+    for turns in range(1, 4):
+        assert [ask(agent, turns) for agent in reversed(agents)] == homes[::-1]
 
 
 def test_a_late_retry_is_a_retry() -> None:
@@ -169,6 +300,7 @@ def test_a_fork_is_retried_in_its_child() -> None:
     driver = a_driver()
     driver.turn(THIRD, answers("Done"))
     fork = driver.begin([*SECOND, calls("cat a.py"), result("fail")])
+    driver.fail(fork)
     again = driver.begin([*SECOND, calls("cat a.py"), result("fail")])
     assert (again.kind, again.conversation) == (RETRY, fork.conversation)
 
@@ -305,6 +437,15 @@ def test_a_summary_that_keeps_the_opening_is_a_compaction() -> None:
     driver.turn([*THIRD, says("Summarise")], answers("We looked at a.py"), headers=ID)
     call = driver.begin([TASK, says("Summary: we looked at a.py")], headers=ID)
     assert (call.kind, call.conversation, call.match.position) == (COMPACTION, OWN, 1)
+
+
+@pytest.mark.parametrize("headers", [ID, {"x-session-id": "s"}])
+def test_a_compacted_item_continues_a_run_that_awaits_results(headers: dict[str, str]) -> None:
+    """A provider's own compaction, on another route, may come between a call and its results."""
+    driver = a_driver(headers=headers)
+    item = {"type": "compaction", "encrypted_content": "opaque"}
+    call = driver.begin([TASK, item], headers=headers)
+    assert (call.kind, call.conversation) == (COMPACTION, next(iter(driver.branches)))
 
 
 def test_a_context_overflow_is_a_compaction() -> None:

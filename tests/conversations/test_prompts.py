@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversations.prompts import later_prompts, opening_prompts, task_of
+from gateway.conversations.prompts import later_prompts, opening_prompts
 from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage
 from tests.steering.builders import assistant, call, system, tool, user
 

@@ -89,9 +89,11 @@ AGENTS = [("responses", responses, CODEX), ("messages", messages, CLAUDE)]
 ASKED = [{}, {"tools": []}, {"tools": [], "system": "Summarise.", "instructions": "Summarise."}]
 
 
-def asking(build: Any, steps: int, other: dict[str, Any]) -> dict[str, Any]:
+def asking(
+    build: Any, steps: int, other: dict[str, Any], opening: str = "Repair it."
+) -> dict[str, Any]:
     """The request in which an agent has its history summarised."""
-    body = build(steps, "Repair it.")
+    body = build(steps, opening)
     key = "input" if "input" in body else "messages"
     body[key].append({"role": "user", "content": "Summarise what was done so far."})
     return {**body, **other}
@@ -127,6 +129,31 @@ def test_a_summary_is_no_final_answer(
     assert seen[-1]["x-gateway-state"] == after[0]["x-gateway-state"] == "SLOW"
     runs = httpx.get(f"{server.url}/api/runs").json()["runs"]
     assert [run["totals"]["scored_steps"] for run in runs] == [9]
+
+
+@pytest.mark.parametrize(("path", "build", "headers"), AGENTS, ids=["codex", "claude"])
+def test_a_loop_is_seen_across_compactions(
+    gateway_server: Start, upstream: ScriptedUpstream, path: str, build: Any, headers: Any
+) -> None:
+    """An agent that runs the same failing test, two steps from one summary to the next, is as far
+    from FAST as one that keeps its history, and the same monitors fire."""
+    upstream.default = REPLY
+    server = gateway_server(STEERING)
+    whole = [ask(server, path, build(step, "Repair it at once."), {}) for step in range(21)]
+    opening, seen = "Repair it.", []
+    ask(server, path, build(0, opening), headers)
+    for _ in range(10):
+        seen += [ask(server, path, build(step, opening), headers) for step in (1, 2)]
+        upstream.script(Reply(SUMMARY))
+        ask(server, path, asking(build, 2, {"tools": []}, opening), headers)
+        opening = RETOLD
+        compacted = ask(server, path, build(0, opening), headers)
+        assert compacted["x-gateway-identity"] == "compaction"
+    assert len({h["x-gateway-conversation-id"] for h in seen}) == 1
+    assert [h["x-gateway-step"] for h in seen] == [str(n) for n in range(1, 21)]
+    for name in ("x-gateway-monitors", "x-gateway-state"):
+        assert [h[name] for h in seen] == [h[name] for h in whole[1:]]
+    assert seen[-1]["x-gateway-monitors"]
 
 
 @pytest.mark.parametrize(("path", "build", "headers"), AGENTS, ids=["codex", "claude"])

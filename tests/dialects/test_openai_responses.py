@@ -307,7 +307,7 @@ def test_a_final_answer_ends_the_run(gateway_server: Start, upstream: ScriptedUp
     raw = client.responses.with_raw_response.create(
         model="gpt-5", input="And now the lexer.", previous_response_id=answers[-1].id, tools=[TOOL]
     )
-    assert raw.headers["x-gateway-state"] == "INIT"
+    assert (raw.headers["x-gateway-step"], raw.headers["x-gateway-state"]) == ("0", "END")
     runs = httpx.get(f"{server.url}/api/runs").json()["runs"]
     assert [(run["sequence"], run["totals"]["scored_steps"]) for run in runs] == [(1, 0), (0, 2)]
     assert len({run["conversation_id"] for run in runs}) == 1

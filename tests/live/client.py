@@ -22,6 +22,7 @@ from tests.patience import DEADLINE_MS
 
 Message = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+RETRIED = {"x-stainless-retry-count": "1"}
 # The reference's formulas, which fix at which step something happens, and no precision bars.
 GUIDING: dict[str, Any] = {
     "steering": {"deadline_ms": DEADLINE_MS, "act_above": dict.fromkeys(ACTIONS, 0.0)},
@@ -111,11 +112,12 @@ class Agent:
     async def send(self, messages: Sequence[Any] | None = None, **changes: Any) -> Answer:
         """One request, with the history or with `messages`; the history stays as it is."""
         headers = {**self.headers, **changes.pop("headers", {})}
+        timeout = changes.pop("timeout", httpx.USE_CLIENT_DEFAULT)
         body = {"messages": self.messages if messages is None else messages, **self.body, **changes}
         body = {key: value for key, value in body.items() if value is not None}
         self.sent = orjson.dumps(body)
         answer = await self._client.post(
-            f"{self.url}/chat/completions", content=self.sent, headers=headers
+            f"{self.url}/chat/completions", content=self.sent, headers=headers, timeout=timeout
         )
         return Answer(
             status=answer.status_code,
@@ -123,6 +125,10 @@ class Agent:
             content=answer.content,
             message=_message(answer),
         )
+
+    async def again(self) -> Answer:
+        """The same request once more, marked as a retry as the SDKs do."""
+        return await self.send(headers=RETRIED)
 
     async def turn(self, result: str = "ok") -> Answer:
         """One request; adds the reply and a result for each of its calls to the history."""

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE
 from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
+from tests.live.client import RETRIED
 
 Start = Callable[..., AppServer]
 
@@ -46,7 +47,8 @@ def test_the_directive_is_in_the_run_log(gateway_server: Start, upstream: Script
     budget = {"token_budget": 100, "budget_action": "wrap_up"}
     server = gateway_server({"steering": budget})
     last = _run(server.url)
-    again = httpx.post(f"{server.url}/v1/chat/completions", content=last.request.content)
+    url = f"{server.url}/v1/chat/completions"
+    again = httpx.post(url, content=last.request.content, headers=RETRIED)
     assert last.headers["x-gateway-guidance"].split(",")[0] == "skip:directive"
     run_id = f"{again.headers['x-gateway-conversation-id']}.0"
     trace = httpx.get(f"{server.url}/api/runs/{run_id}").json()

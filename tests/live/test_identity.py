@@ -75,13 +75,13 @@ async def test_tenants_share_no_conversation(
 async def test_a_request_sent_again_changes_nothing(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Each call of a run is made three times: same step, state, model and bytes, no new step."""
+    """Each call of a run is retried twice: same step, state, model and bytes, no new step."""
     upstream.default = worker(99)
     routing = {"model_routing": {"NORMAL": "routed"}, "storage": {"path": str(database)}}
     server = gateway_server({**GUIDING, **routing})
     agent = Agent(http, server.base_url)
     for _ in range(6):
-        answers = [await agent.send() for _ in range(3)]
+        answers = [await agent.send(), await agent.again(), await agent.again()]
         bodies = [request.body for request in list(upstream.requests)[-3:]]
         assert len({answer.conversation for answer in answers}) == 1
         assert [answer.identity for answer in answers[1:]] == ["retry"] * 2
@@ -229,18 +229,21 @@ async def test_fifty_runs_of_one_opening(
 async def test_racing_requests_lose_and_double_nothing(
     gateway: AppServer, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
-    """Two equal requests at a time, in every turn: both succeed, each step is recorded once."""
+    """Two retries of a failed call at a time, in every turn: both succeed, each step is recorded
+    once."""
     agent = Agent(http, gateway.base_url)
     for _ in range(8):
-        answers = await asyncio.gather(*(agent.send() for _ in range(2)))
-        assert [answer.status for answer in answers] == [200, 200]
-        assert len({answer.conversation for answer in answers}) == 1
-        assert len({answer.place for answer in answers}) == 1
+        upstream.script(Fault(FaultKind.BAD_REQUEST))
+        failed = await agent.send()
+        answers = await asyncio.gather(*(agent.again() for _ in range(2)))
+        assert [answer.status for answer in (failed, *answers)] == [400, 200, 200]
+        assert len({answer.conversation for answer in (failed, *answers)}) == 1
+        assert len({answer.place for answer in (failed, *answers)}) == 1
         assert answers[0].message is not None
         agent.take(answers[0].message)
     found = await trace(database, answers[0].conversation)
     assert [step.step_index for step in found.steps] == list(range(8))
-    assert found.run.totals.calls == 16
+    assert found.run.totals.calls == 24
 
 
 async def test_racing_continuations_become_branches(

@@ -81,14 +81,16 @@ async def test_judged_scores_decide_and_are_kept(
     assert len(questions) == len(set(questions)) == STEPS - 1
     assert "step 3" in questions[3]
     again = await agent.send()
-    retried = await agent.send()
+    retried = await agent.again()
     assert (retried.identity, retried.place) == ("retry", again.place)
     assert len(asked(upstream)) == STEPS
     await asyncio.to_thread(first.stop)
     upstream.default = judging(Fault(FaultKind.SERVER_ERROR))
     second = gateway_server(settings(upstream, path))
     agent.url = second.base_url
-    later = await agent.turn()
+    later = await agent.again()
+    assert later.message is not None
+    agent.take(later.message)
     assert later.place == again.place
     assert (await agent.turn()).gateway("difficulty") != "0.9000"
     assert await results(http, second) == {"error": 1}

@@ -206,6 +206,9 @@ async def disagreements(
         # The replay has one decision after each step; no call follows the end of a recording.
         for number, (after, call) in enumerate(zip(replayed, live[1:], strict=False)):
             compared += 1
+            if call[1] == "END":
+                # The answer ended the run, and says so instead of the state it was decided in.
+                call = (call[0], after[1], *call[2:])
             # A step that calls nothing is scored when the next message is known: the call in
             # between is decided without it, and only its decision can be compared.
             pending = call[0] != after[0]

@@ -164,7 +164,7 @@ async def test_a_retry_gets_the_same_model(
     again = await agent.send()
     await asyncio.to_thread(first.stop)
     agent.url = gateway_server({**settings, "model_routing": {"SLOW": "stronger"}}).base_url
-    later = await agent.send()
+    later = await agent.again()
     assert [failed.status, again.status, later.status] == [502, 200, 200]
     assert [again.identity, later.identity] == ["retry"] * 2
     assert {answer.place for answer in (failed, again, later)} == {failed.place}

@@ -147,3 +147,17 @@ async def test_a_run_begun_elsewhere_keeps_its_opening(
     assert [step.call is not None for step in found.steps] == [False, False, True]
     assert prompts(found.steps[-1]) == [(m["role"], m["content"]) for m in opening()]
     assert found.run.task_preview == opening()[1]["content"]
+
+
+async def test_the_task_is_what_the_user_wrote(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """A run is listed by the user's words, not by what a client wrote before them."""
+    upstream.default = worker(2)
+    server = gateway_server(PLAIN)
+    reminder = "<system-reminder>\nThe project has many files.\n</system-reminder>\n"
+    for opened in ([reminder, "Fix it."], [f"{reminder}Fix it."]):
+        messages = [{"role": "user", "content": text} for text in opened]
+        await Agent(http, server.base_url, messages).run(2)
+    runs = (await http.get(f"{server.url}/api/runs")).json()["runs"]
+    assert [run["task_preview"] for run in runs] == ["Fix it."] * 2

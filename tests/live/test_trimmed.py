@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
-from tests.live.client import PLAIN, Agent, Answer, Message, opening, worker
+from tests.live.client import PLAIN, RETRIED, Agent, Answer, Message, opening, worker
 
 Start = Callable[..., AppServer]
 Trim = Callable[[list[Message]], list[Message]]
@@ -103,20 +103,32 @@ async def test_a_loop_is_seen_in_a_shortened_history(
     assert [a.place for a in cut] == [a.place for a in whole]
 
 
-async def test_a_summary_restarts_the_windows(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+async def test_windows_go_on_after_a_summary(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    restarted: bool,
 ) -> None:
-    """After a summary state and steps stay, and repeats are counted again from zero."""
+    """After a summary the run goes on as it was: its steps, its state and what its monitors saw."""
     upstream.default = looping()
-    agent = Agent(http, gateway_server(PLAIN).base_url)
+    settings = {**PLAIN, "storage": {"path": str(tmp_path / "kept.db")}}
+    first = gateway_server(settings)
+    whole = await trimmed_run(Agent(http, first.base_url, opening("Another.")), list, 10)
+    agent = Agent(http, first.base_url)
     before = (await trimmed_run(agent, list, 8))[-1]
     summary = {"role": "user", "content": "Summary: make fails."}
     agent.messages = [agent.messages[0], summary, *agent.messages[-2:]]
     (after,) = await trimmed_run(agent, list, 1)
-    assert (after.identity, after.conversation) == ("compaction", before.conversation)
-    assert after.gateway("step") == "8"
-    assert before.gateway("monitors")
-    assert not after.gateway("monitors")
+    if restarted:
+        await asyncio.to_thread(first.stop)
+        agent.url = gateway_server(settings).base_url
+    (later,) = await trimmed_run(agent, list, 1)
+    assert (after.identity, later.identity) == ("compaction", "prefix")
+    assert before.conversation == after.conversation == later.conversation
+    assert later.gateway("monitors")
+    assert [a.place for a in (before, after, later)] == [a.place for a in whole[7:]]
 
 
 async def test_trimming_agents_in_parallel(
@@ -142,7 +154,7 @@ async def test_sending_a_shortened_request_again_is_a_retry(
     agent = Agent(http, gateway_server(PLAIN).base_url)
     await trimmed_run(agent, last_pairs(1), 3)
     window = last_pairs(1)(agent.messages)
-    first, again = await agent.send(window), await agent.send(window)
+    first, again = await agent.send(window), await agent.send(window, headers=RETRIED)
     assert (first.gateway("step"), again.gateway("step")) == ("3", "3")
     assert again.identity == "retry"
 
@@ -160,7 +172,7 @@ async def test_numbered_ids_do_not_identify_a_run(
     server = gateway_server(PLAIN)
     agent = Agent(http, server.base_url)
     await agent.run(3)
-    first, again = await agent.send(), await agent.send()
+    first, again = await agent.send(), await agent.again()
     assert (first.gateway("step"), again.identity) == ("3", "retry")
     stranger = Agent(http, server.base_url, opening("Something else."))
     assert again.message is not None

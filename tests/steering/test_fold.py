@@ -161,6 +161,43 @@ class TestRuns:
         assert second.outcomes[0].readings == evaluate_reference([second.outcomes[0].step])
         assert second.history == [second.outcomes[0].difficulty]
 
+    AFTERWARDS = (
+        *looped(2),
+        assistant("Done."),
+        assistant(None, call("cat", id="d1")),
+        tool("text", "d1"),
+        assistant("One more.", call("ls", id="d2")),
+        tool("a.py", "d2"),
+    )
+
+    @pytest.mark.parametrize("at_once", [True, False])
+    def test_what_follows_a_delivered_answer_opens_the_next_run(self, at_once: bool) -> None:
+        """Also calls without a text, which are else the rest of the message before; in whatever
+        parts the transcript arrives."""
+        fold = ConversationFold(POLICY, answers=[7])
+        parts = [9] if at_once else [7, 9]
+        found = [o for end in (*parts, 11) for o in fold.extend(self.AFTERWARDS[:end])]
+        assert [(o.run, o.index) for o in found] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+        assert [run.state for run in fold.runs][:-1] == [FSMState.END]
+        assert [len(o.step.actions) for o in found] == [1] * 4
+
+    def test_a_user_after_a_delivered_answer_opens_one_run(self) -> None:
+        """A request that nothing followed, and the user's words after all, begin the same run."""
+        fold = ConversationFold(POLICY, answers=[7])
+        fold.extend(self.MESSAGES[:7])
+        assert [run.start for run in fold.runs] == [0, 7]
+        assert [(o.run, o.index) for o in fold.extend(self.MESSAGES)] == [(1, 1)]
+        again = ConversationFold(POLICY, answers=[7])
+        again.extend(self.MESSAGES)
+        assert [run.index for run in fold.runs] == [run.index for run in again.runs] == [0, 1]
+
+    def test_in_a_group_the_next_speaker_goes_on(self) -> None:
+        """Messages with the names of their speakers are one run, as without the places."""
+        spoken = [{**m, "name": "expert"} if m["role"] == "assistant" else m for m in self.MESSAGES]
+        del spoken[7]
+        fold = ConversationFold(POLICY, answers=[7])
+        assert [(o.run, o.index) for o in fold.extend(spoken)] == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
     def test_without_a_boundary_everything_is_one_run(self) -> None:
         """Messages without an action are scored as steps."""
         fold = ConversationFold(ENDLESS)

@@ -118,6 +118,36 @@ def test_configured_headers_come_second() -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "body", "value", "parent"),
+    [
+        ({"x-claude-code-session-id": "s"}, {}, "s", None),
+        ({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, {}, "s/a", "s"),
+        ({"x-codex-turn-metadata": '{"session_id":"s","thread_id":"s"}'}, {}, "s", None),
+        ({"x-codex-turn-metadata": '{"session_id":"s","thread_id":"t"}'}, {}, "t", "s"),
+        (
+            {"x-codex-turn-metadata": '{"session_id":"s","thread_id":"t","parent_thread_id":"p"}'},
+            {},
+            "t",
+            "p",
+        ),
+        ({"session_id": "t", "x-codex-parent-thread-id": "s"}, {}, "t", "s"),
+        ({"x-session-id": "t", "x-parent-session-id": "s"}, {}, "t", "s"),
+        ({"x-parent-session-id": "s"}, {}, None, "s"),
+        ({"x-session-id": "t", "x-parent-session-id": "null"}, {}, "t", None),
+        ({"x-session-id": "t", "x-parent-session-id": "t"}, {}, "t", None),
+        ({}, {"metadata": {"session_id": "t", "parent_session_id": "s"}}, "t", "s"),
+        ({"traceparent": "00-1-2-01"}, {"metadata": {"parent": "s"}}, None, None),
+    ],
+)
+def test_the_id_of_the_parent(
+    headers: dict[str, str], body: dict[str, Any], value: str | None, parent: str | None
+) -> None:
+    """A sub-agent's parent is named by a header or field of its own, or by the session's id."""
+    identity = identify(headers, body, PLAIN)
+    assert (identity.value, identity.parent) == (value, parent)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "user",

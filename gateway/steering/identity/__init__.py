@@ -10,8 +10,9 @@ and `apply_reply`) does the look-ups between these steps:
 3. `match(request, known, branches, conversation_id=...)`: retry, continue, fork, compaction, side
    request or new.
 4. New and fork: `request.open_branch(id)`. Continue and compaction: `branch.extended(request)`.
-   Retry and side request leave the branch unchanged. The prefix hash of the request is stored at
-   once, so that another request that arrives before the reply can be matched against it.
+   Retry (`branch.retried()`) and side request do not change its history. The prefix hash of the
+   request is stored at once, so that another request that arrives before the reply can be matched
+   against it.
 5. After the reply: for each choice, the prefix hash of
    `extend(request.hashes.state, [reply_message(message)])` is stored, and `branch.answered(...)`
    replaces the branch; `branch.failed(...)` does when there is no complete reply.

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from gateway.steering.identity.ids import clean_call_ids, signature
+from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
+from gateway.steering.identity.side_requests import asks_for_title
 from gateway.steering.identity.summary import is_summary_of
+from gateway.wire.coerce import as_text
 from gateway.wire.messages import history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
+
+COMPACTION_ITEMS = frozenset({"compaction", "compaction_summary", "context_compaction"})
+"""Types of the items by which the Responses API stands for a history that it compacted."""
 
 
 class Awaits(enum.StrEnum):
@@ -45,7 +50,12 @@ class Branch:
     of its lines, when it was final (see `summary.line_hashes_of`). `signature`: see
     `ids.signature`. `steps`: scored steps. `reply_calls`: ids of the calls in the latest reply,
     empty when they do not distinguish it from the reply before. `served_calls`: ids of the calls in
-    the latest assistant turn of the request it answers.
+    the latest assistant turn of the request it answers. `model`, `system`: the model that the
+    latest request names, and the digest of its system text; empty when unknown. `delivered`: the
+    client has the whole answer to the latest request. `retries`: how often that request came again.
+    `tail`: hash of the history from its first reply to its latest one, when that was final (see
+    `rebuilt`). `task`: digest of what the user first asked for.
+    What is stored does not tell whether the client got an answer, because it is stored before.
     After a restart no call is in progress: load MODEL as ANYTHING.
     """
 
@@ -61,6 +71,31 @@ class Branch:
     served_calls: tuple[str, ...] = ()
     awaits: Awaits = Awaits.ANYTHING
     steps: int = 0
+    model: str = ""
+    system: bytes = b""
+    delivered: bool = False
+    tail: bytes = b""
+    task: bytes = b""
+    retries: int = field(default=0, compare=False)
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether the latest request has no whole answer, and none is on its way."""
+        return not self.delivered and self.awaits is not Awaits.MODEL
+
+    def has_model_of(self, request: Incoming) -> bool:
+        """Whether the request names the model of the branch, as far as both are known."""
+        return self.model in ("", request.model)
+
+    def served_the_calls_of(self, request: Incoming) -> bool:
+        """Whether the request may be the branch's latest one, by the ids of its calls.
+
+        Ids that are too short to be random differ in the requests of one agent, too: some clients
+        number them again.
+        """
+        if request.calls == self.served_calls or not (request.calls and self.served_calls):
+            return True
+        return not (looks_unique(request.calls) and looks_unique(self.served_calls))
 
     def is_extended_by(self, ref: PrefixHashRef) -> bool:
         """Whether a history with this stored prefix hash continues the branch; else it forks."""
@@ -73,6 +108,19 @@ class Branch:
     def awaits_results_of(self, request: Incoming) -> bool:
         """Whether the request brings the results of the calls that the latest reply made."""
         return bool(self.reply_calls) and self.reply_calls == request.calls
+
+    def is_retried_by(self, request: Incoming, *, named: bool = False) -> bool:
+        """Whether a request with the history of the branch's latest one is that one once more.
+
+        It is when the client marks it as a retry or names the conversation (`named`), or when the
+        answer did not arrive whole; only then may another model be asked. Agents with other tools,
+        another role or other calls merely begin alike.
+        """
+        if self.signature != request.signature or not self.served_the_calls_of(request):
+            return False
+        return self.may_be_retried or (
+            (named or request.client_retry) and self.has_model_of(request)
+        )
 
     def extended(self, request: Incoming) -> Branch:
         """The branch after a request that continues it or rewrites its history.
@@ -90,7 +138,16 @@ class Branch:
             reply_calls=(),
             served_calls=request.calls,
             awaits=Awaits.MODEL,
+            model=request.model,
+            system=request.system,
+            delivered=False,
+            tail=b"",
+            retries=0,
         )
+
+    def retried(self) -> Branch:
+        """The branch after its latest request came again; nothing else changes."""
+        return replace(self, retries=self.retries + 1)
 
     def answered(
         self,
@@ -100,6 +157,7 @@ class Branch:
         final: bool,
         line_hashes: tuple[bytes, ...] = (),
         calls: tuple[str, ...] = (),
+        tail: bytes = b"",
     ) -> Branch:
         """The branch after a complete reply to the request with the prefix hash `served`.
 
@@ -118,7 +176,12 @@ class Branch:
             line_hashes=line_hashes,
             reply_calls=calls if calls != self.served_calls else (),
             awaits=awaits,
+            tail=tail,
         )
+
+    def received(self, served: bytes) -> Branch:
+        """The branch after the client got the whole answer to the request `served`."""
+        return self if served != self.served_hash else replace(self, delivered=True)
 
     def failed(self, served: bytes) -> Branch:
         """The branch after a call without a complete reply; any request may come next."""
@@ -130,7 +193,8 @@ class Incoming:
     """What matching reads of a request.
 
     `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
-    computed from.
+    computed from. `model`: the one it names. `system`: the digest of its system text. `titles`: it
+    asks for the title of a conversation.
     """
 
     hashes: PrefixHashes
@@ -138,6 +202,9 @@ class Incoming:
     has_tools: bool
     client_retry: bool = False
     messages: Sequence[object] = ()
+    model: str = ""
+    system: bytes = b""
+    titles: bool = False
 
     @property
     def calls(self) -> tuple[str, ...]:
@@ -149,6 +216,13 @@ class Incoming:
         summary."""
         return bool(branch.line_hashes) and is_summary_of(branch.line_hashes, self.messages[known:])
 
+    def has_compaction(self, known: int = 0) -> bool:
+        """Whether an item after the first `known` messages stands for a compacted history."""
+        return any(
+            isinstance(message, Mapping) and message.get("type") in COMPACTION_ITEMS
+            for message in self.messages[known:]
+        )
+
     def open_branch(self, conversation_id: str, parent: str | None = None) -> Branch:
         """A new branch that begins with this request."""
         return Branch(
@@ -159,6 +233,8 @@ class Incoming:
             parent=parent,
             served_calls=self.calls,
             awaits=Awaits.MODEL,
+            model=self.model,
+            system=self.system,
         )
 
 
@@ -186,10 +262,14 @@ def read_request(
     tools = tool_names(body)
     own = history(body) if own is None else own
     whole = own if messages is None else messages
+    system = system_text(body, own)
     return Incoming(
         hashes=chain_digests(whole, tenant, resume=resume),
-        signature=signature(system_text(body, own), tools),
+        signature=signature(system, tools),
         has_tools=bool(tools),
         client_retry=_is_client_retry(headers),
         messages=whole,
+        model=as_text(body.get("model"), ""),
+        system=system_digest(system),
+        titles=not tools and asks_for_title(system, own),
     )

@@ -91,6 +91,15 @@ def signature(system: str, tool_names: Iterable[str]) -> bytes:
     return _signature(system[: 2 * SIGNATURE_CHARACTERS], tuple(sorted(set(tool_names))))
 
 
+def system_digest(system: str) -> bytes:
+    """A digest of a whole system text, 8 bytes: it tells apart agents with one role.
+
+    An agent's own text may change between its calls (dates, repository states), so that different
+    digests prove nothing.
+    """
+    return blake2b(system.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
 @functools.lru_cache(maxsize=512)
 def _signature(start: str, tool_names: tuple[str, ...]) -> bytes:
     """Cached, because an agent sends the same system text and tools with every call."""

@@ -20,7 +20,8 @@ class MatchKind(enum.StrEnum):
     """How a request relates to its conversation."""
 
     RETRY = "retry"
-    """Served before: the state does not advance, the stored decision applies again."""
+    """The latest request once more, because its answer did not arrive: the state does not advance,
+    the stored decision applies again."""
     CONTINUE = "continue"
     FORK = "fork"
     """A new conversation that shares the beginning of its parent's history."""
@@ -120,12 +121,19 @@ def match(
 
     Otherwise the longest known prefix decides, with one exception: a conversation that is exactly
     one reply behind the request wins over one that had a longer part of the history earlier. So
-    each of two runs with equal histories keeps its own conversation. Requests with the same first
-    messages and nothing else to distinguish them count as one conversation until their replies
-    differ.
+    each of two runs with equal histories keeps its own conversation. Where several conversations
+    are known under one prefix, the ids of calls, the model, the role, the tools and the system text
+    tell them apart, in this order.
+
+    The same history once more is a retry when the client marks it as one or sends the id of the
+    conversation, or when its answer was not delivered whole. Otherwise it is a sample: a
+    conversation of its own, or a fork from the one it repeats.
     """
     named = _Named(conversation_id, weak, exclusive) if conversation_id is not None else None
     found = _find(request, known, branches)
+    if _is_title(request, branches):
+        owner = found.branch.conversation_id if found else None
+        return ConversationMatch(kind=MatchKind.SIDE, conversation_id=conversation_id or owner)
     if named is not None and not weak and _is_side(request, found, branches):
         return ConversationMatch(kind=MatchKind.SIDE, conversation_id=conversation_id)
     awaiting_results = _awaiting_results(request, branches, found, named=named is not None)
@@ -165,15 +173,23 @@ def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
         here = max(entries, key=lambda entry: _rank(request, entry))
         best = best or here
         again = best.whole and best.current
-        if again and request.client_retry:
+        if again and request.client_retry and best.branch.is_retried_by(request):
             return best
         # When the reply in the request is known, the request does not belong to a branch that
         # shares only the request before it and got another reply.
         adjacent = here.adjacent and not (echoed and here.ref.served == prefix_hash)
-        if adjacent and not (again and here.branch is best.branch):
+        if adjacent and not (again and _is_nearer(request, best.branch, here.branch)):
             return here
         echoed = echoed or any(ref.served != prefix_hash for ref in refs)
     return best
+
+
+def _is_nearer(request: Incoming, again: Branch, behind: Branch) -> bool:
+    """Whether a request repeats the branch `again` rather than being the next one of `behind`."""
+    if again is behind:
+        return True
+    repeats = bool(request.calls) and again.served_calls == request.calls
+    return again.may_be_retried and repeats and not behind.awaits_results_of(request)
 
 
 def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int) -> _Found:
@@ -188,14 +204,19 @@ def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int
     return _Found(position, prefix_hash, ref, branch, whole, current, adjacent)
 
 
-def _rank(request: Incoming, found: _Found) -> tuple[bool, ...]:
+def _rank(request: Incoming, found: _Found) -> tuple[int, ...]:
     branch = found.branch
     return (
         found.current,
         branch.awaits_results_of(request),
         found.whole,
+        branch.model == request.model,
         branch.signature == request.signature,
         branch.has_tools == request.has_tools,
+        branch.system == request.system,
+        found.whole and not branch.delivered,
+        found.whole and branch.may_be_retried,
+        -branch.retries if found.whole else 0,
     )
 
 
@@ -213,6 +234,8 @@ def _awaiting_results(
         return None  # the branch's latest request again
     if found and not found.whole and request.hashes.turns_after(found.position) == 0:
         return None  # the history already shows which reply the request follows
+    if found and found.continues and found.branch.awaits_results_of(request):
+        return None  # history and ids agree, even if the client has rewritten the reply
     candidates = list(branches.values())
     if not looks_unique(request.calls):
         if found is not None:
@@ -225,6 +248,17 @@ def _awaiting_results(
         if branch.awaits_results_of(request) and branch.reply_digest in request.hashes.messages
     ]
     return waiting[0] if len(waiting) == 1 else None
+
+
+def _is_title(request: Incoming, branches: Branches) -> bool:
+    """Whether the request asks for a title of a conversation that it is no part of.
+
+    With replies in its history it may be a chat about titles, unless the conversation has tools.
+    """
+    if not request.titles:
+        return False
+    talks = request.hashes.state.turns > 0
+    return not talks or any(branch.has_tools for branch in branches.values())
 
 
 def _is_side(request: Incoming, found: _Found | None, branches: Branches) -> bool:
@@ -240,23 +274,27 @@ def _again(
     request: Incoming, found: _Found, branches: Branches, named: _Named | None
 ) -> ConversationMatch:
     """The match of a request that was served before as a whole."""
-    first = request.hashes.state.turns == 0
-    if found.current and first and request.has_tools != found.branch.has_tools:
+    branch, first = found.branch, request.hashes.state.turns == 0
+    if found.current and first and request.has_tools != branch.has_tools:
         # A title request with the first messages alone has the prefix hash of the real first
         # request.
         if named is None:
             return ConversationMatch(kind=MatchKind.NEW, conversation_id=None)
-        branch = found.branch
         return ConversationMatch(
             kind=MatchKind.NEW, conversation_id=branch.conversation_id, parent=branch.parent
         )
-    if found.current or request.client_retry:
+    exclusive = named is not None and named.exclusive
+    if found.current and (
+        exclusive or branch.is_retried_by(request, named=named is not None and not named.weak)
+    ):
         return found.match(MatchKind.RETRY)
-    if not (first or (named is not None and named.exclusive)):
+    if request.client_retry and branch.has_model_of(request):
+        return found.match(MatchKind.RETRY)
+    if not (first or exclusive):
         return found.fork(request, branches)
     if named is None:
         return ConversationMatch(kind=MatchKind.NEW, conversation_id=None)
-    rewritten = _rewritten(request, branches, named, found)
+    rewritten = None if found.current else _rewritten(request, branches, named, found)
     return rewritten or found.fork(request, branches)
 
 
@@ -291,6 +329,7 @@ def _rewritten(
     Proof is the latest reply of a branch among the messages that are not known, or its lines in a
     client message there: the agent had asked for it as a summary. Without proof, the branch must
     have the same signature and no call in progress, and the history must have
+    * an item that stands for a compacted history: then a branch matches even if it awaits results;
     * assistant turns: then a branch with scored steps matches, the one of the id itself first;
     * or none (a summary, a new list of tasks): then the branch of the id itself matches, if it
       awaits no tool results. One that does is still working, and the request is a second agent in
@@ -307,6 +346,8 @@ def _rewritten(
     alike.sort(key=lambda branch: branch.conversation_id != named.conversation_id)
     chosen = next((b for b in alike if b.reply_digest and b.reply_digest in fresh), None)
     chosen = chosen or _summarised(request, branches, position)
+    if chosen is None and not named.weak and request.has_compaction(position):
+        chosen = next(iter(alike), None)
     if chosen is None and not named.weak:
         known = found is not None and found.whole
         if request.hashes.state.turns == 0:
@@ -340,10 +381,12 @@ def _summarised(request: Incoming, branches: Branches, position: int) -> Branch 
 def identity_label(source: str, kind: MatchKind) -> str:
     """How a request was identified, for people: `retry`, `fork`, `compaction`, or the id's source.
 
-    Without an id from the client (source "fingerprint") it is `prefix` or `new`.
+    Without an id from the client (source "fingerprint") it is `prefix`, `new` or `side`.
     """
     if kind in (MatchKind.RETRY, MatchKind.FORK, MatchKind.COMPACTION):
         return kind.value
     if source != FINGERPRINT:
         return source
+    if kind is MatchKind.SIDE:
+        return kind.value
     return "prefix" if kind is MatchKind.CONTINUE else "new"

@@ -19,6 +19,8 @@ _UNFILLED = re.compile(
     r"|^\$[A-Za-z_]\w*$|<[^<>]*>|^\{[^{}]*\}$"
     r"|%(?:\(\w*\)[sd]|s|d(?![0-9A-Fa-f]))"
 )
+# x-parent-session-id, x-codex-parent-thread-id, parent_conversation_id; not traceparent.
+_PARENT_NAME = re.compile(r"(?:^|[-_])parent[-_](?:session|thread|conversation|task)(?:[-_]id)?$")
 # Claude Code before it sent JSON: user_<hash>_account_<uuid or nothing>_session_<uuid>.
 _USER_WITH_SESSION = re.compile(r"user_\w{0,128}_account_[\w-]{0,128}_session_([0-9A-Za-z-]+)")
 
@@ -58,6 +60,13 @@ def _id_or_object(value: object) -> str | None:
 
 
 _session_of_json = _json_member("session_id")
+_parent_thread_of_json = _json_member("parent_thread_id")
+
+
+def _thread_parent(value: object) -> str | None:
+    # A thread of Codex that another started names it, or shares its session, which has the first
+    # thread's id.
+    return _parent_thread_of_json(value) or _session_of_json(value)
 
 
 def _session_of_user(value: object) -> str | None:
@@ -75,6 +84,9 @@ class HeaderSource:
     name: str
     read: Callable[[object], str | None] = clean_id
     with_header: str | None = None
+    read_parent: Callable[[object], str | None] | None = None
+    """How to find the id of the agent that started this one; without it, an agent with a second
+    part belongs to the one without."""
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
         """(header, id), or None without a usable value."""
@@ -84,6 +96,17 @@ class HeaderSource:
             return None
         part = clean_id(headers.get(self.with_header)) if self.with_header else None
         return self.name, f"{value}/{part}" if part else value
+
+    def find_parent(self, headers: Mapping[str, str]) -> str | None:
+        """The id of the agent that started the one which `find` names, or None."""
+        raw = headers.get(self.name)
+        if raw is None:
+            return None
+        if self.read_parent is not None:
+            return self.read_parent(raw)
+        if self.with_header and clean_id(headers.get(self.with_header)):
+            return self.read(raw)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +120,8 @@ class HeaderPattern:
         """(header, id), or None without a usable value."""
         shortest = len(self.prefix) + len(self.suffix)
         for name in sorted(name for name in headers if name.endswith(self.suffix)):
+            if _PARENT_NAME.search(name):
+                continue
             if name.startswith(self.prefix) and len(name) > shortest:
                 value = clean_id(headers[name])
                 if value is not None:
@@ -126,7 +151,9 @@ HEADER_SOURCES: tuple[HeaderSource | HeaderPattern, ...] = (
     # Agents that name their conversation.
     HeaderSource(name="x-claude-code-session-id", with_header="x-claude-code-agent-id"),
     # The other members of this header, the turn's id and times, change with each call.
-    HeaderSource(name="x-codex-turn-metadata", read=_json_member("thread_id")),
+    HeaderSource(
+        name="x-codex-turn-metadata", read=_json_member("thread_id"), read_parent=_thread_parent
+    ),
     HeaderSource(name="thread-id"),
     HeaderSource(name="session-id"),
     HeaderSource(name="session_id"),
@@ -183,10 +210,12 @@ class Identity:
     """Where a request's id was found, and the id.
 
     `source`: "header:<name>", "body:<field>" or "fingerprint"; `value`: None for a fingerprint.
+    `parent`: the id of the agent that started this one, where the client sends it.
     """
 
     source: str
     value: str | None = None
+    parent: str | None = None
 
     @property
     def exclusive(self) -> bool:
@@ -211,20 +240,40 @@ def identify(
     `headers` have lower-case names. `root_of` gives the id of the conversation that an earlier
     response (`previous_response_id`) belongs to, or None when it is not known.
     """
+    parent = _parent_of(headers, body)
     if _may_carry_id(headers, settings):
         configured = (HeaderSource(name=name) for name in settings.id_headers)
         for header in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
             found = header.find(headers)
             if found is not None:
-                return Identity(source=f"header:{found[0]}", value=found[1])
+                name, value = found
+                if parent is None and isinstance(header, HeaderSource):
+                    parent = header.find_parent(headers)
+                parent = parent if parent != value else None
+                return Identity(source=f"header:{name}", value=value, parent=parent)
     # Most requests have none of these fields: one set comparison instead of one look-up per source.
     for source in () if _BODY_KEYS.isdisjoint(body) else BODY_SOURCES:
-        value = source.find(body)
-        if value is not None and source.through_root:
-            value = root_of(value) if root_of is not None else None
-        if value is not None:
-            return Identity(source=f"body:{source.name}", value=value)
-    return Identity(source=FINGERPRINT)
+        given = source.find(body)
+        if given is not None and source.through_root:
+            given = root_of(given) if root_of is not None else None
+        if given is not None:
+            parent = parent if parent != given else None
+            return Identity(source=f"body:{source.name}", value=given, parent=parent)
+    return Identity(source=FINGERPRINT, parent=parent)
+
+
+def _parent_of(headers: Mapping[str, str], body: Mapping[str, object]) -> str | None:
+    """The id of the conversation that started this one, in a header or field with such a name."""
+    for name in headers:
+        if "parent" in name and _PARENT_NAME.search(name):
+            value = clean_id(headers[name])
+            if value is not None:
+                return value
+    metadata = body.get("metadata")
+    for name, value in metadata.items() if isinstance(metadata, dict) else ():
+        if isinstance(name, str) and _PARENT_NAME.search(name):
+            return clean_id(value)
+    return None
 
 
 _HEADER_NAMES = frozenset(

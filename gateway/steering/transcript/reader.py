@@ -62,6 +62,7 @@ class Draft:
         "followed",
         "image",
         "index",
+        "named",
         "prompted",
         "reasoning",
         "results",
@@ -80,6 +81,8 @@ class Draft:
         self.calls = reply.calls
         self.textual = reply.textual
         self.block = reply.block
+        self.named = reply.named
+        """Whether the message names its speaker, as in the chat of a group of agents."""
         self.results: list[Result] = []
         self.followed = False
         self.user_followed = False
@@ -115,6 +118,7 @@ class _Reply:
     calls: list[RequestedCall]
     textual: bool = False
     block: text_protocols.TextCalls | None = None
+    named: bool = False
 
 
 class StepReader:
@@ -185,6 +189,7 @@ class StepReader:
             said=thought,
             reasoning=read_reasoning(message, content),
             calls=read_calls(message, content),
+            named=bool(message.get("name")),
         )
         if reply.calls or self._native:
             return reply

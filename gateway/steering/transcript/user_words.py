@@ -1,0 +1,104 @@
+"""What the user wrote in a message, without what the client put around it.
+
+Clients add reminders, the state of the editor, file listings and instructions of the project to the
+user's words, in tags or in messages of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.wire.coerce import as_text
+from gateway.wire.messages import content_text
+
+MAX_CHARACTERS = 256 * 1024
+"""Of a longer message only the beginning is read."""
+
+_OPENING_TAG = re.compile(r"<([A-Za-z][\w:-]{0,63})(?:\s[^<>]{0,300})?>")
+_ADDED = re.compile(
+    r"reminder|environment|context|instructions|permissions|skills|details|metadata|workspace"
+    r"|memory|memories|caveat|stdout|stderr|git_?status|directory|(?:^|[_-])(?:ide|system|open|current|env)"
+    r"(?:[_-]|$)|_info$|^info$|^files?$|^rules$",
+    re.IGNORECASE,
+)
+"""Names of tags around text that clients add. Source: Claude Code, Codex, Cline, Roo Code, Cursor,
+Copilot, Gemini CLI, qwen-code, opencode."""
+_WORDS_TAG = re.compile(
+    r"<(task|user_query|user_message|user_request|user_input|userrequest|query|request|prompt"
+    r"|message|feedback|answer|command-args)>",
+    re.IGNORECASE,
+)
+"""Tags around the user's own words."""
+_MARKER = re.compile(r"^## My request for \w+:\s*$", re.MULTILINE)
+"""What some clients write above the user's words, after what they added."""
+_ADDED_MESSAGES = (
+    "# AGENTS.md instructions for",
+    "# Context from my IDE setup",
+    "Here are summaries of some files present in my git repo",
+    "I have *added these files to the chat*",
+    "I am not sharing any files",
+)
+_SETTING_UP = "setting up the context for our chat"
+_HEAD_CHARACTERS = 200
+_MAX_UNCLOSED = 8
+"""Tags without an end that are looked for; after them the rest of a text is taken as it is."""
+
+
+def task_of(transcript: Sequence[Any], start: int) -> str:
+    """What the user asks for in the messages from `start` on; empty when there is none.
+
+    Messages without a word of the user are passed over, with what the model answers to them. If all
+    are, the first one counts as it is.
+    """
+    first = ""
+    for message in transcript[start:]:
+        if not isinstance(message, Mapping):
+            continue
+        if message.get("role") == "user":
+            words = words_of(message.get("content"))
+            if words:
+                return words
+            first = first or content_text(message.get("content"))
+        elif message.get("tool_calls") or str(message.get("type")).endswith("_call"):
+            break
+    return first
+
+
+def words_of(content: object) -> str:
+    """The user's words in a message's content; empty when a client wrote all of it."""
+    if not isinstance(content, list):
+        return user_words(content_text(content))
+    texts = [as_text(part.get("text"), "") for part in content if isinstance(part, Mapping)]
+    return "\n".join(filter(None, map(user_words, texts)))
+
+
+def user_words(text: str) -> str:
+    """A text without the blocks that a client added, and without the tags around the rest."""
+    text = _without_added(text[:MAX_CHARACTERS]).strip()
+    if marker := _MARKER.search(text):
+        return text[marker.end() :].strip()
+    if text.startswith(_ADDED_MESSAGES) or _SETTING_UP in text[:_HEAD_CHARACTERS]:
+        return ""
+    tag = _WORDS_TAG.match(text)
+    if tag is None:
+        return text
+    end = text.find(f"</{tag[1]}>", tag.end())
+    return text[tag.end() : end].strip() if end >= 0 else text
+
+
+def _without_added(text: str) -> str:
+    kept: list[str] = []
+    at, unclosed = 0, set[str]()
+    while len(unclosed) < _MAX_UNCLOSED and (tag := _OPENING_TAG.search(text, at)):
+        name = tag[1]
+        closing = f"</{name}>"
+        end = -1
+        if _ADDED.search(name) and name not in unclosed:
+            end = text.find(closing, tag.end())
+            if end < 0:
+                unclosed.add(name)
+        kept.append(text[at : tag.start() if end >= 0 else tag.end()])
+        at = end + len(closing) if end >= 0 else tag.end()
+    return "".join([*kept, text[at:]])

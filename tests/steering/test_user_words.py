@@ -1,0 +1,100 @@
+"""What a user wrote, among what clients put around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.steering.transcript.user_words import MAX_CHARACTERS, task_of, user_words
+
+TASK = "Repair the parser."
+REMINDER = (
+    "<system-reminder>\nToday is Sunday. The project has <files> of its own.\n</system-reminder>"
+)
+
+
+def says(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def parts(*texts: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+OPENINGS: dict[str, list[dict[str, Any]]] = {
+    "plain": [says(TASK)],
+    "claude code": [says(parts(REMINDER, TASK, REMINDER))],
+    "one text": [says(f"{REMINDER}\n{TASK}\n\n{REMINDER}")],
+    "qwen-code": [says(REMINDER), says(TASK)],
+    "qwen-code, older": [
+        says(
+            "This is the Qwen Code. We are setting up the context for our chat.\nToday is Sunday."
+        ),
+        {"role": "assistant", "content": "Got it. Thanks for the context!"},
+        says(TASK),
+    ],
+    "codex": [
+        {"role": "developer", "content": "<permissions instructions>\nNo.\n</permissions>"},
+        says("# AGENTS.md instructions for /src\n\n<INSTRUCTIONS>\nBe brief.\n</INSTRUCTIONS>"),
+        says("<environment_context>\n  <cwd>/src</cwd>\n</environment_context>"),
+        says(TASK),
+    ],
+    "codex in an editor": [
+        says(
+            "# Context from my IDE setup:\n\n## Open tabs:\n- a.py\n\n"
+            f"## My request for Codex:\n{TASK}"
+        )
+    ],
+    "cline": [
+        says(
+            parts(
+                f"<task>\n{TASK}\n</task>\n\n# task_progress RECOMMENDED\nKeep a list.",
+                "<environment_details>\n# Current Time\n9 pm\n</environment_details>",
+            )
+        )
+    ],
+    "cursor": [says(f"<user_info>\nLinux\n</user_info>\n<user_query>\n{TASK}\n</user_query>")],
+    "aider": [
+        says("Here are summaries of some files present in my git repository.\n\na.py:"),
+        {"role": "assistant", "content": "Ok, I won't try and edit those files."},
+        says(TASK),
+    ],
+}
+
+
+@pytest.mark.parametrize("client", OPENINGS)
+def test_the_task_is_what_the_user_wrote(client: str) -> None:
+    """Reminders, environment blocks and instructions of the project are no part of the task."""
+    assert task_of(OPENINGS[client], 0) == TASK
+
+
+def test_a_message_of_blocks_alone_counts_as_it_is() -> None:
+    """When a client wrote everything, the first message stands for the task."""
+    assert task_of([says(REMINDER)], 0) == REMINDER
+    assert task_of([says(REMINDER), {"role": "assistant", "tool_calls": [{}]}, says("x")], 0) == (
+        REMINDER
+    )
+    assert task_of([], 0) == task_of([7, {"role": "assistant", "content": "Hm."}], 0) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Why does <div>this</div> page not close its <context> tag?",
+        "In web.config, <system.web> has the wrong value: <compilation debug='true'/>",
+        "Use List<String> and Map<K, V>, then <task> is undefined.",
+        "",
+    ],
+)
+def test_markup_in_the_users_own_words_stays(text: str) -> None:
+    """Tags that clients do not use, and tags that nobody closes, belong to the user's text."""
+    assert user_words(text) == text
+
+
+def test_hostile_texts_are_read_at_once() -> None:
+    """Tags that are opened ever again are looked for once."""
+    text = "<system-reminder>" * (MAX_CHARACTERS // 17)
+    assert user_words(text) == text
+    names = "".join(f"<system-{n}>" for n in range(MAX_CHARACTERS // 14))
+    assert user_words(names) == names
