@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
-from gateway.stores.protocols import StoreBusy
 from gateway.stores.queries import RunFilter
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, opening, run_log, trace, worker
@@ -149,18 +148,18 @@ async def test_a_call_whose_conversation_is_not_found(
     keys = {"auth": {"admin_key": "admin-key-of-32-characters-here!"}}
     server = gateway_server({**settings(tmp_path / "runs.db"), **keys})
 
-    async def busy(*_args: Any) -> Any:
-        raise StoreBusy("locked")
+    async def broken(*_args: Any) -> Any:
+        raise RuntimeError("what nobody expects")
 
     history = [*opening(), {"role": "assistant", "content": "Hm."}]
     with monkeypatch.context() as patch:
-        patch.setattr(type(server.app.runtime.store), "find_prefix_hashes", busy)
+        patch.setattr(type(server.app.runtime.store), "find_prefix_hashes", broken)
         late = await Agent(http, server.base_url, history).send()
-    assert (late.status, late.gateway("unsteered")) == (200, "store")
-    assert await counted(http, server, "store", "no") == 1
+    assert (late.status, late.gateway("unsteered")) == (200, "error")
+    assert await counted(http, server, "error", "no") == 1
     admin = {"authorization": "Bearer admin-key-of-32-characters-here!"}
     everything = await http.get(f"{server.url}/api/health-summary", headers=admin)
-    assert everything.json()["unrecorded_calls"] == {"store": 1}
+    assert everything.json()["unrecorded_calls"] == {"error": 1}
     assert everything.json()["calls"] == 0
     query = {"tenant": "someone"}
     own = await http.get(f"{server.url}/api/health-summary", headers=admin, params=query)
