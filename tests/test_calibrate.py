@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ConfigError
 from gateway.offline.calibrate import run_calibrate
+from gateway.offline.difficulty_evidence import state_changes, step_correlation, trouble_auroc
 from gateway.offline.evaluation import (
     Estimate,
     RunReading,
@@ -26,7 +27,8 @@ from gateway.offline.evaluation import (
 from gateway.offline.fitting import fit
 from gateway.offline.labelled_runs import label_run
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.offline.ridge import Example, ScaleTarget, fit_model, fit_scale, folds_of
+from gateway.offline.ridge import fit_logistic, folds_of
+from gateway.offline.trouble import trouble_ahead
 from gateway.steering.acting import (
     ActSettings,
     expected_precision,
@@ -53,6 +55,8 @@ def reading(
     model: str = "m",
     first: dict[str, int] | None = None,
     mistake: int | None = None,
+    troubles: tuple[float, ...] = (),
+    states: tuple[str, ...] = (),
 ) -> RunReading:
     """One run's reading."""
     return RunReading(
@@ -64,6 +68,8 @@ def reading(
         scores=tuple(scores),
         first=first or {},
         mistake_step=mistake,
+        troubles=troubles,
+        states=states,
     )
 
 
@@ -143,15 +149,26 @@ def test_too_little_data_is_refused(labelled: list[Any], tmp_path: Path) -> None
 def test_what_tells_agents_apart_earns_no_weight() -> None:
     """A feature that differs between strata but not within them is not learned."""
     draw = np.random.default_rng(0)
-    examples = []
-    for i in range(200):
-        agent = i % 2
-        failed = bool(draw.random() < (0.8 if agent else 0.2))
-        signal = draw.normal(1.0 if failed else 0.0, 1.0)
-        row = np.array([[float(agent), signal]] * 6)
-        examples.append(Example(features=row, failed=failed, stratum=("s", str(agent))))
-    model = fit_model(examples, (1, 1))
-    assert model.weights[1] > 2 * model.weights[0]
+    agent = np.arange(400) % 2
+    failed = draw.random(400) < np.where(agent, 0.8, 0.2)
+    signal = draw.normal(failed.astype(float), 1.0)
+    model = fit_logistic(
+        np.column_stack([agent, signal]).astype(float),
+        failed.astype(float),
+        np.ones(400),
+        ridge=3.0,
+        strata=np.eye(2)[agent],
+        stratum_ridge=0.01,
+    )
+    assert model.weights[1] > 2 * abs(model.weights[0])
+
+
+def test_trouble_ahead_needs_two_troubled_steps_of_the_next_five() -> None:
+    """The step itself does not count, nor what comes later; the last step has no label."""
+    found = trouble_ahead([1, 0, 1, 1, 0, 0, 0, 0, 0])
+    assert found[:8].tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert math.isnan(found[8])
+    assert trouble_ahead([]).size == 0
 
 
 def test_groups_stay_together() -> None:
@@ -165,27 +182,35 @@ def test_groups_stay_together() -> None:
     assert folds != folds_of(groups, 5, 2)
 
 
-def test_the_scale_puts_the_lines_where_they_are_asked() -> None:
-    """The share of runs that hold an index above the hard line is the one given."""
-    draw = np.random.default_rng(3)
-    runs = [draw.normal(size=1) + np.zeros(10) for _ in range(400)]
-    hard = ScaleTarget(score=0.6, window=5, share=0.02)
-    easy = ScaleTarget(score=0.2, window=6, share=0.5)
-    slope, intercept = fit_scale(runs, hard, easy)
-    scores = [1 / (1 + math.exp(-(slope * run[0] + intercept))) for run in runs]
-    assert sum(score > 0.6 for score in scores) == pytest.approx(8, abs=1)
-    assert sum(score < 0.2 for score in scores) == pytest.approx(200, abs=2)
-
-
-def test_short_runs_only_still_give_a_scale() -> None:
-    """Runs shorter than the windows leave the lines a fixed distance apart."""
-    slope, _ = fit_scale(
-        [np.zeros(2)] * 5,
-        ScaleTarget(score=0.6, window=5, share=0.1),
-        ScaleTarget(score=0.2, window=6, share=0.5),
+def test_difficulty_figures_tell_a_clock_from_a_measure() -> None:
+    """The step number has a rank correlation of 1; a score that sees trouble ahead has not."""
+    troubles = tuple([0.0] * 10 + [1.0] * 6 + [0.0] * 14)
+    clock = reading([n / 30 for n in range(30)], failed=False, troubles=troubles)
+    measure = reading(
+        [float(sum(troubles[n + 1 : n + 6]) > 1) for n in range(30)],
+        failed=False,
+        troubles=troubles,
     )
-    assert math.isfinite(slope)
-    assert slope > 0
+    assert step_correlation([clock])[0] == pytest.approx(1.0)
+    assert trouble_auroc([measure]) == (1.0, 1.0)
+    assert trouble_auroc([clock]) == trouble_auroc([measure], by_step=True)
+    assert trouble_auroc([clock])[1] < 0.5
+    assert step_correlation([measure])[0] < 0
+    assert math.isnan(step_correlation([])[0])
+
+
+def test_entries_and_exits_are_counted_by_state() -> None:
+    """The commonest first step of a state, its share, and the runs that leave it."""
+    states = [("NORMAL", "FAST", "NORMAL"), ("NORMAL", "FAST"), ("FAST",)]
+    runs = [reading([0.1] * len(each), failed=False, states=each) for each in states]
+    found = state_changes(runs)
+    assert found["FAST"] == {
+        "runs": 3,
+        "left": 1,
+        "commonest_step": 2,
+        "commonest_share": pytest.approx(0.667),
+    }
+    assert found["SLOW"]["commonest_share"] is None
 
 
 def test_auroc_compares_only_inside_source_and_model() -> None:

@@ -23,7 +23,8 @@ class RunReading:
     """One finished run as it was scored: one score per step, and when each signal first appeared.
 
     `first` maps a signal (a monitor, FAST, SLOW, SKIP, alarm) to the index of the first step that
-    shows it; a signal that never appears is absent.
+    shows it; a signal that never appears is absent. `troubles`: per step, 1 where it is trouble;
+    `states`: the state after each step.
     """
 
     id: str
@@ -34,6 +35,8 @@ class RunReading:
     scores: tuple[float, ...]
     first: Mapping[str, int]
     mistake_step: int | None = None
+    troubles: tuple[float, ...] = ()
+    states: tuple[str, ...] = ()
 
     @property
     def stratum(self) -> tuple[str, str]:

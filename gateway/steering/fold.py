@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gateway.steering.evidence.observation import ReadsObservations, RunObserver
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
 from gateway.steering.policy import Policy
@@ -19,6 +20,9 @@ from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.questions import asks_user
 from gateway.steering.transcript.reader import Change, Draft, StepReader
 from gateway.steering.transcript.step import Step
+
+ALARM_DIFFICULTY = 0.65
+"""Least difficulty of a step on which a monitor fires, in [0, 1]. Source: design section 7."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,8 @@ class RunFold:
         "_before",
         "_earlier",
         "_judged",
+        "_observer",
+        "_observes",
         "_policy",
         "_scorer",
         "_suite",
@@ -98,8 +104,7 @@ class RunFold:
         self.outcomes: deque[StepOutcome] = deque(maxlen=keep)
         self.restart_windows()
         for step in earlier:
-            self._scorer.push(step)
-            self._suite.push(step)
+            self._observe(step)
 
     @property
     def recent(self) -> list[Step]:
@@ -112,11 +117,16 @@ class RunFold:
         if isinstance(self._scorer, Judgeable):
             self._scorer.judged = self._judged
         self._suite = make_suite(self._policy.monitors)
+        self._observer = RunObserver()
+        self._observes = isinstance(self._scorer, ReadsObservations) or isinstance(
+            self._suite, ReadsObservations
+        )
 
     def push(self, step: Step) -> StepOutcome:
         """Score the next step and advance the state by one transition."""
-        difficulty = _clamp(self._scorer.push(step))
-        self._suite.push(step)
+        score = self._observe(step)
+        readings = self._suite.readings()
+        difficulty = self._raised(score, readings)
         self.history.append(difficulty)
         self._before = self.state
         self.state = next_state(self.state, self.history, self._policy.fsm)
@@ -125,12 +135,29 @@ class RunFold:
             index=self.steps,
             difficulty=difficulty,
             state=self.state,
-            readings=self._suite.readings(),
+            readings=readings,
             step=step,
             run=self.index,
         )
         self.outcomes.append(outcome)
         return outcome
+
+    def _observe(self, step: Step) -> float:
+        """Show the step to scorer and monitors; its score, clamped to [0, 1]."""
+        observed = self._observer.observe(step) if self._observes else None
+        scorer, suite = self._scorer, self._suite
+        if observed is not None and isinstance(suite, ReadsObservations):
+            suite.push_observed(observed)
+        else:
+            suite.push(step)
+        if observed is not None and isinstance(scorer, ReadsObservations):
+            return _clamp(scorer.push_observed(observed))
+        return _clamp(scorer.push(step))
+
+    def _raised(self, score: float, readings: Readings) -> float:
+        if self._policy.difficulty.scorer == "heuristic":
+            return score
+        return with_alarm(score, readings.fired)
 
     @property
     def score_key(self) -> str:
@@ -144,7 +171,7 @@ class RunFold:
             IndexError: no step has been pushed.
         """
         newest = self.outcomes.pop()
-        difficulty = _clamp(score)
+        difficulty = self._raised(_clamp(score), newest.readings)
         self.history[-1] = difficulty
         self.state = next_state(self._before, self.history, self._policy.fsm)
         outcome = replace(newest, difficulty=difficulty, state=self.state)
@@ -167,6 +194,11 @@ class RunFold:
 
 def _is_user(message: object) -> bool:
     return isinstance(message, Mapping) and message.get("role") == "user"
+
+
+def with_alarm(score: float, fired: Sequence[str]) -> float:
+    """The difficulty of a step on which these monitors fired: then at least ALARM_DIFFICULTY."""
+    return max(score, ALARM_DIFFICULTY) if fired else score
 
 
 def _clamp(score: float) -> float:

@@ -8,15 +8,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from operator import mul
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 SHIPPED = "weights.json"
 
-FEATURES = ("effort", "progress", "hedging", "similar", "repeats", "failures", "echo")
-"""The scorer's inputs in the order of their weights; `calibrated.RunFeatures` defines each."""
-SIGNS: Mapping[str, int] = {name: -1 if name == "progress" else 1 for name in FEATURES}
-"""The direction each feature must push: evidence of trouble never lowers a score."""
+WINDOW_STEPS = 8
+"""Newest steps that a score of difficulty looks at. Source: design section 7."""
+NEWEST_STEPS = 3
+"""Newest steps that count once more within the window."""
+SIGNALS = (
+    *("trouble", "repeats", "stale", "fails", "empty", "retells"),
+    *("looks", "calls", "passes"),
+)
+"""What a step says about the stretch it is in; `calibrated.signals_of` defines each."""
+SPANS = ("newest", "recent", "window")
+FEATURES = tuple(f"{signal}.{span}" for span in SPANS for signal in SIGNALS)
+"""The scorer's inputs in the order of their weights: each signal over three spans of steps."""
+CONTEXT = ("looks", "calls", "passes")
+"""Signals that are no trouble by themselves; their weights may have either sign."""
+SIGNS: Mapping[str, int] = {
+    name: 0 if name.partition(".")[0] in CONTEXT else 1 for name in FEATURES
+}
+"""The direction each feature must push: evidence of trouble never lowers a score; 0 = either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +69,9 @@ class Calibration:
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"precision.{name}: expected a number in [0, 1], got {value!r}")
 
-    def score(self, features: tuple[float, ...]) -> float:
-        """Difficulty in (0, 1) of a run with these features, in the order of FEATURES."""
-        total = self.bias
-        for weight, value in zip(self.weights, features, strict=True):
-            total += weight * value
-        return 1.0 / (1.0 + math.exp(-min(max(total, -30.0), 30.0)))
+    def log_odds(self, features: tuple[float, ...]) -> float:
+        """Log odds of the difficulty of a stretch with these features, in the order of FEATURES."""
+        return self.bias + float(sum(map(mul, self.weights, features)))
 
     def call_budget(self, *, works: bool) -> int:
         """Calls that nearly all successful runs of the kind stayed within."""

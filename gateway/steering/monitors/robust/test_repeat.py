@@ -38,6 +38,8 @@ class TestRepeat:
 
     def push(self, step: ObservedStep) -> None:
         """Compare each failure with the earlier ones."""
+        if not step.actions:
+            self._score *= self._keep
         for action, repeat in step.actions:
             found, what = max(self._program(action, repeat), self._failure(action, repeat))
             self._score *= self._keep
