@@ -28,6 +28,7 @@ from gateway.offline.fitting import fit
 from gateway.offline.labelled_runs import label_run
 from gateway.offline.recordings import parse_recording, read_lines
 from gateway.offline.ridge import fit_logistic, folds_of
+from gateway.offline.risk_evidence import calibration_errors, matched_auroc
 from gateway.offline.trouble import trouble_ahead
 from gateway.steering.acting import (
     ActSettings,
@@ -43,6 +44,7 @@ from gateway.steering.scoring.calibration import (
     calibration_from_json,
     shipped_calibration,
 )
+from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 
 SAMPLE = Path(__file__).parent / "replays" / "sample.jsonl.gz"
 
@@ -55,6 +57,7 @@ def reading(
     model: str = "m",
     first: dict[str, int] | None = None,
     mistake: int | None = None,
+    risks: tuple[float, ...] = (),
     troubles: tuple[float, ...] = (),
     states: tuple[str, ...] = (),
 ) -> RunReading:
@@ -68,6 +71,7 @@ def reading(
         scores=tuple(scores),
         first=first or {},
         mistake_step=mistake,
+        risks=risks,
         troubles=troubles,
         states=states,
     )
@@ -99,7 +103,7 @@ def test_the_report_holds_both_sides_and_what_the_bars_exclude(tmp_path: Path) -
     bars = ActSettings(act_above={"route_fast": 0.99})
     run_calibrate([SAMPLE], as_json=True, acting=bars, out=out, err=io.StringIO())
     report = json.loads(out.getvalue())
-    assert set(report["calibrated"]["all"]["auroc"]) == {"end", "half", "10 steps"}
+    assert set(report["calibrated"]["all"]["auroc"]) == {"end", "half", "10 steps", "5 steps"}
     assert report["reference"]["all"]["signals"]["alarm"]["failed"].endswith("/69")
     fast = next(row for row in report["actions"] if row["action"] == "route_fast")
     assert fast["excluded"] == ["FAST"]
@@ -197,6 +201,30 @@ def test_difficulty_figures_tell_a_clock_from_a_measure() -> None:
     assert trouble_auroc([clock])[1] < 0.5
     assert step_correlation([measure])[0] < 0
     assert math.isnan(step_correlation([])[0])
+
+
+def test_a_step_counter_gains_nothing_at_equal_length() -> None:
+    """Pairs are compared where the shorter run ends; failed runs may well be the longer ones."""
+    long = reading([0.5] * 9, failed=True, risks=tuple(n / 10 for n in range(1, 10)))
+    short = reading([0.5] * 4, failed=False, risks=tuple(n / 10 for n in range(1, 5)))
+    assert matched_auroc([long, short]) == (0.5, 1)
+    assert auroc([long, short], "end", rounds=5).value == 1.0
+    told = reading([0.5] * 4, failed=True, risks=(0.6, 0.7, 0.8, 0.9))
+    assert matched_auroc([told, short]) == (1.0, 1)
+
+
+def test_a_learned_prior_calibrates_what_a_flat_one_cannot() -> None:
+    """Of a workload whose runs nearly all fail, the risk approaches one as outcomes come in."""
+    runs = [
+        reading([0.5] * 5, failed=number % 10 > 0, model="weak", risks=(0.5,) * 5)
+        for number in range(100)
+    ]
+    flat, learned = calibration_errors(runs)["end"]
+    assert flat == pytest.approx(0.4)
+    assert learned < 0.1
+    assert risk_of(0.0) == 0.5
+    assert risk_of(0.0, WorkloadPrior(solved=8, failed=0)) == pytest.approx(0.1)
+    assert 0.0 < risk_of(-1000.0) < risk_of(1000.0) < 1.0
 
 
 def test_entries_and_exits_are_counted_by_state() -> None:

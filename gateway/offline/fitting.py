@@ -1,4 +1,4 @@
-"""Fits the scorer to recorded runs, and reads each run with a model of other runs.
+"""Fits the scorer and the risk to recorded runs, and reads each run with models of other runs.
 
 Difficulty is a ridge logistic regression of trouble ahead (`trouble`) on the newest stretch, with
 fixed signs. Cross-validation keeps each group of runs in one fold; the scale is set on the
@@ -27,12 +27,16 @@ from gateway.offline.evaluation import (
 from gateway.offline.labelled_runs import LabelledRun
 from gateway.offline.playback import ALARM, STATE_SIGNALS, first_showings
 from gateway.offline.ridge import Array, Model, fit_logistic, folds_of
+from gateway.offline.risk_evidence import risk_figures
+from gateway.offline.risk_fitting import RIDGE as RISK_RIDGE
+from gateway.offline.risk_fitting import RiskModel, fit_risk, held_out_risk
 from gateway.offline.trouble import trouble_ahead
 from gateway.steering.fold import with_alarm
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS
 from gateway.steering.scoring.calibrated import settled
-from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration
+from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration, RiskWeights
+from gateway.steering.scoring.risk import risk_of
 
 FOLDS = 5
 SEED = 1
@@ -72,13 +76,16 @@ def fit(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted:
     ahead = _held_out(runs, seed)
     slope, intercept = _scale(ahead)
     weights, offset = _fit_difficulty(runs).linear()
+    risk, risks = fit_risk(runs), held_out_risk(runs, FOLDS, seed)
     held_out = tuple(
-        _reading(run, slope * odds + intercept) for run, odds in zip(runs, ahead, strict=True)
+        _reading(run, slope * odds + intercept, evidence)
+        for run, odds, evidence in zip(runs, ahead, risks, strict=True)
     )
     budgets = _budgets(runs)
     calibration = Calibration(
         bias=_rounded(slope * offset + intercept),
         weights=tuple([_rounded(slope * weight) for weight in weights]),
+        risk=_risk_weights(risk),
         budget_works=budgets[0],
         budget_talks=budgets[1],
         precision=_precision(held_out),
@@ -117,6 +124,15 @@ def _held_out(runs: Sequence[LabelledRun], seed: int) -> list[Array]:
     return [models[fold[run.recording.group]].log_odds(run.features) for run in runs]
 
 
+def _risk_weights(risk: RiskModel) -> RiskWeights:
+    weights, offset = risk.model.linear()
+    return RiskWeights(
+        weights=tuple([_rounded(weight) for weight in weights]),
+        works=_rounded(risk.works - offset),
+        talks=_rounded(risk.talks - offset),
+    )
+
+
 def _scale(ahead: Sequence[Array]) -> tuple[float, float]:
     """Slope and intercept from log odds of trouble to those of the score."""
     fsm = FSMSettings()
@@ -131,8 +147,8 @@ def _log_odds(chance: float) -> float:
     return math.log(chance / (1.0 - chance))
 
 
-def _reading(run: LabelledRun, odds: Array) -> RunReading:
-    """The run as the gateway would have read it with these log odds."""
+def _reading(run: LabelledRun, odds: Array, evidence: Array) -> RunReading:
+    """The run as the gateway would have read it with these log odds of difficulty and risk."""
     fsm = FSMSettings()
     state, history, steps = FSMState.INIT, [], []
     for index, fired in enumerate(run.fired):
@@ -148,6 +164,7 @@ def _reading(run: LabelledRun, odds: Array) -> RunReading:
         group=recording.group,
         failed=run.failed,
         scores=tuple(history),
+        risks=tuple([risk_of(float(each)) for each in evidence]),
         troubles=tuple(run.troubles.tolist()),
         states=tuple(str(step["state"]) for step in steps),
         first=first_showings(steps),
@@ -192,12 +209,14 @@ def _provenance(
             "folds": FOLDS,
             "seed": seed,
             "ridge": RIDGE,
+            "risk_ridge": RISK_RIDGE,
             "easy_share": EASY_SHARE,
             "hard_chance": HARD_CHANCE,
         },
         "held_out": {
             "auroc": rankings,
             "difficulty": difficulty_figures(held_out),
+            "risk": risk_figures(held_out),
             "alarms": {"failed": alarm.failed_count, "successful": alarm.successful_count},
         },
     }

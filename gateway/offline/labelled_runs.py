@@ -19,6 +19,7 @@ from gateway.steering.monitors import MonitorSettings
 from gateway.steering.monitors.robust.suite import RobustSuite
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibrated import StretchFeatures
+from gateway.steering.scoring.risk import RunTotals
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step, extract
 
@@ -32,7 +33,9 @@ class LabelledRun:
     """A recording with an outcome, as calibration uses it.
 
     `features`: steps x features. `known`: per step, the share of the window that is filled.
-    `troubles`: per step, 1 where it is trouble. `fired`: the monitors that fire at each step.
+    `totals`: the features of risk, steps x features; `works_from`: per step, whether the run works
+    on files or programs by then. `troubles`: per step, 1 where it is trouble. `fired`: the monitors
+    that fire at each step.
     `calls`: how many count towards the budget. `works`: whether the agent reads or changes files.
     """
 
@@ -40,6 +43,8 @@ class LabelledRun:
     failed: bool
     features: Array
     known: Array
+    totals: Array
+    works_from: Array
     troubles: Array
     fired: Sequence[tuple[str, ...]]
     reference: RunReading
@@ -57,31 +62,35 @@ def label_run(recording: Recording) -> LabelledRun | None:
     steps = steps_of(recording)
     if recording.success is None or not steps:
         return None
-    observer, features = RunObserver(), StretchFeatures()
+    observer, features, totals = RunObserver(), StretchFeatures(), RunTotals()
     suite = RobustSuite(MonitorSettings(suite="robust"))
-    rows, known, troubles, fired = [], [], [], []
-    calls, works = 0, False
+    rows, known, risk_rows, works_from, troubles, fired = [], [], [], [], [], []
+    calls = 0
     for step in steps:
         observed = observer.observe(step)
         features.push(observed)
         rows.append(features.values())
         known.append(features.known)
+        totals.push(observed)
+        risk_rows.append(totals.values())
+        works_from.append(totals.works)
         troubles.append(observed.trouble is not None)
         suite.push_observed(observed)
         fired.append(suite.readings().fired)
         for action, repeat in observed.actions:
             calls += spends(action, repeat)
-            works = works or action.changes or action.reads or action.operation.startswith("$")
     return LabelledRun(
         recording=recording,
         failed=not recording.success,
         features=np.array(rows, dtype=np.float64),
         known=np.array(known, dtype=np.float64),
+        totals=np.array(risk_rows, dtype=np.float64),
+        works_from=np.array(works_from, dtype=np.bool_),
         troubles=np.array(troubles, dtype=np.float64),
         fired=fired,
         reference=_reference(recording, steps),
         calls=calls,
-        works=works,
+        works=totals.works,
         digest=_digest(recording, steps),
     )
 

@@ -11,10 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.steering.evidence.observation import ReadsObservations, RunObserver
+from gateway.steering.evidence.observation import ReadsObservations, RunObserver, Trouble
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
 from gateway.steering.policy import Policy
+from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.scoring.risk import NO_OUTCOMES, RiskModel, WorkloadPrior, risk_of
 from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
 from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.questions import asks_user
@@ -30,7 +32,8 @@ class StepOutcome:
     """The result of scoring one step.
 
     `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
-    `state` is the state after this score; `difficulty` is the score, clamped to [0, 1].
+    `state` is the state after this score; `difficulty` is the score, clamped to [0, 1]; `risk` is
+    the probability that the run fails, in (0, 1); `trouble` is the kind of trouble of the step.
     """
 
     index: int
@@ -39,6 +42,8 @@ class StepOutcome:
     readings: Readings
     step: Step
     run: int = 0
+    risk: float = UNKNOWN
+    trouble: Trouble | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +67,7 @@ class RunFold:
     stay in `outcomes`, because they contain the texts of their steps; None keeps all. `earlier`:
     the steps that `base` summarises, oldest first; they fill the windows of monitors and scorer and
     are not scored again. `judged`: scores that a model gave, for the scorer `judge`; read with each
-    push.
+    push. `prior`: the outcomes of the run's workload so far, for its risk.
     """
 
     __slots__ = (
@@ -70,13 +75,16 @@ class RunFold:
         "_earlier",
         "_judged",
         "_observer",
-        "_observes",
         "_policy",
+        "_risk",
+        "_risk_odds",
         "_scorer",
         "_suite",
+        "_trouble",
         "history",
         "index",
         "outcomes",
+        "prior",
         "start",
         "state",
         "steps",
@@ -91,12 +99,14 @@ class RunFold:
         keep: int | None = None,
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
+        prior: WorkloadPrior = NO_OUTCOMES,
     ) -> None:
         base = base or RunSnapshot()
         self._policy = policy
         self._judged = judged
         self._earlier = deque(earlier, maxlen=keep)
         self.index = base.run
+        self.prior = prior
         self.start = start
         self.state = self._before = base.state
         self.steps = base.steps
@@ -118,9 +128,9 @@ class RunFold:
             self._scorer.judged = self._judged
         self._suite = make_suite(self._policy.monitors)
         self._observer = RunObserver()
-        self._observes = isinstance(self._scorer, ReadsObservations) or isinstance(
-            self._suite, ReadsObservations
-        )
+        self._risk = RiskModel(self._policy.difficulty.calibration or shipped_calibration())
+        self._risk_odds = 0.0
+        self._trouble: Trouble | None = None
 
     def push(self, step: Step) -> StepOutcome:
         """Score the next step and advance the state by one transition."""
@@ -138,19 +148,23 @@ class RunFold:
             readings=readings,
             step=step,
             run=self.index,
+            risk=risk_of(self._risk_odds, self.prior),
+            trouble=self._trouble,
         )
         self.outcomes.append(outcome)
         return outcome
 
     def _observe(self, step: Step) -> float:
-        """Show the step to scorer and monitors; its score, clamped to [0, 1]."""
-        observed = self._observer.observe(step) if self._observes else None
-        scorer, suite = self._scorer, self._suite
-        if observed is not None and isinstance(suite, ReadsObservations):
+        """Show the step to scorer, monitors and risk; its score, clamped to [0, 1]."""
+        observed = self._observer.observe(step)
+        self._risk_odds = self._risk.push(observed)
+        self._trouble = observed.trouble
+        suite, scorer = self._suite, self._scorer
+        if isinstance(suite, ReadsObservations):
             suite.push_observed(observed)
         else:
             suite.push(step)
-        if observed is not None and isinstance(scorer, ReadsObservations):
+        if isinstance(scorer, ReadsObservations):
             return _clamp(scorer.push_observed(observed))
         return _clamp(scorer.push(step))
 
@@ -216,6 +230,9 @@ class ConversationFold:
     `answers`: how many messages the transcript had with each final answer that was delivered. What
     follows one without a word of the user, or a request that nothing follows, opens the next run;
     a transcript alone does not tell whether the agent meant to stop there.
+
+
+    whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`.
     """
 
     __slots__ = (
@@ -229,6 +246,7 @@ class ConversationFold:
         "_offset",
         "_pending",
         "_policy",
+        "_prior",
         "_reader",
         "_returned",
         "_scored",
@@ -245,6 +263,9 @@ class ConversationFold:
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
         answers: Collection[int] = (),
+
+
+        prior: WorkloadPrior = NO_OUTCOMES,
     ) -> None:
         if base is not None and base.state is FSMState.END:
             base, earlier = RunSnapshot(run=base.run + 1), ()
@@ -252,6 +273,9 @@ class ConversationFold:
         self._earlier = earlier
         self._judged = judged
         self._answers = answers
+
+
+        self._prior = prior
         self._base = base or RunSnapshot()
         self._offset = offset
         self._keep = keep
@@ -340,6 +364,7 @@ class ConversationFold:
             keep=self._keep,
             earlier=earlier,
             judged=self._judged,
+            prior=self._prior,
         )
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:

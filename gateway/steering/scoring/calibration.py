@@ -33,10 +33,39 @@ SIGNS: Mapping[str, int] = {
 }
 """The direction each feature must push: evidence of trouble never lowers a score; 0 = either."""
 
+RISK_FEATURES = (
+    *("effort", "thoughts", "results", "news", "changed", "hedging", "retold", "repeats"),
+    *("tools", "passes", "looks", "one_tool"),
+    *("talk_tools", "talk_one_tool", "talk_calls", "talk_fails"),
+)
+"""The inputs of risk in the order of their weights; `risk.RunTotals` defines each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskWeights:
+    """The fitted evidence of a run: weights per unit of each of RISK_FEATURES.
+
+    `works`, `talks`: what an average run of either kind has, which is taken off, so that its
+    evidence is 0: a run that works on files or programs, and any other.
+
+    Raises:
+        ValueError: a feature without weight, or a number that is not finite.
+    """
+
+    weights: tuple[float, ...]
+    works: float
+    talks: float
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(RISK_FEATURES):
+            raise ValueError(f"risk: expected {len(RISK_FEATURES)}, got {len(self.weights)}")
+        if not all(map(math.isfinite, (*self.weights, self.works, self.talks))):
+            raise ValueError("risk: expected finite numbers")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A fitted scorer.
+    """A fitted scorer, and the fitted risk.
 
     `weights` are per unit of each feature, `bias` the log odds at zero; `budget_works` and
     `budget_talks` the calls within which nearly all successful runs ended, for agents that change
@@ -49,6 +78,7 @@ class Calibration:
 
     bias: float
     weights: tuple[float, ...]
+    risk: RiskWeights
     budget_works: int
     budget_talks: int
     precision: Mapping[str, float]
@@ -72,6 +102,11 @@ class Calibration:
     def log_odds(self, features: tuple[float, ...]) -> float:
         """Log odds of the difficulty of a stretch with these features, in the order of FEATURES."""
         return self.bias + float(sum(map(mul, self.weights, features)))
+
+    def risk_log_odds(self, features: tuple[float, ...], *, works: bool) -> float:
+        """Evidence that a run fails, as log odds; `features` in the order of RISK_FEATURES."""
+        average = self.risk.works if works else self.risk.talks
+        return float(sum(map(mul, self.risk.weights, features))) - average
 
     def call_budget(self, *, works: bool) -> int:
         """Calls that nearly all successful runs of the kind stayed within."""
@@ -97,10 +132,19 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     return Calibration(
         bias=_number(data, "bias"),
         weights=tuple([_number(data, "weights", name) for name in FEATURES]),
+        risk=_risk(_member(data, "risk")),
         budget_works=int(_number(data, "budgets", "works")),
         budget_talks=int(_number(data, "budgets", "talks")),
         precision={name: _number(data, "precision", name) for name in precision},
         provenance=_member(data, "provenance"),
+    )
+
+
+def _risk(data: Mapping[str, Any]) -> RiskWeights:
+    return RiskWeights(
+        weights=tuple([_number(data, "weights", name) for name in RISK_FEATURES]),
+        works=_number(data, "averages", "works"),
+        talks=_number(data, "averages", "talks"),
     )
 
 
@@ -129,6 +173,10 @@ def calibration_to_json(calibration: Calibration) -> str:
         "format": FORMAT,
         "bias": calibration.bias,
         "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
+        "risk": {
+            "weights": dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True)),
+            "averages": {"works": calibration.risk.works, "talks": calibration.risk.talks},
+        },
         "budgets": {"works": calibration.budget_works, "talks": calibration.budget_talks},
         "precision": dict(calibration.precision),
         "provenance": dict(calibration.provenance),
