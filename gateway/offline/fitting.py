@@ -31,9 +31,9 @@ from gateway.offline.risk_evidence import risk_figures
 from gateway.offline.risk_fitting import RIDGE as RISK_RIDGE
 from gateway.offline.risk_fitting import RiskModel, fit_risk, held_out_risk
 from gateway.offline.trouble import trouble_ahead
-from gateway.steering.fold import with_alarm
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS
+from gateway.steering.monitors.alarm import with_alarm
 from gateway.steering.scoring.calibrated import settled
 from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration, RiskWeights
 from gateway.steering.scoring.risk import risk_of

@@ -11,9 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.steering.evidence.observation import ReadsObservations, RunObserver, Trouble
+from gateway.steering.evidence.observation import (
+    ObservedStep,
+    ReadsObservations,
+    RunObserver,
+    Trouble,
+)
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
+from gateway.steering.monitors.alarm import severity_of, with_alarm
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.scoring.risk import NO_OUTCOMES, RiskModel, WorkloadPrior, risk_of
@@ -23,9 +29,6 @@ from gateway.steering.transcript.questions import asks_user
 from gateway.steering.transcript.reader import Change, Draft, StepReader
 from gateway.steering.transcript.step import Step
 
-ALARM_DIFFICULTY = 0.65
-"""Least difficulty of a step on which a monitor fires, in [0, 1]. Source: design section 7."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
@@ -33,7 +36,8 @@ class StepOutcome:
 
     `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
     `state` is the state after this score; `difficulty` is the score, clamped to [0, 1]; `risk` is
-    the probability that the run fails, in (0, 1); `trouble` is the kind of trouble of the step.
+    the probability that the run fails, in (0, 1); `trouble` is the kind of trouble of the step;
+    `severity` of the alarm, 0 to 3; `waits`: the step only waits for something.
     """
 
     index: int
@@ -44,6 +48,8 @@ class StepOutcome:
     run: int = 0
     risk: float = UNKNOWN
     trouble: Trouble | None = None
+    severity: int = 0
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +77,16 @@ class RunFold:
     """
 
     __slots__ = (
+        "_alarmed_steps",
         "_before",
         "_earlier",
         "_judged",
+        "_observed",
         "_observer",
         "_policy",
         "_risk",
-        "_risk_odds",
         "_scorer",
         "_suite",
-        "_trouble",
         "history",
         "index",
         "outcomes",
@@ -129,13 +135,14 @@ class RunFold:
         self._suite = make_suite(self._policy.monitors)
         self._observer = RunObserver()
         self._risk = RiskModel(self._policy.difficulty.calibration or shipped_calibration())
-        self._risk_odds = 0.0
-        self._trouble: Trouble | None = None
+        self._observed: ObservedStep
+        self._alarmed_steps = 0
 
     def push(self, step: Step) -> StepOutcome:
         """Score the next step and advance the state by one transition."""
         score = self._observe(step)
         readings = self._suite.readings()
+        self._alarmed_steps = self._alarmed_steps + 1 if readings.fired else 0
         difficulty = self._raised(score, readings)
         self.history.append(difficulty)
         self._before = self.state
@@ -148,17 +155,18 @@ class RunFold:
             readings=readings,
             step=step,
             run=self.index,
-            risk=risk_of(self._risk_odds, self.prior),
-            trouble=self._trouble,
+            risk=risk_of(self._risk.log_odds, self.prior),
+            trouble=self._observed.trouble,
+            severity=severity_of(self._alarmed_steps),
+            waits=self._observed.waits,
         )
         self.outcomes.append(outcome)
         return outcome
 
     def _observe(self, step: Step) -> float:
         """Show the step to scorer, monitors and risk; its score, clamped to [0, 1]."""
-        observed = self._observer.observe(step)
-        self._risk_odds = self._risk.push(observed)
-        self._trouble = observed.trouble
+        self._observed = observed = self._observer.observe(step)
+        self._risk.push(observed)
         suite, scorer = self._suite, self._scorer
         if isinstance(suite, ReadsObservations):
             suite.push_observed(observed)
@@ -169,9 +177,8 @@ class RunFold:
         return _clamp(scorer.push(step))
 
     def _raised(self, score: float, readings: Readings) -> float:
-        if self._policy.difficulty.scorer == "heuristic":
-            return score
-        return with_alarm(score, readings.fired)
+        exact = self._policy.difficulty.scorer == "heuristic"
+        return score if exact else with_alarm(score, readings.fired)
 
     @property
     def score_key(self) -> str:

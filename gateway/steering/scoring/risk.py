@@ -167,15 +167,18 @@ class RunTotals:
 
 
 class RiskModel:
-    """The evidence of one run, step by step."""
+    """The evidence of one run: `log_odds` that it fails, for a workload of which half fail."""
 
-    __slots__ = ("_calibration", "_totals")
+    __slots__ = ("_calibration", "_totals", "log_odds")
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
         self._totals = RunTotals()
+        self.log_odds = 0.0
 
-    def push(self, observed: ObservedStep) -> float:
-        """Log odds that the run fails, for a workload of which half of the runs do."""
+    def push(self, observed: ObservedStep) -> None:
+        """Observe the next step."""
         self._totals.push(observed)
-        return self._calibration.risk_log_odds(self._totals.values(), works=self._totals.works)
+        self.log_odds = self._calibration.risk_log_odds(
+            self._totals.values(), works=self._totals.works
+        )
