@@ -55,9 +55,7 @@ class ObservedStep:
     @property
     def waits(self) -> bool:
         """Whether every call of the step waits for something; False without calls."""
-        return bool(self.actions) and all(
-            repeat.kind == "pending" or action.transient for action, repeat in self.actions
-        )
+        return bool(self.actions) and all(repeat.waits for _, repeat in self.actions)
 
 
 class RunObserver:
@@ -105,11 +103,10 @@ class RunObserver:
         found: Trouble | None = None
         news = not actions
         for action, repeat in actions:
-            waits = repeat.kind == "pending" or action.transient
-            failed = action.failure is not None and not waits
+            failed = action.failure is not None and not repeat.waits
             found = self._failure(action, failed=failed) or self._edits(action, failed) or found
             applied = action.changes and not failed and repeat.count == 1
-            news = news or waits or applied or repeat.strength < NO_NEWS
+            news = news or repeat.waits or applied or repeat.strength < NO_NEWS
         return found or (None if news else "no news")
 
     def _failure(self, action: ActionFacts, *, failed: bool) -> Trouble | None:

@@ -44,8 +44,7 @@ def signals_of(observed: ObservedStep) -> tuple[float, ...]:
     for (action, repeat), new in zip(observed.actions, observed.novelty, strict=True):
         repeats = max(repeats, repeat.strength)
         novelty = max(novelty, new)
-        waits = repeat.kind == "pending" or action.transient
-        fails = fails or (action.failure is not None and not waits)
+        fails = fails or (action.failure is not None and not repeat.waits)
         passes = passes or (action.failure is None and action.program is not None)
         empty = empty or action.empty
         looks = looks or action.reads

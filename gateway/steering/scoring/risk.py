@@ -125,9 +125,7 @@ class RunTotals:
 
     def _read_actions(self, observed: ObservedStep) -> None:
         for action, repeat in observed.actions:
-            failed = action.failure is not None and not (
-                action.transient or repeat.kind == "pending"
-            )
+            failed = action.failure is not None and not repeat.waits
             self._actions += 1
             self._changed += repeat.changed
             self._fails += failed

@@ -62,7 +62,7 @@ class TestRepeat:
         return min(PER_RERUN * count, 1.0), what
 
     def _failure(self, action: ActionFacts, repeat: Repeat) -> tuple[float, str]:
-        failure = None if action.transient or repeat.kind == "pending" else action.failure
+        failure = None if repeat.waits else action.failure
         self._failures.append(failure)
         if failure is None:
             return 0.0, ""
