@@ -23,7 +23,7 @@ MODES = ("on", "shadow", "off")
 ARMS = ("on", "random", "shadow", "off")
 """The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
 
-RANDOM_ROUTING_SHARE = 0.12
+RANDOM_ROUTING_SHARE = 0.09
 """Share of scored steps on which `on` uses a hard state's model. Source: docs/evidence.md."""
 
 RANDOM_GUIDANCE_SHARE = 0.011
