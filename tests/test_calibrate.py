@@ -29,6 +29,7 @@ from gateway.offline.labelled_runs import label_run
 from gateway.offline.recordings import parse_recording, read_lines
 from gateway.offline.ridge import fit_logistic, folds_of
 from gateway.offline.risk_evidence import calibration_errors, matched_auroc
+from gateway.offline.routing_evidence import fast_safety, model_pairs, restart_value
 from gateway.offline.trouble import trouble_ahead
 from gateway.steering.acting import (
     ActSettings,
@@ -225,6 +226,33 @@ def test_a_learned_prior_calibrates_what_a_flat_one_cannot() -> None:
     assert risk_of(0.0) == 0.5
     assert risk_of(0.0, WorkloadPrior(solved=8, failed=0)) == pytest.approx(0.1)
     assert 0.0 < risk_of(-1000.0) < risk_of(1000.0) < 1.0
+
+
+def test_a_restart_at_the_right_runs_beats_chance() -> None:
+    """The cheap model fails in half of the scenarios; a signal on exactly these is worth most."""
+
+    def pairs(shown: Any) -> list[Any]:
+        runs = []
+        for number in range(20):
+            fails = number % 2 == 0
+            first = {"SLOW": 3} if shown(fails, number) else {}
+            scenario = f"g{number}"
+            runs.append(
+                reading([0.5] * 5, failed=fails, group=scenario, model="cheap", first=first)
+            )
+            easy = {} if fails else {"FAST": 5}
+            runs.append(
+                reading([0.5] * 5, failed=False, group=scenario, model="strong", first=easy)
+            )
+        return list(model_pairs(runs))
+
+    told = pairs(lambda fails, _: fails)
+    assert len(told) == 20
+    assert restart_value(told, "SLOW").value == pytest.approx(25.0)
+    assert restart_value(told, "SLOW").low > 0
+    assert restart_value(pairs(lambda _, number: number < 10), "SLOW").value == pytest.approx(0.0)
+    assert fast_safety(told) == (1.0, 0.0, 10)
+    assert math.isnan(restart_value([], "SLOW").value)
 
 
 def test_entries_and_exits_are_counted_by_state() -> None:

@@ -14,7 +14,9 @@ from gateway.offline.difficulty_evidence import (
     trouble_auroc,
 )
 from gateway.offline.evaluation import RunReading
+from gateway.offline.playback import ALARM
 from gateway.offline.risk_evidence import CODING, calibration_errors, matched_auroc
+from gateway.offline.routing_evidence import fast_safety, model_pairs, restart_value
 
 
 def measure_tables(sides: Mapping[str, Sequence[RunReading]]) -> Iterator[Table]:
@@ -23,6 +25,7 @@ def measure_tables(sides: Mapping[str, Sequence[RunReading]]) -> Iterator[Table]
     yield _state_table(sides)
     yield _matched_table(sides)
     yield _calibration_table(next(iter(sides.values())))
+    yield _routing_table(sides)
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -88,6 +91,21 @@ def _calibration_table(runs: Sequence[RunReading]) -> Table:
     table = _table("calibration error of risk, in ten bins", "no prior", "prior learned on the fly")
     for point, errors in calibration_errors(runs).items():
         table.add_row(point, *[_share(error) for error in errors])
+    return table
+
+
+def _routing_table(sides: Mapping[str, Sequence[RunReading]]) -> Table:
+    table = _table(
+        "routing, scenarios that two models ran: points over chance when the stronger one restarts "
+        "at a signal; the cheap one's success where the strong run went FAST, and elsewhere",
+        *("pairs", "restart at SLOW", "restart at an alarm", "FAST", "elsewhere"),
+    )
+    for name, runs in sides.items():
+        pairs = list(model_pairs(runs))
+        safe, elsewhere, _ = fast_safety(pairs)
+        worth = [restart_value(pairs, signal) for signal in ("SLOW", ALARM)]
+        points = [f"{e.value:+.1f} [{e.low:+.1f}, {e.high:+.1f}]" for e in worth]
+        table.add_row(name, str(len(pairs)), *points, _share(safe), _share(elsewhere))
     return table
 
 
