@@ -93,15 +93,14 @@ class StretchFeatures:
         if not steps:
             return (0.0,) * (3 * len(SIGNALS))
         newest = steps[-NEWEST_STEPS:]
-        trouble, repeats, *others = [
-            sum(column) / len(steps) for column in zip(*steps, strict=True)
-        ]
+        few, many = len(newest), len(steps)
+        trouble, repeats, *others = map(sum, zip(*steps, strict=True))
         return (
             *steps[-1],
-            *[sum(column) / len(newest) for column in zip(*newest, strict=True)],
-            trouble * self._faded,
-            repeats * self._faded,
-            *others,
+            *[total / few for total in map(sum, zip(*newest, strict=True))],
+            trouble / many * self._faded,
+            repeats / many * self._faded,
+            *[total / many for total in others],
         )
 
 
