@@ -249,8 +249,8 @@ def _route(
         return RoutedModel(model=call.repeats_model, pin=memory.pinned_model)
     state = signal.state
     reasons: tuple[str, ...] = ()
-    if rules.routes.models(call.requested):
-        state, reasons = _routing_state(rules, signal)
+    if models := rules.routes.models(call.requested):
+        state, reasons = _routing_state(rules, signal, escalates="SLOW" in models)
     routed = choose(
         state,
         call.requested,
@@ -263,9 +263,14 @@ def _route(
     return replace(routed, reasons=(*reasons, *routed.reasons))
 
 
-def _routing_state(rules: SteeringRules, signal: ActionSignal) -> tuple[FSMState, tuple[str, ...]]:
-    """The state that selects the model, and why it is not the run's."""
-    signal, why = escalated(signal, rules.routing.escalate_at_severity)
+def _routing_state(
+    rules: SteeringRules, signal: ActionSignal, *, escalates: bool
+) -> tuple[FSMState, tuple[str, ...]]:
+    """The state that selects the model, and why it is not the run's.
+
+    Without a model for SLOW (`escalates` is false) an alarm keeps the model of the run's state.
+    """
+    signal, why = escalated(signal, rules.routing.escalate_at_severity if escalates else 0)
     state, below = routed_state(signal.state, partial(_meets_bar, rules, signal))
     return state, tuple(filter(None, (why, below)))
 
