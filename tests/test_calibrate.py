@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ConfigError
 from gateway.offline.calibrate import run_calibrate
+from gateway.offline.difficulty_evidence import state_changes, step_correlation, trouble_auroc
 from gateway.offline.evaluation import (
     Estimate,
     RunReading,
@@ -26,7 +27,10 @@ from gateway.offline.evaluation import (
 from gateway.offline.fitting import fit
 from gateway.offline.labelled_runs import label_run
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.offline.ridge import Example, ScaleTarget, fit_model, fit_scale, folds_of
+from gateway.offline.ridge import fit_logistic, folds_of
+from gateway.offline.risk_evidence import calibration_errors, matched_auroc
+from gateway.offline.routing_evidence import fast_safety, model_pairs, restart_value
+from gateway.offline.trouble import trouble_ahead
 from gateway.steering.acting import (
     ActSettings,
     expected_precision,
@@ -41,6 +45,7 @@ from gateway.steering.scoring.calibration import (
     calibration_from_json,
     shipped_calibration,
 )
+from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 
 SAMPLE = Path(__file__).parent / "replays" / "sample.jsonl.gz"
 
@@ -53,6 +58,9 @@ def reading(
     model: str = "m",
     first: dict[str, int] | None = None,
     mistake: int | None = None,
+    risks: tuple[float, ...] = (),
+    troubles: tuple[float, ...] = (),
+    states: tuple[str, ...] = (),
 ) -> RunReading:
     """One run's reading."""
     return RunReading(
@@ -64,6 +72,9 @@ def reading(
         scores=tuple(scores),
         first=first or {},
         mistake_step=mistake,
+        risks=risks,
+        troubles=troubles,
+        states=states,
     )
 
 
@@ -93,7 +104,7 @@ def test_the_report_holds_both_sides_and_what_the_bars_exclude(tmp_path: Path) -
     bars = ActSettings(act_above={"route_fast": 0.99})
     run_calibrate([SAMPLE], as_json=True, acting=bars, out=out, err=io.StringIO())
     report = json.loads(out.getvalue())
-    assert set(report["calibrated"]["all"]["auroc"]) == {"end", "half", "10 steps"}
+    assert set(report["calibrated"]["all"]["auroc"]) == {"end", "half", "10 steps", "5 steps"}
     assert report["reference"]["all"]["signals"]["alarm"]["failed"].endswith("/69")
     fast = next(row for row in report["actions"] if row["action"] == "route_fast")
     assert fast["excluded"] == ["FAST"]
@@ -143,15 +154,26 @@ def test_too_little_data_is_refused(labelled: list[Any], tmp_path: Path) -> None
 def test_what_tells_agents_apart_earns_no_weight() -> None:
     """A feature that differs between strata but not within them is not learned."""
     draw = np.random.default_rng(0)
-    examples = []
-    for i in range(200):
-        agent = i % 2
-        failed = bool(draw.random() < (0.8 if agent else 0.2))
-        signal = draw.normal(1.0 if failed else 0.0, 1.0)
-        row = np.array([[float(agent), signal]] * 6)
-        examples.append(Example(features=row, failed=failed, stratum=("s", str(agent))))
-    model = fit_model(examples, (1, 1))
-    assert model.weights[1] > 2 * model.weights[0]
+    agent = np.arange(400) % 2
+    failed = draw.random(400) < np.where(agent, 0.8, 0.2)
+    signal = draw.normal(failed.astype(float), 1.0)
+    model = fit_logistic(
+        np.column_stack([agent, signal]).astype(float),
+        failed.astype(float),
+        np.ones(400),
+        ridge=3.0,
+        strata=np.eye(2)[agent],
+        stratum_ridge=0.01,
+    )
+    assert model.weights[1] > 2 * abs(model.weights[0])
+
+
+def test_trouble_ahead_needs_two_troubled_steps_of_the_next_five() -> None:
+    """The step itself does not count, nor what comes later; the last step has no label."""
+    found = trouble_ahead([1, 0, 1, 1, 0, 0, 0, 0, 0])
+    assert found[:8].tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert math.isnan(found[8])
+    assert trouble_ahead([]).size == 0
 
 
 def test_groups_stay_together() -> None:
@@ -165,27 +187,86 @@ def test_groups_stay_together() -> None:
     assert folds != folds_of(groups, 5, 2)
 
 
-def test_the_scale_puts_the_lines_where_they_are_asked() -> None:
-    """The share of runs that hold an index above the hard line is the one given."""
-    draw = np.random.default_rng(3)
-    runs = [draw.normal(size=1) + np.zeros(10) for _ in range(400)]
-    hard = ScaleTarget(score=0.6, window=5, share=0.02)
-    easy = ScaleTarget(score=0.2, window=6, share=0.5)
-    slope, intercept = fit_scale(runs, hard, easy)
-    scores = [1 / (1 + math.exp(-(slope * run[0] + intercept))) for run in runs]
-    assert sum(score > 0.6 for score in scores) == pytest.approx(8, abs=1)
-    assert sum(score < 0.2 for score in scores) == pytest.approx(200, abs=2)
-
-
-def test_short_runs_only_still_give_a_scale() -> None:
-    """Runs shorter than the windows leave the lines a fixed distance apart."""
-    slope, _ = fit_scale(
-        [np.zeros(2)] * 5,
-        ScaleTarget(score=0.6, window=5, share=0.1),
-        ScaleTarget(score=0.2, window=6, share=0.5),
+def test_difficulty_figures_tell_a_clock_from_a_measure() -> None:
+    """The step number has a rank correlation of 1; a score that sees trouble ahead has not."""
+    troubles = tuple([0.0] * 10 + [1.0] * 6 + [0.0] * 14)
+    clock = reading([n / 30 for n in range(30)], failed=False, troubles=troubles)
+    measure = reading(
+        [float(sum(troubles[n + 1 : n + 6]) > 1) for n in range(30)],
+        failed=False,
+        troubles=troubles,
     )
-    assert math.isfinite(slope)
-    assert slope > 0
+    assert step_correlation([clock])[0] == pytest.approx(1.0)
+    assert trouble_auroc([measure]) == (1.0, 1.0)
+    assert trouble_auroc([clock]) == trouble_auroc([measure], by_step=True)
+    assert trouble_auroc([clock])[1] < 0.5
+    assert step_correlation([measure])[0] < 0
+    assert math.isnan(step_correlation([])[0])
+
+
+def test_a_step_counter_gains_nothing_at_equal_length() -> None:
+    """Pairs are compared where the shorter run ends; failed runs may well be the longer ones."""
+    long = reading([0.5] * 9, failed=True, risks=tuple(n / 10 for n in range(1, 10)))
+    short = reading([0.5] * 4, failed=False, risks=tuple(n / 10 for n in range(1, 5)))
+    assert matched_auroc([long, short]) == (0.5, 1)
+    assert auroc([long, short], "end", rounds=5).value == 1.0
+    told = reading([0.5] * 4, failed=True, risks=(0.6, 0.7, 0.8, 0.9))
+    assert matched_auroc([told, short]) == (1.0, 1)
+
+
+def test_a_learned_prior_calibrates_what_a_flat_one_cannot() -> None:
+    """Of a workload whose runs nearly all fail, the risk approaches one as outcomes come in."""
+    runs = [
+        reading([0.5] * 5, failed=number % 10 > 0, model="weak", risks=(0.5,) * 5)
+        for number in range(100)
+    ]
+    flat, learned = calibration_errors(runs)["end"]
+    assert flat == pytest.approx(0.4)
+    assert learned < 0.1
+    assert risk_of(0.0) == 0.5
+    assert risk_of(0.0, WorkloadPrior(solved=8, failed=0)) == pytest.approx(0.1)
+    assert 0.0 < risk_of(-1000.0) < risk_of(1000.0) < 1.0
+
+
+def test_a_restart_at_the_right_runs_beats_chance() -> None:
+    """The cheap model fails in half of the scenarios; a signal on exactly these is worth most."""
+
+    def pairs(shown: Any) -> list[Any]:
+        runs = []
+        for number in range(20):
+            fails = number % 2 == 0
+            first = {"SLOW": 3} if shown(fails, number) else {}
+            scenario = f"g{number}"
+            runs.append(
+                reading([0.5] * 5, failed=fails, group=scenario, model="cheap", first=first)
+            )
+            easy = {} if fails else {"FAST": 5}
+            runs.append(
+                reading([0.5] * 5, failed=False, group=scenario, model="strong", first=easy)
+            )
+        return list(model_pairs(runs))
+
+    told = pairs(lambda fails, _: fails)
+    assert len(told) == 20
+    assert restart_value(told, "SLOW").value == pytest.approx(25.0)
+    assert restart_value(told, "SLOW").low > 0
+    assert restart_value(pairs(lambda _, number: number < 10), "SLOW").value == pytest.approx(0.0)
+    assert fast_safety(told) == (1.0, 0.0, 10)
+    assert math.isnan(restart_value([], "SLOW").value)
+
+
+def test_entries_and_exits_are_counted_by_state() -> None:
+    """The commonest first step of a state, its share, and the runs that leave it."""
+    states = [("NORMAL", "FAST", "NORMAL"), ("NORMAL", "FAST"), ("FAST",)]
+    runs = [reading([0.1] * len(each), failed=False, states=each) for each in states]
+    found = state_changes(runs)
+    assert found["FAST"] == {
+        "runs": 3,
+        "left": 1,
+        "commonest_step": 2,
+        "commonest_share": pytest.approx(0.667),
+    }
+    assert found["SLOW"]["commonest_share"] is None
 
 
 def test_auroc_compares_only_inside_source_and_model() -> None:

@@ -1,4 +1,4 @@
-"""Reading settings: defaults < config file < environment."""
+"""Reading settings: defaults < preset < config file < environment."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import yaml
 
 from gateway.config.environment import naming_the_variable, overlay
 from gateway.config.litellm_form import environment_variables, translate
+from gateway.config.presets import fill
 from gateway.config.schema import build, join
 from gateway.config.settings import Settings
 from gateway.config.values import Secret
@@ -53,6 +54,7 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
         upstream = merged.setdefault("default_upstream", {})
         if isinstance(upstream, dict):
             upstream.setdefault("api_base", base)
+    fill(merged, merged.get("preset"), Settings())
     try:
         overlay(merged, env)
         return build(Settings, resolve(merged, env))

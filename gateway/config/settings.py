@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from gateway.config.embedding import EmbeddingSettings
+from gateway.config.presets import PresetName
 from gateway.config.scorer import ScorerSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
@@ -152,8 +153,12 @@ class SteeringSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings of a gateway."""
+    """All settings of a gateway.
 
+    `preset`: values that take the place of the defaults, see `presets`.
+    """
+
+    preset: PresetName = "default"
     server: ServerSettings = field(default_factory=ServerSettings)
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     default_upstream: UpstreamSettings = field(default_factory=UpstreamSettings)

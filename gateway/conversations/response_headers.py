@@ -34,6 +34,7 @@ def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
     if result.latest is not None:
         readings = result.latest.readings
         headers.append((b"x-gateway-difficulty", b"%.4f" % result.latest.difficulty))
+        headers.append((b"x-gateway-risk", b"%.4f" % result.latest.risk))
         headers.append((b"x-gateway-monitors", ",".join(readings.fired).encode()))
     if result.applies and (label := guidance_label(result)):
         headers.append((b"x-gateway-guidance", label.encode("ascii", "replace")))
@@ -71,6 +72,7 @@ def log_notes(result: SteeringResult, arm: str | None) -> dict[str, Any]:
         notes["arm"] = arm
     if result.latest is not None:
         notes["difficulty"] = round(result.latest.difficulty, 4)
+        notes["risk"] = round(result.latest.risk, 4)
         notes["fired"] = result.latest.readings.fired
     if label := guidance_label(result):
         notes["guidance"] = label

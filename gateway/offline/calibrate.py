@@ -1,4 +1,4 @@
-"""`gateway calibrate`: fit the scorer to labelled runs and report how well it does on others."""
+"""`gateway calibrate`: fit scorer and risk to labelled runs, and report on runs they never saw."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.offline.evaluation import POINTS, RunReading, auroc, by, signal_rates
+from gateway.offline.evidence_tables import measure_tables
 from gateway.offline.fitting import SEED, Fitted, fit
 from gateway.offline.labelled_runs import LabelledRun, label_run
 from gateway.offline.playback import ALARM, STATE_SIGNALS
@@ -25,7 +26,13 @@ from gateway.offline.recordings import (
 from gateway.offline.replay_summary import alarm_table, ranking_table
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS
-from gateway.steering.scoring.calibration import FEATURES, calibration_to_json
+from gateway.steering.scoring.calibration import (
+    FEATURES,
+    RISK_FEATURES,
+    SIGNALS,
+    SPANS,
+    calibration_to_json,
+)
 from gateway.text.progress import progress_bar
 
 SIGNALS_OF: Mapping[str, tuple[str, ...]] = {
@@ -101,6 +108,8 @@ def print_report(fitted: Fitted, acting: ActSettings, out: TextIO) -> None:
     sides = {"calibrated + robust": fitted.held_out, "reference": fitted.reference}
     console.print(ranking_table(sides, "AUROC for failure, pairs within source and model"))
     console.print(alarm_table(sides))
+    for table in measure_tables(sides):
+        console.print(table)
     console.print(_signals(fitted))
     console.print(_actions(fitted, acting))
     console.print(_weights(fitted))
@@ -156,9 +165,15 @@ def _weights(fitted: Fitted) -> Table:
         f"{calibration.budget_talks} (talks)"
     )
     table = Table(title=title, title_justify="left")
-    table.add_column("feature")
-    table.add_column("per unit", justify="right")
-    for name, weight in zip(FEATURES, calibration.weights, strict=True):
+    table.add_column("difficulty")
+    for span in SPANS:
+        table.add_column(span, justify="right")
+    weights = dict(zip(FEATURES, calibration.weights, strict=True))
+    for signal in SIGNALS:
+        table.add_row(signal, *[f"{weights[f'{signal}.{span}']:g}" for span in SPANS])
+    table.add_section()
+    table.add_row("risk", "per unit")
+    for name, weight in zip(RISK_FEATURES, calibration.risk.weights, strict=True):
         table.add_row(name, f"{weight:g}")
     return table
 
@@ -171,6 +186,7 @@ def report_json(fitted: Fitted, acting: ActSettings) -> str:
         "actions": action_rows(fitted, acting),
         "weights": dict(zip(FEATURES, fitted.calibration.weights, strict=True)),
         "bias": fitted.calibration.bias,
+        "risk_weights": dict(zip(RISK_FEATURES, fitted.calibration.risk.weights, strict=True)),
         "provenance": fitted.calibration.provenance,
     }
     return json.dumps(data)

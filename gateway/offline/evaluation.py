@@ -14,8 +14,8 @@ import numpy as np
 
 BOOTSTRAP_ROUNDS = 1000
 SEED = 20240917
-POINTS = ("end", "half", "10 steps")
-TEN_STEPS = 10
+POINTS = ("end", "half", "10 steps", "5 steps")
+_STEPS = {"10 steps": 10, "5 steps": 5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,10 @@ class RunReading:
     """One finished run as it was scored: one score per step, and when each signal first appeared.
 
     `first` maps a signal (a monitor, FAST, SLOW, SKIP, alarm) to the index of the first step that
-    shows it; a signal that never appears is absent.
+    shows it; a signal that never appears is absent. `risks`: the risk after
+    each step, without a prior, empty when only a score of difficulty is known, which then ranks
+    the runs; `troubles`: per step, 1 where it is trouble;
+    `states`: the state after each step.
     """
 
     id: str
@@ -34,6 +37,9 @@ class RunReading:
     scores: tuple[float, ...]
     first: Mapping[str, int]
     mistake_step: int | None = None
+    risks: tuple[float, ...] = ()
+    troubles: tuple[float, ...] = ()
+    states: tuple[str, ...] = ()
 
     @property
     def stratum(self) -> tuple[str, str]:
@@ -56,16 +62,25 @@ class Estimate:
         return f"{self.value:.3f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def score_at(run: RunReading, point: str) -> float | None:
-    """The score at the end, after half of the steps, or after ten; None if the run is shorter."""
-    steps = len(run.scores)
+def step_at(steps: int, point: str) -> int | None:
+    """Index of the step at a point of a run of so many steps; None if the run is shorter.
+
+    A point is the end, half of the steps, or ten or five steps.
+    """
     if point == "end":
         position = steps
     elif point == "half":
         position = max(1, steps // 2)
     else:
-        position = TEN_STEPS
-    return run.scores[position - 1] if 0 < position <= steps else None
+        position = _STEPS[point]
+    return position - 1 if 0 < position <= steps else None
+
+
+def score_at(run: RunReading, point: str) -> float | None:
+    """What ranks the run at a point; see `step_at`."""
+    ranked = run.risks or run.scores
+    at = step_at(len(ranked), point)
+    return None if at is None else ranked[at]
 
 
 def auroc(runs: Sequence[RunReading], point: str, *, rounds: int = BOOTSTRAP_ROUNDS) -> Estimate:

@@ -1,22 +1,22 @@
-"""Fits the calibrated scorer to labelled runs, and reads each run with a model of other runs.
+"""Fits the scorer and the risk to recorded runs, and reads each run with models of other runs.
 
-The model is a ridge logistic regression with one intercept per (source, model), so that no weight
-is earned by recognising the agent; each weight keeps its expected sign and is drawn towards a small
-positive value, not towards zero. Cross-validation keeps each group of runs in one fold. The scale
-is set on the out-of-fold index: most successful runs pass through FAST, few of them reach SLOW.
+Difficulty is a ridge logistic regression of trouble ahead (`trouble`) on the newest stretch, with
+fixed signs. Cross-validation keeps each group of runs in one fold; the scale is set on the
+out-of-fold log odds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gateway.errors import ConfigError
+from gateway.offline.difficulty_evidence import difficulty_figures
 from gateway.offline.evaluation import (
     POINTS,
     RunReading,
@@ -26,32 +26,31 @@ from gateway.offline.evaluation import (
 )
 from gateway.offline.labelled_runs import LabelledRun
 from gateway.offline.playback import ALARM, STATE_SIGNALS, first_showings
-from gateway.offline.ridge import (
-    PRIOR_WEIGHT,
-    RIDGE,
-    Array,
-    Example,
-    Model,
-    ScaleTarget,
-    fit_model,
-    fit_scale,
-    folds_of,
-    squash,
-)
+from gateway.offline.ridge import Array, Model, fit_logistic, folds_of
+from gateway.offline.risk_evidence import risk_figures
+from gateway.offline.risk_fitting import RIDGE as RISK_RIDGE
+from gateway.offline.risk_fitting import RiskModel, fit_risk, held_out_risk
+from gateway.offline.trouble import trouble_ahead
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS
-from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration
+from gateway.steering.monitors.alarm import with_alarm
+from gateway.steering.scoring.calibrated import settled
+from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration, RiskWeights
+from gateway.steering.scoring.risk import risk_of
 
 FOLDS = 5
 SEED = 1
-SLOW_SHARE = 0.01
-FAST_SHARE = 0.55
-"""Share of the successful runs that may reach SLOW, and that should pass through FAST."""
+RIDGE = 30.0
+EASY_SHARE = 0.4
+"""Share of all steps whose stretch is easy: below the FAST threshold."""
+HARD_CHANCE = 0.5
+"""Chance of trouble ahead from which a stretch is hard: above the SLOW threshold."""
 BUDGET_QUANTILE = 0.98
 BUDGET_FACTOR = 4.0
 DEFAULT_BUDGETS = (190, 60)
 SIGNIFICANT = 6
 LEAST_RUNS = 20
+LEAST_SLOPE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +73,19 @@ def fit(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted:
     """
     runs = sorted(runs, key=lambda run: (run.recording.id, run.digest))
     _require_enough(runs)
-    indices = _held_out_indices(runs, seed)
-    slope, intercept = _scale(runs, indices)
-    weights, offset = _fit(runs).linear()
+    ahead = _held_out(runs, seed)
+    slope, intercept = _scale(ahead)
+    weights, offset = _fit_difficulty(runs).linear()
+    risk, risks = fit_risk(runs), held_out_risk(runs, FOLDS, seed)
     held_out = tuple(
-        _reading(run, squash(slope * index + intercept))
-        for run, index in zip(runs, indices, strict=True)
+        _reading(run, slope * odds + intercept, evidence)
+        for run, odds, evidence in zip(runs, ahead, risks, strict=True)
     )
     budgets = _budgets(runs)
     calibration = Calibration(
         bias=_rounded(slope * offset + intercept),
         weights=tuple([_rounded(slope * weight) for weight in weights]),
+        risk=_risk_weights(risk),
         budget_works=budgets[0],
         budget_talks=budgets[1],
         precision=_precision(held_out),
@@ -106,41 +107,55 @@ def _require_enough(runs: Sequence[LabelledRun]) -> None:
         raise ConfigError(f"calibrate: fewer than {FOLDS} groups to cross-validate over")
 
 
-def _example(run: LabelledRun) -> Example:
-    return Example(features=run.features, failed=run.failed, stratum=run.stratum)
+def _fit_difficulty(runs: Sequence[LabelledRun]) -> Model:
+    labels = np.concatenate([trouble_ahead(run.troubles) for run in runs])
+    known = ~np.isnan(labels)
+    features = np.vstack([run.features for run in runs])[known]
+    signs = [SIGNS[name] for name in FEATURES]
+    return fit_logistic(features, labels[known], np.ones(len(features)), ridge=RIDGE, signs=signs)
 
 
-def _fit(runs: Iterable[LabelledRun]) -> Model:
-    return fit_model([_example(run) for run in runs], [SIGNS[name] for name in FEATURES])
-
-
-def _held_out_indices(runs: Sequence[LabelledRun], seed: int) -> list[Array]:
+def _held_out(runs: Sequence[LabelledRun], seed: int) -> list[Array]:
+    """Log odds of trouble ahead, each run's by a model that never saw its group."""
     fold = folds_of((run.recording.group for run in runs), FOLDS, seed)
-    models = [_fit([r for r in runs if fold[r.recording.group] != k]) for k in range(FOLDS)]
-    return [models[fold[run.recording.group]].index(run.features) for run in runs]
+    models = [
+        _fit_difficulty([r for r in runs if fold[r.recording.group] != k]) for k in range(FOLDS)
+    ]
+    return [models[fold[run.recording.group]].log_odds(run.features) for run in runs]
 
 
-def _scale(runs: Sequence[LabelledRun], indices: Sequence[Array]) -> tuple[float, float]:
-    fsm = FSMSettings()
-    successful = [index for run, index in zip(runs, indices, strict=True) if not run.failed]
-    return fit_scale(
-        successful,
-        hard=ScaleTarget(score=fsm.slow_threshold, window=fsm.slow_window, share=SLOW_SHARE),
-        easy=ScaleTarget(score=fsm.fast_threshold, window=fsm.fast_window, share=FAST_SHARE),
+def _risk_weights(risk: RiskModel) -> RiskWeights:
+    weights, offset = risk.model.linear()
+    return RiskWeights(
+        weights=tuple([_rounded(weight) for weight in weights]),
+        works=_rounded(risk.works - offset),
+        talks=_rounded(risk.talks - offset),
     )
 
 
-def _reading(run: LabelledRun, scores: Array) -> RunReading:
+def _scale(ahead: Sequence[Array]) -> tuple[float, float]:
+    """Slope and intercept from log odds of trouble to those of the score."""
+    fsm = FSMSettings()
+    easy = float(np.quantile(np.concatenate(ahead), EASY_SHARE))
+    hard = _log_odds(HARD_CHANCE)
+    wanted = _log_odds(fsm.slow_threshold) - _log_odds(fsm.fast_threshold)
+    slope = wanted / max(hard - easy, LEAST_SLOPE)
+    return slope, _log_odds(fsm.slow_threshold) - slope * hard
+
+
+def _log_odds(chance: float) -> float:
+    return math.log(chance / (1.0 - chance))
+
+
+def _reading(run: LabelledRun, odds: Array, evidence: Array) -> RunReading:
+    """The run as the gateway would have read it with these log odds of difficulty and risk."""
     fsm = FSMSettings()
     state, history, steps = FSMState.INIT, [], []
-    for index, score in enumerate(scores):
-        history.append(float(score))
+    for index, fired in enumerate(run.fired):
+        score = settled(float(odds[index]), float(run.known[index]))
+        history.append(with_alarm(score, fired))
         state = next_state(state, history[-fsm.longest_window :], fsm)
-        steps.append({"index": index, "state": state.value, "fired": ()})
-    first = {**first_showings(steps), **run.first}
-    alarms = [first[name] for name in (*MONITORS, "SLOW", "SKIP") if name in first]
-    if alarms:
-        first[ALARM] = min(alarms)
+        steps.append({"index": index, "state": state.value, "fired": fired})
     recording = run.recording
     return RunReading(
         id=recording.id,
@@ -149,7 +164,10 @@ def _reading(run: LabelledRun, scores: Array) -> RunReading:
         group=recording.group,
         failed=run.failed,
         scores=tuple(history),
-        first=first,
+        risks=tuple([risk_of(float(each)) for each in evidence]),
+        troubles=tuple(run.troubles.tolist()),
+        states=tuple(str(step["state"]) for step in steps),
+        first=first_showings(steps),
         mistake_step=recording.mistake_step,
     )
 
@@ -191,12 +209,14 @@ def _provenance(
             "folds": FOLDS,
             "seed": seed,
             "ridge": RIDGE,
-            "prior_weight": PRIOR_WEIGHT,
-            "slow_share": SLOW_SHARE,
-            "fast_share": FAST_SHARE,
+            "risk_ridge": RISK_RIDGE,
+            "easy_share": EASY_SHARE,
+            "hard_chance": HARD_CHANCE,
         },
         "held_out": {
             "auroc": rankings,
+            "difficulty": difficulty_figures(held_out),
+            "risk": risk_figures(held_out),
             "alarms": {"failed": alarm.failed_count, "successful": alarm.successful_count},
         },
     }

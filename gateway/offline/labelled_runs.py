@@ -1,9 +1,9 @@
-"""Labelled runs as calibration uses them: features per step, and when each monitor first fired."""
+"""Labelled runs as calibration uses them: features and troubles per step, and what fired."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,14 @@ from gateway.offline.evaluation import RunReading
 from gateway.offline.playback import first_showings
 from gateway.offline.recordings import Recording, recorded_steps
 from gateway.offline.ridge import Array
-from gateway.steering.evidence.features import describe
-from gateway.steering.evidence.repeats import CallMemory, spends
+from gateway.steering.evidence.observation import RunObserver
+from gateway.steering.evidence.repeats import spends
 from gateway.steering.fold import RunFold
-from gateway.steering.monitors import MonitorSettings, make_suite
+from gateway.steering.monitors import MonitorSettings
+from gateway.steering.monitors.robust.suite import RobustSuite
 from gateway.steering.policy import Policy
-from gateway.steering.scoring.calibrated import RunFeatures
+from gateway.steering.scoring.calibrated import StretchFeatures
+from gateway.steering.scoring.risk import RunTotals
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step, extract
 
@@ -30,14 +32,21 @@ _REFERENCE = Policy(
 class LabelledRun:
     """A recording with an outcome, as calibration uses it.
 
-    `features`: steps x features. `first`: the index of the step at which each monitor first fired.
+    `features`: steps x features. `known`: per step, the share of the window that is filled.
+    `totals`: the features of risk, steps x features; `works_from`: per step, whether the run works
+    on files or programs by then. `troubles`: per step, 1 where it is trouble. `fired`: the monitors
+    that fire at each step.
     `calls`: how many count towards the budget. `works`: whether the agent reads or changes files.
     """
 
     recording: Recording
     failed: bool
     features: Array
-    first: Mapping[str, int]
+    known: Array
+    totals: Array
+    works_from: Array
+    troubles: Array
+    fired: Sequence[tuple[str, ...]]
     reference: RunReading
     calls: int
     works: bool
@@ -53,30 +62,35 @@ def label_run(recording: Recording) -> LabelledRun | None:
     steps = steps_of(recording)
     if recording.success is None or not steps:
         return None
-    features, suite, memory = (
-        RunFeatures(),
-        make_suite(MonitorSettings(suite="robust")),
-        CallMemory(),
-    )
-    rows, fired = [], []
-    calls, works = 0, False
+    observer, features, totals = RunObserver(), StretchFeatures(), RunTotals()
+    suite = RobustSuite(MonitorSettings(suite="robust"))
+    rows, known, risk_rows, works_from, troubles, fired = [], [], [], [], [], []
+    calls = 0
     for step in steps:
-        facts = describe(step)
-        features.push(facts)
+        observed = observer.observe(step)
+        features.push(observed)
         rows.append(features.values())
-        suite.push(step)
+        known.append(features.known)
+        totals.push(observed)
+        risk_rows.append(totals.values())
+        works_from.append(totals.works)
+        troubles.append(observed.trouble is not None)
+        suite.push_observed(observed)
         fired.append(suite.readings().fired)
-        for action in facts.actions:
-            calls += spends(action, memory.observe(action))
-            works = works or action.changes or action.reads or action.operation.startswith("$")
+        for action, repeat in observed.actions:
+            calls += spends(action, repeat)
     return LabelledRun(
         recording=recording,
         failed=not recording.success,
         features=np.array(rows, dtype=np.float64),
-        first=_first_fired(fired),
+        known=np.array(known, dtype=np.float64),
+        totals=np.array(risk_rows, dtype=np.float64),
+        works_from=np.array(works_from, dtype=np.bool_),
+        troubles=np.array(troubles, dtype=np.float64),
+        fired=fired,
         reference=_reference(recording, steps),
         calls=calls,
-        works=works,
+        works=totals.works,
         digest=_digest(recording, steps),
     )
 
@@ -108,14 +122,6 @@ def _reference(recording: Recording, steps: Sequence[Step]) -> RunReading:
         first=first_showings(entries),
         mistake_step=recording.mistake_step,
     )
-
-
-def _first_fired(fired: Iterable[Sequence[str]]) -> dict[str, int]:
-    first: dict[str, int] = {}
-    for index, names in enumerate(fired):
-        for name in names:
-            first.setdefault(name, index)
-    return first
 
 
 def _digest(recording: Recording, steps: Sequence[Step]) -> str:

@@ -42,7 +42,7 @@ def play(
 ) -> dict[str, Any]:
     """The replay of one recording as a JSON object; see `docs/evidence.md` for its keys.
 
-    A step that is not scored (a final answer) repeats the last score with `scored` false. Never
+    A step that is not scored (a final answer) repeats the last numbers with `scored` false. Never
     raises for a malformed transcript.
     """
     calls = ReplayedCalls(policy, recording, look_ups)
@@ -51,11 +51,11 @@ def play(
     else:
         outcomes, decisions = _play_messages(recording.messages, policy.rules.policy, calls)
     steps = []
-    last = UNKNOWN
+    last: Mapping[str, Any] = {"difficulty": UNKNOWN, "risk": UNKNOWN}
     for index, decision in enumerate(decisions):
         outcome = outcomes.get(index)
         entry = _unscored(index, last) if outcome is None else _scored(index, outcome)
-        last = entry["difficulty"]
+        last = entry
         entry["model"] = decision.model
         if guidance := given(decision):
             entry["guidance"] = guidance
@@ -118,6 +118,8 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
         "run": outcome.run,
         "scored": True,
         "difficulty": round(outcome.difficulty, DIGITS),
+        "risk": round(outcome.risk, DIGITS),
+        "trouble": outcome.trouble,
         "state": outcome.state.value,
         "scores": {name: round(score, DIGITS) for name, score in readings.scores.items()},
         "composite": readings.composite,
@@ -127,11 +129,13 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
     }
 
 
-def _unscored(index: int, last: float) -> dict[str, Any]:
+def _unscored(index: int, last: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "index": index,
         "scored": False,
-        "difficulty": last,
+        "difficulty": last["difficulty"],
+        "risk": last["risk"],
+        "trouble": None,
         "state": FSMState.END.value,
         "scores": {},
         "composite": 0.0,
@@ -239,6 +243,6 @@ def _slim(played: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Without scores and evidence, so that thousands of runs fit into memory."""
     if played is None:
         return None
-    kept = ("index", "difficulty", "state", "fired", "guidance", "model")
+    kept = ("index", "difficulty", "risk", "trouble", "state", "fired", "guidance", "model")
     steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
     return {**played, "steps": steps}

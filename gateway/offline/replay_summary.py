@@ -10,18 +10,19 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.offline.evaluation import POINTS, RunReading, auroc, by, signal_rates
+from gateway.offline.evidence_tables import measure_tables
 from gateway.offline.playback import ALARM, Replayed
+from gateway.offline.risk_evidence import CODING
 from gateway.steering.monitors import MONITORS
 
 SHOWN_CHANGES = 20
-CODING = "swe-"
 FEW_ROUNDS = 200
 
 Side = Callable[[Replayed], Mapping[str, Any] | None]
 
 
-def readings(kept: Iterable[Replayed], side: Side) -> list[RunReading]:
-    """The labelled runs of one side, for the evaluation."""
+def readings(kept: Iterable[Replayed], side: Side, *, risks: bool = True) -> list[RunReading]:
+    """The labelled runs of one side, for the evaluation; without `risks` difficulty ranks them."""
     found = []
     for replayed in kept:
         played = side(replayed)
@@ -36,6 +37,9 @@ def readings(kept: Iterable[Replayed], side: Side) -> list[RunReading]:
                 failed=not played["success"],
                 scores=tuple(step["difficulty"] for step in played["steps"]),
                 first=played["first"],
+                risks=tuple(step["risk"] for step in played["steps"]) if risks else (),
+                troubles=tuple(float(step["trouble"] is not None) for step in played["steps"]),
+                states=tuple(step["state"] for step in played["steps"]),
                 mistake_step=played["mistake_step"],
             )
         )
@@ -159,13 +163,18 @@ def _change_line(replayed: Replayed) -> str:
 
 
 def print_evidence(kept: Sequence[Replayed], console: Console) -> None:
-    """Print the calibrated scorer and robust suite next to the reference ones, on the same runs."""
+    """Print the calibrated scorer and robust suite next to the reference ones, on the same runs.
+
+    Runs are ranked by their risk; the reference has none, so its difficulty ranks them.
+    """
     sides = (("calibrated + robust", first_side), ("reference", other_side))
-    runs = {name: readings(kept, side) for name, side in sides}
+    runs = {name: readings(kept, side, risks=side is first_side) for name, side in sides}
     counted = len(runs[sides[0][0]])
     console.print(ranking_table(runs, f"AUROC for failure, {counted} labelled runs"))
     console.print(alarm_table(runs))
     console.print(_signal_table(runs[sides[0][0]]))
+    for table in measure_tables(runs):
+        console.print(table)
     console.print(
         "Pairs only inside one source and model; 95 % bootstrap intervals by group. The shipped "
         "weights were fitted on runs of these sources: held-out figures are in docs/evidence.md.",

@@ -119,11 +119,14 @@ class ActionSignal:
     """The state and readings that decide about the actions on a call: the run's, or drawn ones.
 
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
+    `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something.
     """
 
     state: FSMState
     readings: Readings | None = None
     at_risk: bool | None = None
+    severity: int = 0
+    waits: bool = False
 
 
 def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
@@ -143,6 +146,19 @@ def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
             refused.append(tier.value)
     reasons = tuple(f"{action}: below its bar" for action in refused)
     return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
+
+
+def escalated(signal: ActionSignal, least_severity: int) -> tuple[ActionSignal, str]:
+    """The signal for routing, and a reason where it is not the run's own.
+
+    An alarm of `least_severity` or more (0 = never) is routed like SLOW at once; a run in FAST that
+    waits for a job is routed like NORMAL, because what the job brings is not known.
+    """
+    if least_severity and signal.severity >= least_severity and signal.state not in _HARD_STATES:
+        return replace(signal, state=FSMState.SLOW), "routing: the alarm persists"
+    if signal.waits and signal.state is FSMState.FAST:
+        return replace(signal, state=FSMState.NORMAL), "routing: a job is waited for"
+    return signal, ""
 
 
 def routed_state(state: FSMState, meets_bar: Callable[[str], bool]) -> tuple[FSMState, str]:

@@ -23,7 +23,7 @@ MODES = ("on", "shadow", "off")
 ARMS = ("on", "random", "shadow", "off")
 """The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
 
-RANDOM_ROUTING_SHARE = 0.12
+RANDOM_ROUTING_SHARE = 0.09
 """Share of scored steps on which `on` uses a hard state's model. Source: docs/evidence.md."""
 
 RANDOM_GUIDANCE_SHARE = 0.011
@@ -179,7 +179,7 @@ class RandomArm:
 
 def _untroubled(found: ActionSignal) -> ActionSignal:
     state = FSMState.NORMAL if found.state in _HARD_STATES else found.state
-    return replace(found, state=state, at_risk=False)
+    return replace(found, state=state, at_risk=False, severity=0)
 
 
 def _reason(action: str, drawn: bool) -> str:

@@ -5,173 +5,20 @@ The transcript is the only source: everything in a fold can be recomputed from t
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.steering.fsm import FSMState, next_state
-from gateway.steering.monitors import Readings, make_suite
+from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
-from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
+from gateway.steering.run_fold import RunFold, RunSnapshot, StepOutcome
+from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
+from gateway.steering.scoring.scorer import NOT_JUDGED, Judged
 from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.questions import asks_user
 from gateway.steering.transcript.reader import Change, Draft, StepReader
 from gateway.steering.transcript.step import Step
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
-    """The result of scoring one step.
-
-    `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
-    `state` is the state after this score; `difficulty` is the score, clamped to [0, 1].
-    """
-
-    index: int
-    difficulty: float
-    state: FSMState
-    readings: Readings
-    step: Step
-    run: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSnapshot:
-    """The part of a run's state that is stored and survives a compacted transcript.
-
-    Monitor and scorer windows are not in it. `history` is the tail of the difficulty scores that
-    transitions can depend on; `steps` counts the scored steps of the run so far.
-    """
-
-    run: int = 0
-    state: FSMState = FSMState.INIT
-    history: tuple[float, ...] = ()
-    steps: int = 0
-
-
-class RunFold:
-    """One run: scorer, state machine and monitors over its steps.
-
-    `start` is the index of the run's first message. `keep` limits how many of the newest outcomes
-    stay in `outcomes`, because they contain the texts of their steps; None keeps all. `earlier`:
-    the steps that `base` summarises, oldest first; they fill the windows of monitors and scorer and
-    are not scored again. `judged`: scores that a model gave, for the scorer `judge`; read with each
-    push.
-    """
-
-    __slots__ = (
-        "_before",
-        "_earlier",
-        "_judged",
-        "_policy",
-        "_scorer",
-        "_suite",
-        "history",
-        "index",
-        "outcomes",
-        "start",
-        "state",
-        "steps",
-    )
-
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        start: int = 0,
-        base: RunSnapshot | None = None,
-        keep: int | None = None,
-        earlier: Sequence[Step] = (),
-        judged: Judged = NOT_JUDGED,
-    ) -> None:
-        base = base or RunSnapshot()
-        self._policy = policy
-        self._judged = judged
-        self._earlier = deque(earlier, maxlen=keep)
-        self.index = base.run
-        self.start = start
-        self.state = self._before = base.state
-        self.steps = base.steps
-        self.history: list[float] = list(base.history)
-        self.outcomes: deque[StepOutcome] = deque(maxlen=keep)
-        self.restart_windows()
-        for step in earlier:
-            self._scorer.push(step)
-            self._suite.push(step)
-
-    @property
-    def recent(self) -> list[Step]:
-        """The newest steps of the run, oldest first."""
-        return [*self._earlier, *(outcome.step for outcome in self.outcomes)]
-
-    def restart_windows(self) -> None:
-        """Empty the windows of monitors and scorer; state and score history stay."""
-        self._scorer = make_scorer(self._policy.difficulty)
-        if isinstance(self._scorer, Judgeable):
-            self._scorer.judged = self._judged
-        self._suite = make_suite(self._policy.monitors)
-
-    def push(self, step: Step) -> StepOutcome:
-        """Score the next step and advance the state by one transition."""
-        difficulty = _clamp(self._scorer.push(step))
-        self._suite.push(step)
-        self.history.append(difficulty)
-        self._before = self.state
-        self.state = next_state(self.state, self.history, self._policy.fsm)
-        self.steps += 1
-        outcome = StepOutcome(
-            index=self.steps,
-            difficulty=difficulty,
-            state=self.state,
-            readings=self._suite.readings(),
-            step=step,
-            run=self.index,
-        )
-        self.outcomes.append(outcome)
-        return outcome
-
-    @property
-    def score_key(self) -> str:
-        """The key of the newest step among the judged scores; empty when the scorer takes none."""
-        return self._scorer.key if isinstance(self._scorer, Judgeable) else ""
-
-    def rescore(self, score: float) -> StepOutcome:
-        """Replace the newest step's score and recompute its state; the new outcome.
-
-        Raises:
-            IndexError: no step has been pushed.
-        """
-        newest = self.outcomes.pop()
-        difficulty = _clamp(score)
-        self.history[-1] = difficulty
-        self.state = next_state(self._before, self.history, self._policy.fsm)
-        outcome = replace(newest, difficulty=difficulty, state=self.state)
-        self.outcomes.append(outcome)
-        return outcome
-
-    def end(self) -> None:
-        """Set the state to END after the final answer; nothing is pushed afterwards."""
-        self.state = FSMState.END
-
-    def snapshot(self) -> RunSnapshot:
-        """The state from which the same run continues under a compacted transcript."""
-        return RunSnapshot(
-            run=self.index,
-            state=self.state,
-            history=tuple(self.history[-self._policy.fsm.longest_window :]),
-            steps=self.steps,
-        )
-
-
-def _is_user(message: object) -> bool:
-    return isinstance(message, Mapping) and message.get("role") == "user"
-
-
-def _clamp(score: float) -> float:
-    """The score clamped to [0, 1]; NaN becomes the neutral score UNKNOWN."""
-    return UNKNOWN if math.isnan(score) else min(max(score, 0.0), 1.0)
+__all__ = ["ConversationFold", "RunFold", "RunSnapshot", "StepOutcome"]
 
 
 class ConversationFold:
@@ -179,7 +26,7 @@ class ConversationFold:
 
     The first `offset` messages are read, to learn how the agent writes its calls, but their steps
     are not scored: `base` contains them, as the state of the run before a compaction. After a base
-    whose run has ended the next run begins. `keep`, `earlier` and `judged`: as in `RunFold`.
+    whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`.
 
     `answers`: how many messages the transcript had with each final answer that was delivered. What
     follows one without a word of the user, or a request that nothing follows, opens the next run;
@@ -197,6 +44,7 @@ class ConversationFold:
         "_offset",
         "_pending",
         "_policy",
+        "_prior",
         "_reader",
         "_returned",
         "_scored",
@@ -213,6 +61,7 @@ class ConversationFold:
         earlier: Sequence[Step] = (),
         judged: Judged = NOT_JUDGED,
         answers: Collection[int] = (),
+        prior: WorkloadPrior = NO_OUTCOMES,
     ) -> None:
         if base is not None and base.state is FSMState.END:
             base, earlier = RunSnapshot(run=base.run + 1), ()
@@ -220,6 +69,8 @@ class ConversationFold:
         self._earlier = earlier
         self._judged = judged
         self._answers = answers
+
+        self._prior = prior
         self._base = base or RunSnapshot()
         self._offset = offset
         self._keep = keep
@@ -308,6 +159,7 @@ class ConversationFold:
             keep=self._keep,
             earlier=earlier,
             judged=self._judged,
+            prior=self._prior,
         )
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
@@ -376,3 +228,7 @@ class ConversationFold:
     @property
     def _never_ends(self) -> bool:
         return self._policy.run_boundary == "never"
+
+
+def _is_user(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "user"

@@ -33,19 +33,21 @@ Serves = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
-    """How long a run stays on a model.
+    """How long a run stays on a model, and when it gets another at once.
 
     `min_dwell_steps`: steps on a model before the model of an easier state may replace it, because
     each switch loses the provider's prompt cache; a switch to a harder state's model is never
     delayed. `rest_calls`: after a routed model refused a call, it is not used for this number of
-    calls of the conversation.
+    calls of the conversation. `escalate_at_severity`: severity, 1 to 3, from which an alarm is
+    routed like SLOW at once; 0 = never.
     """
 
     min_dwell_steps: int = 0
     rest_calls: int = 20
+    escalate_at_severity: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("min_dwell_steps", "rest_calls"):
+        for name in ("min_dwell_steps", "rest_calls", "escalate_at_severity"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be 0 or more, got {getattr(self, name)}")
 

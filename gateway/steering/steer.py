@@ -20,6 +20,7 @@ from functools import partial
 from gateway.steering.acting import (
     ActionSignal,
     ActSettings,
+    escalated,
     meets_precision_bar,
     planned_actions,
     routed_state,
@@ -103,8 +104,14 @@ class RunPosition:
     @property
     def signal(self) -> ActionSignal:
         """The signal for actions that depend on the run's own state and readings."""
-        readings = self.latest.readings if self.latest is not None else None
-        return ActionSignal(state=self.state, readings=readings)
+        if self.latest is None:
+            return ActionSignal(state=self.state)
+        return ActionSignal(
+            state=self.state,
+            readings=self.latest.readings,
+            severity=self.latest.severity,
+            waits=self.latest.waits,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,9 +247,10 @@ def _route(
 ) -> RoutedModel:
     if call.repeats_model is not None:
         return RoutedModel(model=call.repeats_model, pin=memory.pinned_model)
-    state, reason = signal.state, ""
-    if rules.routes.models(call.requested):
-        state, reason = routed_state(state, partial(_meets_bar, rules, signal))
+    state = signal.state
+    reasons: tuple[str, ...] = ()
+    if models := rules.routes.models(call.requested):
+        state, reasons = _routing_state(rules, signal, escalates="SLOW" in models)
     routed = choose(
         state,
         call.requested,
@@ -252,7 +260,19 @@ def _route(
         pinned=memory.pinned_model,
         serves=call.serves,
     )
-    return replace(routed, reasons=(reason, *routed.reasons)) if reason else routed
+    return replace(routed, reasons=(*reasons, *routed.reasons))
+
+
+def _routing_state(
+    rules: SteeringRules, signal: ActionSignal, *, escalates: bool
+) -> tuple[FSMState, tuple[str, ...]]:
+    """The state that selects the model, and why it is not the run's.
+
+    Without a model for SLOW (`escalates` is false) an alarm keeps the model of the run's state.
+    """
+    signal, why = escalated(signal, rules.routing.escalate_at_severity if escalates else 0)
+    state, below = routed_state(signal.state, partial(_meets_bar, rules, signal))
+    return state, tuple(filter(None, (why, below)))
 
 
 def _plan(

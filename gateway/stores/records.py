@@ -145,9 +145,10 @@ class StepContent:
 class StepRow:
     """One step of a run: the assessment of the agent's step, and the call made at it.
 
-    Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for
-    a step that the gateway learned of only from a later request. `state` is the state after
-    scoring. `content` is None when it was not requested.
+    Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for a
+    step that the gateway learned of only from a later request. `state` is the state after scoring;
+    `risk` the probability that the run fails, None where nothing was scored. `content` is None when
+    it was not requested.
     """
 
     run_id: str
@@ -155,6 +156,7 @@ class StepRow:
     at: float
     state: str
     difficulty: float | None = None
+    risk: float | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
     composite: float | None = None
     fired: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from gateway.steering.guidance.plan import RECOVERED_STEPS
 from gateway.stores.patterns import Search
 from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.testing import AppServer, ScriptedUpstream
@@ -162,6 +163,8 @@ class Audit:
         for kind in [kind for tier, kind in items if tier == "monitor"]:
             if given.monitor and step - given.monitor[-1] < COOLDOWN.get(state, 3):
                 broken.append(f"monitor text at {given.monitor[-1]} and {step} in {state}")
+            if given.monitor and step - given.monitor[-1] > RECOVERED_STEPS:
+                given.kinds.clear()  # the run may have recovered in between
             given.monitor.append(step)
             given.kinds[kind] += 1
             if len(given.monitor) > 5 or given.kinds[kind] > 3:

@@ -46,7 +46,11 @@ async def test_every_header_of_a_steered_answer(
         "overhead-ms",
     }
     given = gateway_headers(last.headers)
-    assert given.keys() == gateway_headers(first.headers).keys() | {"difficulty", "monitors"}
+    assert given.keys() == gateway_headers(first.headers).keys() | {
+        "difficulty",
+        "monitors",
+        "risk",
+    }
     assert given["conversation-id"] == first.conversation
     assert (first.identity, given["identity"]) == ("new", "prefix")
     assert (given["mode"], given["step"], given["state"]) == ("on", "3", "NORMAL")

@@ -40,6 +40,10 @@ def thinking(*thoughts: str) -> Callable[[ReceivedRequest], Reply]:
     return reply
 
 
+BY_STATE = {**PLAIN, "routing": {"escalate_at_severity": 0}}
+"""The state alone decides; the agent of these tests repeats itself all the time."""
+
+
 def models(upstream: ScriptedUpstream) -> list[str]:
     return [request.model for request in upstream.requests]
 
@@ -49,7 +53,7 @@ async def test_the_state_decides_the_model(
 ) -> None:
     """Six easy steps take the small model, five hard ones the strong one, as mapped."""
     upstream.default = thinking(*[EASY] * 7, *[HARD] * 8)
-    server = gateway_server({**PLAIN, "model_routing": {"FAST": "small", "SLOW": "strong"}})
+    server = gateway_server({**BY_STATE, "model_routing": {"FAST": "small", "SLOW": "strong"}})
     answers = await Agent(http, server.base_url, model="usual").run(15)
     states = [answer.gateway("state") for answer in answers]
     assert states == ["INIT", *["NORMAL"] * 5, *["FAST"] * 2, *["NORMAL"] * 4, *["SLOW"] * 3]
@@ -58,12 +62,25 @@ async def test_the_state_decides_the_model(
     assert [answer.gateway("model") for answer in answers] == models(upstream)
 
 
+async def test_an_alarm_that_lasts_takes_the_strong_model_at_once(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """From its second step on, whatever the state says."""
+    upstream.default = thinking(EASY)
+    server = gateway_server({**PLAIN, "model_routing": {"SLOW": "strong"}})
+    answers = await Agent(http, server.base_url, model="usual").run(6)
+    assert "strong" in models(upstream)
+    fired = [bool(answer.gateway("monitors")) for answer in answers]
+    asked = [name == "strong" for name in models(upstream)]
+    assert asked == [now and before for before, now in zip([False, *fired], fired, strict=False)]
+
+
 async def test_the_provider_names_the_model_it_served(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
     """The answer's `model` is the provider's; the header names the requested model."""
     upstream.default = Reply("Hello.", model="usual-2026-01-01")
-    server = gateway_server({**PLAIN, "model_routing_by_model": {"usual": {"SLOW": "strong"}}})
+    server = gateway_server({**BY_STATE, "model_routing_by_model": {"usual": {"SLOW": "strong"}}})
     answer = await Agent(http, server.base_url, model="usual").send()
     assert answer.gateway("model") == "usual"
     assert b'"model":"usual-2026-01-01"' in answer.content
@@ -78,7 +95,7 @@ async def test_the_map_of_the_requested_model_wins(
         "model_routing": {"FAST": "small"},
         "model_routing_by_model": {"big": {"FAST": "medium"}},
     }
-    server = gateway_server({**PLAIN, **routing})
+    server = gateway_server({**BY_STATE, **routing})
     for requested, fast in (("big", "medium"), ("other", "small")):
         answers = await Agent(http, server.base_url, opening(requested), model=requested).run(8)
         assert answers[-1].gateway("model") == fast
@@ -104,7 +121,7 @@ async def test_a_model_that_cannot_serve_is_not_used(
         )
     ]
     settings = {
-        **PLAIN,
+        **BY_STATE,
         "fsm": {"skip_window": 6, "skip_threshold": 0.6},
         "model_list": deployments,
         "storage": {"path": str(path)},
@@ -131,9 +148,9 @@ async def test_a_model_is_kept_for_the_dwell(
     """With `min_dwell_steps` the strong model stays a while, also over a restart."""
     upstream.default = thinking(*[HARD] * 5, EASY)
     settings = {
-        **PLAIN,
+        **BY_STATE,
         "model_routing": {"SLOW": "strong"},
-        "routing": {"min_dwell_steps": 3},
+        "routing": {"min_dwell_steps": 3, "escalate_at_severity": 0},
         "storage": {"path": str(tmp_path / "runs.db")},
     }
     first = gateway_server(settings)
@@ -155,7 +172,7 @@ async def test_a_retry_gets_the_same_model(
 ) -> None:
     """A retry goes to the same model after a cut answer, a restart and a change of routes."""
     upstream.default = thinking(HARD)
-    settings = {**PLAIN, "storage": {"path": str(tmp_path / "runs.db")}}
+    settings = {**BY_STATE, "storage": {"path": str(tmp_path / "runs.db")}}
     first = gateway_server({**settings, "model_routing": {"SLOW": "strong"}})
     agent = Agent(http, first.base_url, model="usual")
     await agent.run(5)
@@ -179,7 +196,7 @@ async def test_the_bars_of_acting_keep_a_route_from_being_taken(
     path = tmp_path / "runs.db"
     bars = {**PLAIN["steering"], "act_above": {"route_slow": 1.0}}
     routes = {"model_routing": {"SLOW": "strong"}, "storage": {"path": str(path)}}
-    server = gateway_server({**PLAIN, **routes, "steering": bars})
+    server = gateway_server({**BY_STATE, **routes, "steering": bars})
     answers = await Agent(http, server.base_url, model="usual").run(6)
     assert answers[-1].gateway("state") == "SLOW"
     assert answers[-1].gateway("model") == "usual"
@@ -252,7 +269,7 @@ async def test_an_image_needs_vision_and_its_bytes_are_not_text(
         for name, info in names.items()
     ]
     routes = {"one": {"NORMAL": "blind"}, "other": {"NORMAL": "seeing"}}
-    settings = {**PLAIN, "model_list": deployments, "model_routing_by_model": routes}
+    settings = {**BY_STATE, "model_list": deployments, "model_routing_by_model": routes}
     server = gateway_server({**settings, "conversations": {"run_boundary": "never"}})
     body = tool_result(kind, image)
     asked = []
@@ -283,7 +300,7 @@ async def test_a_conversation_keeps_its_deployment(
         }
         for number in range(3)
     ]
-    server = gateway_server({**PLAIN, "model_list": deployments})
+    server = gateway_server({**BY_STATE, "model_list": deployments})
     kept = []
     for number in range(8):
         upstream.requests.clear()

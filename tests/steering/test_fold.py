@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering import fold as fold_module
+from gateway.steering import run_fold as fold_module
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMSettings, FSMState
 from gateway.steering.policy import Policy

@@ -29,6 +29,8 @@ STEM = 6
 
 _SIZE_KEYS = frozenset(word_list("arguments", "size_keys"))
 """Arguments that say how much, or in words what the others say."""
+_NOISE_KEYS = frozenset(word_list("arguments", "noise_keys"))
+"""Arguments that are new with each call and ask for nothing."""
 _STOP_WORDS = frozenset(word_list("arguments", "stop_words"))
 _WORD = re.compile(r"\w+")
 _DIGITS = re.compile(r"\d+")
@@ -71,12 +73,17 @@ def read_question(values: Any, raw: str, command: str | None) -> Question:
     return Question(identity=hash(tuple(sorted(names))), words=frozenset(words[:MAX_WORDS]))
 
 
+def is_noise(key: str) -> bool:
+    """Whether an argument of this name only marks the call, such as `trace_id`."""
+    return key.lower().replace("-", "_") in _NOISE_KEYS
+
+
 def _leaves(key: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
     if depth > 6:
         return
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            if str(name).lower() not in _SIZE_KEYS:
+            if str(name).lower() not in _SIZE_KEYS and not is_noise(str(name)):
                 yield from _leaves(str(name), inner, depth + 1)
     elif isinstance(value, list):
         for inner in value:

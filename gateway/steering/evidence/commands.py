@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.steering.evidence.arguments import Question, read_question
+from gateway.steering.evidence.arguments import Question, is_noise, read_question
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
 from gateway.steering.word_lists import word_list
 
@@ -115,7 +115,9 @@ def _parse(arguments: str) -> Any:
 
 def _canonical(values: Any, arguments: str) -> str:
     if isinstance(values, dict):
-        return " ".join(f"{key}={_plain(values[key])}" for key in sorted(values))
+        return " ".join(
+            f"{key}={_plain(values[key])}" for key in sorted(values) if not is_noise(key)
+        )
     return " ".join(arguments.split())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,3 +129,12 @@ def text_digest(text: str) -> int:
     """Digest of a text without the blanks around it, 0 for a blank one; holds in one process."""
     stripped = text.strip()
     return hash(stripped) if stripped else 0
+
+
+def goes_back(edit: Edit, earlier: Sequence[Edit]) -> bool:
+    """Whether an edit restores what an earlier one of the same file replaced; newest last."""
+    if edit.old and edit.new:
+        return any(past.old == edit.new and past.new == edit.old for past in earlier)
+    if not edit.new or not earlier or earlier[-1].new == edit.new:
+        return False
+    return any(past.new == edit.new for past in earlier)

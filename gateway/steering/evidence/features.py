@@ -1,14 +1,13 @@
 """Facts about one step, small enough to keep for a whole run.
 
 `describe` turns a step into digests, counts and word sets; nothing that comes later reads the
-step's text again. The scorer and the robust monitors share one description per step.
+step's text again. A run describes each of its steps once (`observation`).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 from gateway.steering.evidence.arguments import unspaced_words
 from gateway.steering.evidence.commands import ReadCall, read_call
@@ -100,9 +99,8 @@ class StepFacts:
     prompted: bool
 
 
-@lru_cache(maxsize=4)
 def describe(step: Step) -> StepFacts:
-    """The facts of a step. Pure; the small memo lets scorer and suite share one description."""
+    """The facts of a step; pure."""
     text = step.thought or step.reasoning
     if len(text) > THOUGHT_CHARS:
         half = THOUGHT_CHARS // 2

@@ -37,7 +37,10 @@ _FAILURE_LINE = re.compile(
     | \S+:\ (?:\S+:\ )?(?:command\ not\ found|cannot\ \w+|No\ such\ file|Permission\ denied)
     | \S+:\ (?:invalid\ option|unrecognized|illegal\ option)
     | \S+:\d+(?::\d+)?:\ (?:fatal\ )?error:
-    | (?:FAILED|FAIL|ERROR)(?:\ |:|$|\()
+    | \S+[:(]\d+[:,]\d+\)?:?\ (?:-\ )?(?:fatal\ )?(?:error\b|undefined:)
+    | (?:FAILED|FAIL|ERROR|FAILURE|Failure)(?:\s|:|$|\()
+    | (?:ERROR|FATAL|CRITICAL|SEVERE)\b
+    | PHP\ (?:Fatal|Parse)\ error
     | BUILD\ FAIL | ---\ FAIL | make:\ \*\*\* | thread\ '[^']*'\ panicked | Segmentation\ fault
     | (?:OCI\ runtime\ )?exec\ failed | Command\ failed
     | No\ replacement\ was\ performed | Invalid\ [`'"\w] | Usage:\ \S
@@ -59,7 +62,8 @@ _FAILURE_PART = re.compile(
     | (?:\bexit(?:ed)?(?:\ with)?(?:\ code|\ status)?|exitcode|return\ ?code)[:=\s]*[1-9]
     | returncode>\s*[1-9]
     | did\ not\ appear\ verbatim | has\ introduced\ new\ syntax\ error
-    | \b(?:execution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied|[Nn]ot\ authorized)
+    | \((?:[A-Z]\w*)(?:Error|Exception)\)$
+    | \b(?:[Ee]xecution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied|[Nn]ot\ authorized)
     | \b[Cc]onnection\b.{0,40}\b(?:refused|terminated|reset|closed)
     | \b(?:Service\ Unavailable|Too\ Many\ Requests|[Rr]ate\ limit)
     | \b(?:[Ss]tring|[Ff]ile|[Pp]ath|[Mm]odule|[Tt]ool|[Ff]unction|old_str\w*|[Ee]lement|[Rr]ef)\b
@@ -68,12 +72,31 @@ _FAILURE_PART = re.compile(
     | \b(?:is\ not|not\ a)\ (?:a\ )?valid\b
     """
 )
-_COUNT = re.compile(r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)=\d", re.I)
+_COUNT = re.compile(
+    r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)(?:=|: )\d", re.I
+)
 _SUMMARY = re.compile(
-    r"(?:FAILED|ERROR|FAIL)(?:\s|$)|make: \*\*\*|error: could not compile|npm (?:ERR!|error)"
-    r"|BUILD FAIL|Command failed|\[?(?:exit|returncode|Process )"
+    r"(?:FAILED|ERROR|FAIL)(?:\s*$|\s+\S+[./:])|FAILURE: Build|make: \*\*\*"
+    r"|error: could not compile|npm (?:ERR!|error)|BUILD FAIL|Command failed"
+    r"|\[?(?:exit|returncode|Process )|COMPILATION (?:ERROR|FAIL)|Failed to execute goal"
+    r"|ERROR: failed to (?:solve|build)"
 )
 """How runners begin the summary that follows the failures."""
+_BOILERPLATE = re.compile(
+    r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
+    r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
+)
+"""What a build tool adds to any failure."""
+_LOG_PREFIX = re.compile(
+    r"(?:\[(?!Help)[^\]\n]{1,40}\]:?\s*|\d{4}[-/]\d\d[-/]\d\d[T ]\S{5,30}\s+"
+    r"|\d\d:\d\d:\d\d\S{0,12}\s+|\d{1,4}\.\d{1,4}\s+|#\d{1,3}\s+|=>\s*|[\u2502|>]\s+){1,5}"
+)
+"""Times, levels, step numbers and frames that log lines begin with."""
+_LEVELS = ("[ERROR]", "[FATAL]")
+_JSON = re.compile(
+    r"""\{\s*["'}]|\[\s*(?:["'{\[\]]|(?:-?[\d.eE+]+|true|false|null)\s*(?:,|\]\s*$))"""
+)
+"""How JSON begins, and not `[INFO]`, `[2024-01-05 10:00]`, `[1/4]` or a block in braces."""
 _ZERO = re.compile(
     r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?|problems?)\b",
     re.IGNORECASE,
@@ -94,6 +117,16 @@ _VOLATILE = re.compile(
     r"|\d:\d\d:\d\d\S*|\d*(?=:)|\d{8,}|\d*(?:\.\d+)?\s?(?:ms|s|secs?|seconds)\b))"
 )
 _NUMBER = re.compile(r"\d{3,}")
+_FAILED_TEST = re.compile(r"--- FAIL|not ok|FAIL(?:ED)?[\s:]|E   ")
+_COLUMN = re.compile(r"[(\[]\d+[,:]\d+[)\]]")
+"""Line and column, as compilers write them."""
+_ID_NUMBER = re.compile(
+    r"(?<![\w.])\d{2,}(?![\w.])(?!\s+(?:\w+\s+)?(?:failed|failing|passed|errors?|failures?|problems?))"
+    r"|\d{3,}"
+)
+"""A number of two digits is an id, unless it counts something."""
+_VALUES = re.compile(r"\b(?:assert\w*|expected|actual|got|Failures|Errors)\b|=", re.IGNORECASE)
+"""Where the value itself says what failed: another one is another failure."""
 _PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")
 """Where a compiler found the error, once line numbers are marks."""
 _RANDOM_ID = re.compile(
@@ -148,7 +181,7 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
     """
     if not result:
         return None
-    if result[0] in "{[":
+    if result[0] in "{[" and _JSON.match(result):
         head = result[:HEAD_CHARS]
         return head[:SIGNATURE_CHARS] if _JSON_ERROR.search(head) else None
     if _LISTING.match(result) or (reads_content and len(result) > _READ_FAILURE_CHARS):
@@ -176,7 +209,8 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
     if len(lowered) != len(text):  # a few letters change length with their case
         text = lowered
     count = summary = headline = last = ""
-    lines, end = 0, len(text)
+    different: set[str] = set()
+    end = len(text)
     for _ in range(_MAX_LINES):
         position = max([lowered.rfind(word, 0, end) for word in suspects])
         if position < 0:
@@ -184,25 +218,35 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         start = text.rfind("\n", 0, position) + 1
         line = text[start : start + _LINE_CHARS].split("\n", 1)[0].strip()
         end = start
-        if not _is_failure(line):
+        plain = _without_prefix(line)
+        if not _is_failure(plain, line) or _BOILERPLATE.match(plain) is not None:
             continue
-        if line.startswith("Traceback"):
+        if plain.startswith("Traceback"):
             headline = line
         elif _COUNT.search(line) is not None:
-            count = count or line.strip("= ")
-        elif _SUMMARY.match(line):
-            summary = summary or line
+            count = count or plain.strip("= ")
+        elif _SUMMARY.match(plain):
+            summary = summary or plain
         else:
-            last = last or line
-            lines += 1
-    several = f"{lines} x" if lines > 1 else ""
+            last = last or plain
+            # Each failing test counts; an error that is logged once more is the same error.
+            different.add(str(start) if _FAILED_TEST.match(plain) else signature(plain))
+    several = f"{len(different)} x" if len(different) > 1 else ""
     return (
         " / ".join(filter(None, (several, count, last or summary or headline)))[:_LINE_CHARS]
         or None
     )
 
 
-def _is_failure(line: str) -> bool:
+def _without_prefix(line: str) -> str:
+    prefix = _LOG_PREFIX.match(line)
+    return line if prefix is None else line[prefix.end() :] or line
+
+
+def _is_failure(line: str, logged: str = "") -> bool:
+    """Whether a line reports a failure; `logged` is the line with what a log puts before it."""
+    if logged.startswith(_LEVELS):
+        return _ZERO.search(line) is None
     if _FAILURE_LINE.match(line) is None and _FAILURE_PART.search(line) is None:
         return False
     if _ZERO.search(line) is None:
@@ -212,7 +256,8 @@ def _is_failure(line: str) -> bool:
 
 def signature(line: str) -> str:
     """What stays the same when one failure is met again: the line without its volatile parts."""
-    line = _NUMBER.sub("#", _PLACE.sub("", without_volatile(line)))
+    line = _PLACE.sub("", _COLUMN.sub("", without_volatile(line)))
+    line = (_NUMBER if _VALUES.search(line) else _ID_NUMBER).sub("#", line)
     return " ".join(line.split())[:SIGNATURE_CHARS]
 
 

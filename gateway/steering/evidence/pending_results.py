@@ -54,7 +54,7 @@ def is_transient(result: str, words: frozenset[str]) -> bool:
     """True for a short refusal that asks to retry later, such as a rate limit."""
     if len(result) > STATUS_CHARS:
         return False
+    if not words.isdisjoint(_TRANSIENT_WORDS):
+        return True
     lowered = result.lower()
-    return not words.isdisjoint(_TRANSIENT_WORDS) or any(
-        phrase in lowered for phrase in _TRANSIENT_PHRASES
-    )
+    return any(phrase in lowered for phrase in _TRANSIENT_PHRASES)

@@ -42,6 +42,9 @@ RERUN_FAILING = 0.4
 AFTER_CHANGE = 0.6
 AFTER_NEWS = 0.5
 TRANSIENT = 0.4
+PATIENCE = 20
+TRANSIENT_PATIENCE = 6
+"""Equal answers after which a job that runs, or a refusal for now, brings no news any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,8 @@ class Repeat:
 
     `strength`: how far it repeats, in [0, 1]; `count`: times this call gave this result; `similar`:
     a recent call of the operation had nearly the same words; `changed`: the same call gave another
-    result; `unchanged_files`: nothing was changed since its last run.
+    result; `unchanged_files`: nothing was changed since its last run; `waits`: the call waits for
+    something that may still come, a job or the end of a temporary refusal.
     """
 
     kind: Kind
@@ -59,6 +63,7 @@ class Repeat:
     similar: bool
     changed: bool
     unchanged_files: bool
+    waits: bool
 
 
 @dataclass(slots=True)
@@ -98,15 +103,19 @@ class CallMemory:
             kind, strength = "reworded", reworded
         else:
             kind, strength = "new", 0.0
-        if action.pending or self._looks_again(action, past):
+        count = past.count + 1 if past is not None and same else 1
+        waits = action.pending or self._looks_again(action, past)
+        if waits and (count <= PATIENCE or action.waits):
             kind, strength = "pending", 0.0
+        for_now = action.transient and count <= TRANSIENT_PATIENCE
         repeat = Repeat(
             kind=kind,
-            strength=strength * (TRANSIENT if action.transient else 1.0),
-            count=past.count + 1 if past is not None and same else 1,
+            strength=strength * (TRANSIENT if for_now else 1.0),
+            count=count,
             similar=similar,
             changed=past is not None and not same,
             unchanged_files=unchanged,
+            waits=kind == "pending" or for_now,
         )
         self._remember(action, repeat)
         return repeat
@@ -160,7 +169,7 @@ class CallMemory:
 def spends(action: ActionFacts, repeat: Repeat) -> bool:
     """Whether a call uses up budget: waiting, temporary refusals and watching progress do not."""
     watches = repeat.changed and action.program is None and not action.changes
-    return not (watches or action.transient or repeat.kind == "pending")
+    return not (watches or repeat.waits)
 
 
 class KnownWords:

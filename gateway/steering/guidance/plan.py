@@ -18,6 +18,9 @@ from gateway.steering.guidance.texts import evidence_for, failure_of, monitor_te
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import Step, recent_text
 
+RECOVERED_STEPS = 6
+"""Scored steps without an alarm after which a run has recovered: a window of FAST."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
@@ -63,11 +66,17 @@ class Plan:
 
 
 def note(guidance: GuidanceState, step: int, readings: Readings | None) -> GuidanceState:
-    """The state after step `step` was scored; a step that was noted before changes nothing."""
+    """The state after step `step` was scored; a step that was noted before changes nothing.
+
+    After RECOVERED_STEPS steps without an alarm the texts of the monitors are ready again: the next
+    alarm is another problem, or the same one at another time.
+    """
     newest = guidance.fired_step
     if readings is None or not readings.fired or (newest is not None and step <= newest):
         return guidance
-    return replace(guidance, fired_step=step)
+    recovered = newest is not None and step - newest > RECOVERED_STEPS
+    severities = () if recovered else guidance.severities
+    return replace(guidance, fired_step=step, severities=severities)
 
 
 def plan(

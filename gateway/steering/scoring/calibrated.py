@@ -1,8 +1,9 @@
-"""Scorer `calibrated`: a small logistic model over the step and the run before it.
+"""Scorer `calibrated`: how hard the newest stretch of a run is, from its newest eight steps.
 
-A score resembles the probability that the run fails, for an agent that fails in about one run of
-four. The weights were fitted on real runs, compared only within one agent; the scale was set so
-that below 0.2 is easy, above 0.6 hard and above 0.85 very hard.
+A score follows the chance that at least two of the next five steps are trouble: the same failure
+again, a result without news, a revert, a refused edit. The weights were fitted on real runs,
+without their outcomes; nothing in them knows the number of the step. The scale was set so that
+below 0.2 is easy, above 0.6 hard and above 0.85 very hard.
 """
 
 from __future__ import annotations
@@ -10,124 +11,121 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from gateway.steering.evidence.features import StepFacts, alike, describe
-from gateway.steering.evidence.repeats import CallMemory, KnownWords
-from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
+from gateway.steering.scoring.calibration import (
+    NEWEST_STEPS,
+    SIGNALS,
+    WINDOW_STEPS,
+    shipped_calibration,
+)
 from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.steps import Step
+from gateway.steering.transcript.step import Step
 
-PRIOR_ACTIONS = 5
-"""Added to the number of actions behind a rate, so that the first few do not dominate it."""
-PRIOR_EFFORT = 1.0
-"""Added to the effort, so that its logarithm starts at 0."""
-NEWS_DISCOUNT = 0.7
-"""Share by which the effort of a step is reduced when its results are entirely new."""
-PRIOR_WORDS = 100
-"""Added to the words that hedges are taken over: a first hedge is no trend."""
-MOST_HEDGES = 3
-"""Hedges counted per thought: one rambling thought is one."""
-REPEATS_MEMORY = 0.15
-FAILURES_MEMORY = 0.2
-ECHO_MEMORY = 0.2
-"""Weight of the newest action or thought in the moving means: half is forgotten in 4, 3 and 3."""
-ECHO_OVERLAP = 0.7
-"""Share of words, in [0, 1], from which one thought echoes another."""
-ECHO_WORDS = 6
-"""Different words from which a thought can echo: "Reading the next file." is a stock phrase."""
-ECHO_THOUGHTS = 8
-"""Newest thoughts that can be echoed."""
+NEUTRAL = 0.22
+"""Score of a stretch of which nothing is known, a little above FAST: a run has to earn that."""
+_NEUTRAL_ODDS = math.log(NEUTRAL / (1.0 - NEUTRAL))
+FADING = 0.8
+"""Share of the window's trouble that counts on after one more step without: news ends a stretch."""
+MOST_CALLS = 4
+"""Parallel calls of a step that are counted."""
 
 
-class RunFeatures:
-    """The features of a run up to its newest step, kept at constant cost per step.
+def signals_of(observed: ObservedStep) -> tuple[float, ...]:
+    """What a step says about the stretch it is in, in the order of `calibration.SIGNALS`.
 
-    In the order of `calibration.FEATURES`: `effort`, log of the steps spent, where a step counts
-    less the more of its results is new, and waiting for a job counts nothing; `progress`, calls
-    whose result differs from before, per action; `hedging`, hedges per word of the thoughts that
-    come with an action; `similar`, calls similar to a recent one, less the share of news in their
-    results, per action; `repeats` and `failures`, moving means over the actions; `echo`, moving
-    mean of thoughts that repeat an earlier one while the results bring nothing new.
+    `trouble`: whether the step is trouble; `repeats`: how far its calls repeat earlier ones;
+    `stale`: share of its results' words that the run has seen, 0 without calls; `fails`, `empty`:
+    whether a call failed, or found nothing; `retells`: share of its thought's words that the newest
+    thoughts had; `looks`: whether a call shows content; `calls`: how many calls it makes, up to 4;
+    `passes`: whether it runs a program that does not fail.
     """
-
-    __slots__ = (
-        "_actions",
-        "_changed",
-        "_echo",
-        "_effort",
-        "_failures",
-        "_hedges",
-        "_known",
-        "_memory",
-        "_repeats",
-        "_similar",
-        "_thoughts",
-        "_words",
+    repeats, novelty = 0.0, 0.0
+    fails = empty = looks = passes = False
+    for (action, repeat), new in zip(observed.actions, observed.novelty, strict=True):
+        repeats = max(repeats, repeat.strength)
+        novelty = max(novelty, new)
+        fails = fails or (action.failure is not None and not repeat.waits)
+        passes = passes or (action.failure is None and action.program is not None)
+        empty = empty or action.empty
+        looks = looks or action.reads
+    return (
+        float(observed.trouble is not None),
+        repeats,
+        1.0 - novelty if observed.actions else 0.0,
+        float(fails),
+        float(empty),
+        observed.retold,
+        float(looks),
+        float(min(len(observed.actions), MOST_CALLS)),
+        float(passes),
     )
 
+
+class StretchFeatures:
+    """The features of a run's newest steps, kept at constant cost per step.
+
+    In the order of `calibration.FEATURES`: each signal of the newest step, its mean over the newest
+    three, and its mean over the newest eight. Trouble and repeats of the eight fade with each step
+    that is no trouble. A step that only waits for something leaves the stretch as it is.
+    """
+
+    __slots__ = ("_faded", "_window")
+
     def __init__(self) -> None:
-        self._memory = CallMemory()
-        self._thoughts: deque[frozenset[str]] = deque(maxlen=ECHO_THOUGHTS)
-        self._known = KnownWords()
-        self._actions = self._changed = self._hedges = self._words = 0
-        self._effort = self._similar = 0.0
-        self._repeats = self._failures = self._echo = 0.0
+        self._window: deque[tuple[float, ...]] = deque(maxlen=WINDOW_STEPS)
+        self._faded = 1.0
 
-    def push(self, facts: StepFacts) -> None:
+    def push(self, observed: ObservedStep) -> None:
         """Observe the next step."""
-        waits, news = bool(facts.actions), 0.0
-        for action in facts.actions:
-            repeat = self._memory.observe(action)
-            novelty = self._known.novelty(action.result_words)
-            failed = action.failure is not None and not action.transient
-            self._repeats += REPEATS_MEMORY * (repeat.strength - self._repeats)
-            self._failures += FAILURES_MEMORY * (failed - self._failures)
-            news = max(news, novelty)
-            if repeat.kind == "pending" or action.transient:
-                continue
-            waits = False
-            self._actions += 1
-            self._changed += repeat.changed
-            self._similar += repeat.similar * (1.0 - novelty)
-        if not waits:
-            self._effort += 1.0 - NEWS_DISCOUNT * news
-        self._read_thought(facts, news)
+        if observed.waits:
+            return
+        self._window.append(signals_of(observed))
+        self._faded = self._faded * FADING if observed.trouble is None else 1.0
 
-    def _read_thought(self, facts: StepFacts, news: float) -> None:
-        words = facts.vocabulary
-        if len(words) >= ECHO_WORDS:
-            same = any(alike(words, thought, ECHO_OVERLAP) for thought in self._thoughts)
-            self._thoughts.append(words)
-            self._echo += ECHO_MEMORY * (same * (1.0 - news) - self._echo)
-        else:
-            self._echo -= ECHO_MEMORY * self._echo
-        if facts.actions:
-            self._hedges += min(facts.hedges, MOST_HEDGES)
-            self._words += facts.words
+    @property
+    def known(self) -> float:
+        """Share of the window that is filled, in [0, 1]."""
+        return len(self._window) / WINDOW_STEPS
 
     def values(self) -> tuple[float, ...]:
-        """The features now."""
-        actions = self._actions + PRIOR_ACTIONS
+        """The features now; all 0 before the first step."""
+        steps = [*self._window]
+        if not steps:
+            return (0.0,) * (3 * len(SIGNALS))
+        newest = steps[-NEWEST_STEPS:]
+        few, many = len(newest), len(steps)
+        trouble, repeats, *others = map(sum, zip(*steps, strict=True))
         return (
-            math.log(self._effort + PRIOR_EFFORT),
-            self._changed / actions,
-            self._hedges / (self._words + PRIOR_WORDS),
-            self._similar / actions,
-            self._repeats,
-            self._failures,
-            self._echo,
+            *steps[-1],
+            *[total / few for total in map(sum, zip(*newest, strict=True))],
+            trouble / many * self._faded,
+            repeats / many * self._faded,
+            *[total / many for total in others],
         )
 
 
-class CalibratedScorer:
-    """Scores one run's steps in order; each score uses that step and the ones before it."""
+class CalibratedScorer(ReadsObservations[float]):
+    """Scores one run's steps in order; each score uses that step and the seven before it."""
 
-    __slots__ = ("_calibration", "_features")
+    __slots__ = ("_calibration", "_features", "_observer")
 
     def __init__(self, settings: DifficultySettings) -> None:
         self._calibration = settings.calibration or shipped_calibration()
-        self._features = RunFeatures()
+        self._features = StretchFeatures()
+        self._observer = RunObserver()
 
     def push(self, step: Step) -> float:
         """Difficulty of `step` in (0, 1), given the steps pushed before it. Never raises."""
-        self._features.push(describe(step))
-        return self._calibration.score(self._features.values())
+        return self.push_observed(self._observer.observe(step))
+
+    def push_observed(self, observed: ObservedStep) -> float:
+        """The same, of a step that the run has observed."""
+        self._features.push(observed)
+        odds = self._calibration.log_odds(self._features.values())
+        return settled(odds, self._features.known)
+
+
+def settled(log_odds: float, known: float) -> float:
+    """The score in (0, 1) of a stretch of which the share `known` of the window is filled."""
+    odds = known * log_odds + (1.0 - known) * _NEUTRAL_ODDS
+    return 1.0 / (1.0 + math.exp(-min(max(odds, -30.0), 30.0)))

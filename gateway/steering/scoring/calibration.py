@@ -8,20 +8,64 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from operator import mul
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 SHIPPED = "weights.json"
 
-FEATURES = ("effort", "progress", "hedging", "similar", "repeats", "failures", "echo")
-"""The scorer's inputs in the order of their weights; `calibrated.RunFeatures` defines each."""
-SIGNS: Mapping[str, int] = {name: -1 if name == "progress" else 1 for name in FEATURES}
-"""The direction each feature must push: evidence of trouble never lowers a score."""
+WINDOW_STEPS = 8
+"""Newest steps that a score of difficulty looks at. Source: design section 7."""
+NEWEST_STEPS = 3
+"""Newest steps that count once more within the window."""
+SIGNALS = (
+    *("trouble", "repeats", "stale", "fails", "empty", "retells"),
+    *("looks", "calls", "passes"),
+)
+"""What a step says about the stretch it is in; `calibrated.signals_of` defines each."""
+SPANS = ("newest", "recent", "window")
+FEATURES = tuple(f"{signal}.{span}" for span in SPANS for signal in SIGNALS)
+"""The scorer's inputs in the order of their weights: each signal over three spans of steps."""
+CONTEXT = ("looks", "calls", "passes")
+"""Signals that are no trouble by themselves; their weights may have either sign."""
+SIGNS: Mapping[str, int] = {
+    name: 0 if name.partition(".")[0] in CONTEXT else 1 for name in FEATURES
+}
+"""The direction each feature must push: evidence of trouble never lowers a score; 0 = either."""
+
+RISK_FEATURES = (
+    *("effort", "thoughts", "results", "news", "changed", "hedging", "retold", "repeats"),
+    *("tools", "passes", "looks", "one_tool"),
+    *("talk_tools", "talk_one_tool", "talk_calls", "talk_fails"),
+)
+"""The inputs of risk in the order of their weights; `risk.RunTotals` defines each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskWeights:
+    """The fitted evidence of a run: weights per unit of each of RISK_FEATURES.
+
+    `works`, `talks`: what an average run of either kind has, which is taken off, so that its
+    evidence is 0: a run that works on files or programs, and any other.
+
+    Raises:
+        ValueError: a feature without weight, or a number that is not finite.
+    """
+
+    weights: tuple[float, ...]
+    works: float
+    talks: float
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(RISK_FEATURES):
+            raise ValueError(f"risk: expected {len(RISK_FEATURES)}, got {len(self.weights)}")
+        if not all(map(math.isfinite, (*self.weights, self.works, self.talks))):
+            raise ValueError("risk: expected finite numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A fitted scorer.
+    """A fitted scorer, and the fitted risk.
 
     `weights` are per unit of each feature, `bias` the log odds at zero; `budget_works` and
     `budget_talks` the calls within which nearly all successful runs ended, for agents that change
@@ -34,6 +78,7 @@ class Calibration:
 
     bias: float
     weights: tuple[float, ...]
+    risk: RiskWeights
     budget_works: int
     budget_talks: int
     precision: Mapping[str, float]
@@ -54,12 +99,14 @@ class Calibration:
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"precision.{name}: expected a number in [0, 1], got {value!r}")
 
-    def score(self, features: tuple[float, ...]) -> float:
-        """Difficulty in (0, 1) of a run with these features, in the order of FEATURES."""
-        total = self.bias
-        for weight, value in zip(self.weights, features, strict=True):
-            total += weight * value
-        return 1.0 / (1.0 + math.exp(-min(max(total, -30.0), 30.0)))
+    def log_odds(self, features: tuple[float, ...]) -> float:
+        """Log odds of the difficulty of a stretch with these features, in the order of FEATURES."""
+        return self.bias + float(sum(map(mul, self.weights, features)))
+
+    def risk_log_odds(self, features: tuple[float, ...], *, works: bool) -> float:
+        """Evidence that a run fails, as log odds; `features` in the order of RISK_FEATURES."""
+        average = self.risk.works if works else self.risk.talks
+        return float(sum(map(mul, self.risk.weights, features))) - average
 
     def call_budget(self, *, works: bool) -> int:
         """Calls that nearly all successful runs of the kind stayed within."""
@@ -85,10 +132,19 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     return Calibration(
         bias=_number(data, "bias"),
         weights=tuple([_number(data, "weights", name) for name in FEATURES]),
+        risk=_risk(_member(data, "risk")),
         budget_works=int(_number(data, "budgets", "works")),
         budget_talks=int(_number(data, "budgets", "talks")),
         precision={name: _number(data, "precision", name) for name in precision},
         provenance=_member(data, "provenance"),
+    )
+
+
+def _risk(data: Mapping[str, Any]) -> RiskWeights:
+    return RiskWeights(
+        weights=tuple([_number(data, "weights", name) for name in RISK_FEATURES]),
+        works=_number(data, "averages", "works"),
+        talks=_number(data, "averages", "talks"),
     )
 
 
@@ -117,6 +173,10 @@ def calibration_to_json(calibration: Calibration) -> str:
         "format": FORMAT,
         "bias": calibration.bias,
         "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
+        "risk": {
+            "weights": dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True)),
+            "averages": {"works": calibration.risk.works, "talks": calibration.risk.talks},
+        },
         "budgets": {"works": calibration.budget_works, "talks": calibration.budget_talks},
         "precision": dict(calibration.precision),
         "provenance": dict(calibration.provenance),

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from gateway.steering.evidence.observation import ObservedStep, ReadsObservations
 from gateway.steering.scoring.calibrated import CalibratedScorer
 from gateway.steering.scoring.scorer import NOT_JUDGED, DifficultySettings, Judgeable
 from gateway.steering.transcript.steps import Step, recent_text
@@ -32,7 +33,7 @@ _ANSWER = re.compile(
 )
 
 
-class JudgedScorer(Judgeable):
+class JudgedScorer(Judgeable, ReadsObservations[float]):
     """The calibrated score of each step, or that of `judged` where there is one."""
 
     __slots__ = ("_calibrated", "_chain")
@@ -49,7 +50,13 @@ class JudgedScorer(Judgeable):
 
     def push(self, step: Step) -> float:
         """Difficulty of `step` in [0, 1], given the steps pushed before it."""
-        own = self._calibrated.push(step)
+        return self._judge(step, self._calibrated.push(step))
+
+    def push_observed(self, observed: ObservedStep) -> float:
+        """The same, of a step that the run has observed."""
+        return self._judge(observed.step, self._calibrated.push_observed(observed))
+
+    def _judge(self, step: Step, own: float) -> float:
         self._chain = _extended(self._chain, step)
         return self.judged.get(self.key, own)
 

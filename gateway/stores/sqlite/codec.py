@@ -86,8 +86,15 @@ def run_of(row: Sequence[Any]) -> RunRecord:
 def step_row(step: StepRow) -> tuple[Any, ...]:
     """To STEP_COLUMNS."""
     readings = None
-    if step.scores or step.fired or step.evidence:
-        readings = _json({"scores": step.scores, "fired": step.fired, "evidence": step.evidence})
+    if step.scores or step.fired or step.evidence or step.risk is not None:
+        readings = _json(
+            {
+                "scores": step.scores,
+                "fired": step.fired,
+                "evidence": step.evidence,
+                "risk": step.risk,
+            }
+        )
     return (
         step.step_index,
         step.at,
@@ -114,6 +121,7 @@ def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
         composite=composite,
         failure_type=failure_type,
         scores=read.get("scores", {}),
+        risk=read.get("risk"),
         fired=tuple(read.get("fired", ())),
         evidence=read.get("evidence", {}),
         call=None if call is None else call_of(call),

@@ -77,4 +77,4 @@ def test_a_weights_file_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match="weights file"):
         calibration_from_json(text)
     with pytest.raises(ValueError, match="precision: an object is missing"):
-        calibration_from_json('{"format": 1, "bias": 0, "weights": 5, "provenance": {}}')
+        calibration_from_json('{"format": 2, "bias": 0, "weights": 5, "provenance": {}}')

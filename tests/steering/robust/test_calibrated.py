@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.steering.evidence.features import describe
-from gateway.steering.scoring.calibrated import CalibratedScorer, RunFeatures
+from gateway.steering.evidence.observation import RunObserver
+from gateway.steering.fold import RunFold
+from gateway.steering.policy import Policy
+from gateway.steering.scoring.calibrated import NEUTRAL, CalibratedScorer, StretchFeatures
 from gateway.steering.scoring.calibration import (
     FEATURES,
     SIGNS,
@@ -19,9 +21,16 @@ from gateway.steering.scoring.calibration import (
     calibration_to_json,
     shipped_calibration,
 )
+from gateway.steering.scoring.risk import WorkloadPrior
 from gateway.steering.scoring.scorer import DifficultySettings, make_scorer
 from gateway.steering.transcript.steps import Action, Step
-from tests.steering.robust.planting import edit_test_edit, identical_call, say, step
+from tests.steering.robust.planting import (
+    edit_test_edit,
+    identical_call,
+    pagination,
+    say,
+    step,
+)
 from tests.steering.robust.test_planted import coding_run
 
 
@@ -32,15 +41,24 @@ def scores(steps: list[Step]) -> list[float]:
 
 
 def test_a_loop_raises_the_score_and_recovery_lowers_it() -> None:
-    """Difficulty follows the run both ways."""
+    """Hard within four repetitions; below 0.6 three steps after the loop, easy after eight."""
     rng = random.Random(1)
     healthy = coding_run(1)
     loop = identical_call(rng, healthy, 8)
-    after = [*coding_run(2), *coding_run(3)]
-    found = scores([*healthy, *loop, *after])
-    before, stuck = found[len(healthy) - 1], found[len(healthy) + len(loop) - 1]
-    assert stuck > before + 0.2
-    assert found[-1] < stuck - 0.2
+    found = scores([*healthy, *loop, *pagination(rng, healthy)])
+    start, end = len(healthy), len(healthy) + len(loop)
+    assert found[start - 1] < 0.3
+    assert found[start + 4] > 0.6
+    assert found[end + 2] < 0.6
+    assert found[end + 7] < 0.2
+
+
+def test_the_number_of_the_step_changes_nothing() -> None:
+    """The same stretch late in a run is as hard as early; an unknown one is neither."""
+    stretch = [step("search", {"query": f"q{n}"}, f"found {n} things") for n in range(300)]
+    found = scores(stretch)
+    assert found[299] == pytest.approx(found[40], abs=0.02)
+    assert scores([say("")])[0] == pytest.approx(NEUTRAL, abs=0.05)
 
 
 def test_a_run_of_failing_tools_is_harder_than_one_of_working_ones() -> None:
@@ -58,7 +76,7 @@ def test_waiting_for_a_job_costs_nothing() -> None:
 
 
 def test_tests_that_fail_less_are_progress() -> None:
-    """The same call with another result lowers the score against the same without."""
+    """The same call with another result is easier than the same without."""
     rng = random.Random(5)
     moving = edit_test_edit(rng, [], 4)
     stuck = [moving[0], moving[1]] * 5
@@ -111,15 +129,15 @@ def test_a_score_uses_nothing_after_its_step(run: list[Step], later: list[Step])
 @given(st.lists(steps, min_size=1, max_size=10))
 def test_trouble_never_lowers_a_score(run: list[Step]) -> None:
     """Each weight pushes its feature's way: the score is monotone in every feature."""
-    features = RunFeatures()
+    observer, features = RunObserver(), StretchFeatures()
     for each in run:
-        features.push(describe(each))
+        features.push(observer.observe(each))
     values = features.values()
     calibration = shipped_calibration()
     for i, name in enumerate(FEATURES):
         worse = [*values]
         worse[i] += SIGNS[name] * 0.1
-        assert calibration.score(tuple(worse)) >= calibration.score(values)
+        assert calibration.log_odds(tuple(worse)) >= calibration.log_odds(values)
 
 
 def test_the_weights_file_survives_a_round_trip() -> None:
@@ -133,22 +151,33 @@ def test_the_shipped_weights_say_where_they_come_from() -> None:
     provenance = shipped_calibration().provenance
     assert len(provenance["data_sha256"]) == 64
     assert provenance["runs"] > 600
-    assert set(provenance["held_out"]["auroc"]) == {"end", "half", "10 steps"}
+    assert set(provenance["held_out"]["auroc"]) == {"end", "half", "10 steps", "5 steps"}
+    risk = provenance["held_out"]["risk"]
+    assert risk["matched_length"]["all"] >= 0.6
+    assert risk["matched_length"]["coding"] >= 0.66
+    assert risk["calibration_error"]["end"]["learned"] <= 0.06
+    difficulty = provenance["held_out"]["difficulty"]
+    assert difficulty["auroc"]["pooled"] >= 0.9
+    assert difficulty["auroc"]["inside_runs"] >= 0.73
+    assert abs(difficulty["step_correlation"]["median"]) <= 0.25
+    assert difficulty["states"]["FAST"]["commonest_share"] <= 0.35
     assert provenance["method"]["seed"] == 1
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format"),
+        ({"format": 1}, "format"),
         ({"format": True}, "format"),
         ({"bias": "x"}, "bias: expected a finite number"),
         ({"bias": None}, "bias: a finite number is missing"),
-        ({"weights": {}}, r"weights\.effort: a finite number is missing"),
+        ({"weights": {}}, r"weights\.trouble\.newest: a finite number is missing"),
         ({"weights": [1]}, "weights: expected an object"),
         ({"weights": {"novelty": 1}}, r"weights\.novelty: unknown"),
         ({"budgets": {"works": 0, "talks": 5}}, r"budgets\.works"),
         ({"budgets": {"works": "many", "talks": 5}}, r"budgets\.works: expected a finite number"),
+        ({"risk": None}, "risk: an object is missing"),
+        ({"risk": {"weights": {}}}, r"weights\.effort: a finite number is missing"),
         ({"precision": {"streak": 2}}, r"precision\.streak"),
     ],
 )
@@ -171,7 +200,7 @@ def test_a_weight_of_the_wrong_sign_is_refused() -> None:
     wrong = tuple(-weight for weight in shipped.weights)
     with pytest.raises(ValueError, match="wrong way"):
         replace(shipped, weights=wrong)
-    with pytest.raises(ValueError, match="expected 7"):
+    with pytest.raises(ValueError, match="expected 27"):
         replace(shipped, weights=shipped.weights[:3])
     with pytest.raises(ValueError, match="bias"):
         replace(shipped, bias=float("nan"))
@@ -181,3 +210,27 @@ def test_budgets_follow_the_kind_of_agent() -> None:
     """Agents that work on files get more calls than agents that only ask."""
     shipped = shipped_calibration()
     assert shipped.call_budget(works=True) > shipped.call_budget(works=False) > 0
+
+
+def test_risk_follows_what_the_run_has_done() -> None:
+    """A run that goes in circles is more at risk than one of its length that gets somewhere."""
+    rng = random.Random(2)
+    healthy = coding_run(6)
+    loop = identical_call(rng, healthy[:4], len(healthy))
+    good, bad = RunFold(Policy()), RunFold(Policy())
+    for one, other in zip(healthy, loop, strict=False):
+        good.push(one)
+        bad.push(other)
+    assert bad.outcomes[-1].risk > good.outcomes[-1].risk + 0.1
+
+
+def test_the_prior_of_a_workload_moves_the_risk() -> None:
+    """The same steps are riskier where earlier runs have failed."""
+    risks = []
+    for prior in (WorkloadPrior(solved=9), WorkloadPrior(), WorkloadPrior(failed=9)):
+        fold = RunFold(Policy(), prior=prior)
+        for each in coding_run(3):
+            fold.push(each)
+        risks.append(fold.outcomes[-1].risk)
+    assert risks == sorted(risks)
+    assert risks[0] < 0.4 < 0.6 < risks[2]

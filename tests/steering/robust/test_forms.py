@@ -55,6 +55,28 @@ def to_and_fro(name: str, first: object, second: object, result: str) -> list[Ca
 
 
 LOOPS: dict[str, list[Call]] = {
+    "a trace id that differs": again(
+        "search_orders",
+        [
+            {"customer": "C7", "trace_id": f"{n}f2b8c1e-0000-4000-8000-00000000000{n}"}
+            for n in range(5)
+        ],
+        ["Two open orders: a lamp and a chair."],
+    ),
+    "a build log in brackets": again(
+        "bash",
+        [{"command": "mvn -q test"}],
+        [
+            f"[INFO] Total time: {n}.3 s\n[ERROR] /app/src/A.java:[12,8] cannot find symbol\n"
+            "[ERROR] Failed to execute goal compile\n[ERROR] [Help 1] http://maven.test/help"
+            for n in range(5)
+        ],
+    ),
+    "output that grows under one error": again(
+        "bash",
+        [{"command": f"python train.py --try {n}"} for n in range(5)],
+        ["epoch done\n" * n + "ValueError: shape mismatch\n" * n for n in range(1, 6)],
+    ),
     "a request id that differs": again(
         "mcp__web__search",
         [{"query": "opening hours", "count": 5}],
@@ -256,10 +278,10 @@ INNOCENTS: dict[str, list[Call]] = {
         )
     ],
     "a job in a word of its own": again(
-        "describe_job", [{"job": "j-9"}] * 40, ['{"job": "j-9", "status": "ACTIVE"}']
+        "describe_job", [{"job": "j-9"}] * 20, ['{"job": "j-9", "status": "ACTIVE"}']
     ),
     "a job in escaped letters": again(
-        "durum", [{"is": 7}] * 40, [json.dumps({"durum": "haz\u0131rlan\u0131yor"})]
+        "durum", [{"is": 7}] * 20, [json.dumps({"durum": "haz\u0131rlan\u0131yor"})]
     ),
     "looking again after a while": [
         call
@@ -321,6 +343,32 @@ def test_a_monologue_is_found_in_any_form(language: str, nudge: str | None) -> N
     messages += message(("search", {"q": "x"}, "y"), 0)
     outcomes = ConversationFold(Policy()).extend(messages)
     assert any("streak" in outcome.readings.fired for outcome in outcomes)
+
+
+def test_a_chat_that_repeats_itself_is_heard() -> None:
+    """Without tools, and whatever the user says: the same words again are trouble and an alarm."""
+    messages: list[dict] = [{"role": "user", "content": "Where is my parcel?"}]
+    for turn in range(7):
+        text = "I am sorry about the delay. Could you give me the number of your order, please?"
+        messages.append({"role": "assistant", "content": text})
+        messages.append({"role": "user", "content": f"I wrote it above, it is {100 + turn}."})
+    outcomes = ConversationFold(Policy()).extend(messages)
+    assert [outcome.trouble for outcome in outcomes[1:]] == ["said before"] * 6
+    assert "streak" in outcomes[4].readings.fired
+    assert outcomes[-1].difficulty > 0.6
+
+
+def test_polling_that_never_ends_is_trouble_in_the_end() -> None:
+    """Twenty equal answers are patience; after thirty the run is neither easy nor in FAST."""
+    calls: list[Call] = [("job_status", {"id": 4}, '{"status": "pending"}')] * 32
+    messages: list[dict] = [{"role": "user", "content": "Wait for the job."}]
+    for number, call in enumerate(calls):
+        messages.extend(message(call, number))
+    outcomes = ConversationFold(Policy()).extend(messages)
+    assert all(outcome.waits and not outcome.readings.fired for outcome in outcomes[:20])
+    assert outcomes[29].trouble == "no news"
+    assert outcomes[29].difficulty > 0.6
+    assert outcomes[29].state is not FSMState.FAST
 
 
 def test_a_conversation_is_no_monologue() -> None:

@@ -131,3 +131,58 @@ def test_any_text_is_read_without_an_exception(result: str, reads: bool) -> None
     assert line is None or len(line) <= 300
     assert len(without_volatile(result)) <= len(result) + result.count("/")
     is_empty(result)
+
+
+@pytest.mark.parametrize(
+    ("result", "failure"),
+    [
+        (
+            "[INFO] Building demo\n[ERROR] COMPILATION ERROR :\n[ERROR] /a/Foo.java:[12,8] cannot"
+            " find symbol\n[INFO] BUILD FAILURE\n[ERROR] To see the full stack trace, re-run\n"
+            "[ERROR] [Help 1]",
+            "cannot find symbol",
+        ),
+        ("[2024-01-05 10:00:01] ERROR could not connect: refused", "could not connect"),
+        (
+            "[2024-01-05T10:00:00Z] up\nTraceback (most recent call last):\nValueError: x",
+            "ValueError",
+        ),
+        ("2024-05-01 10:00:00,123 ERROR [main] com.foo.Bar - boom", "boom"),
+        (
+            "[1/4] FROM python\n[3/4] RUN pip\nERROR: failed to solve: exit code: 1",
+            "failed to solve",
+        ),
+        ("[+] Building 2s (7/9)\n => ERROR [5/5] RUN make\n0.3 make: *** No rule", "No rule"),
+        ("FAILURE: Build failed with an exception.\n\n* What went wrong:\nno disk", "Build failed"),
+        ("src/a.ts(12,5): error TS2322: Type 'x' is not assignable", "not assignable"),
+        ("src/a.ts:12:5 - error TS2322: Type 'x' is not assignable\n\nFound 1 error", "assignable"),
+        ("./main.go:12:2: undefined: foo\nFAIL\texample.com/x [build failed]", "undefined: foo"),
+        ("{starting job}\nError: cannot open file", "cannot open file"),
+    ],
+)
+def test_logs_and_builds_report_failures(result: str, failure: str) -> None:
+    """What begins with a bracket is JSON only if it goes on like JSON."""
+    assert failure in (failure_line(result) or "")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '[{"id": 1, "note": "ERROR 5"}]',
+        "[1, 2, 3]",
+        '{"error": null, "items": []}',
+        "[INFO] BUILD SUCCESS\n[INFO] Tests run: 5, Failures: 0, Errors: 0, Skipped: 0",
+        "[100%] Built target app",
+    ],
+)
+def test_json_and_good_logs_report_none(result: str) -> None:
+    """Data with a word of failure in it, and builds that passed."""
+    assert failure_line(result) is None
+
+
+def test_ids_of_two_digits_are_one_failure_and_counts_are_not() -> None:
+    """Another user is the same failure; one failing test less is progress."""
+    assert signature("KeyError: user 12") == signature("KeyError: user 47")
+    assert signature("a.ts(12,5): error: x") == signature("a.ts(14,7): error: x")
+    assert signature("12 failed, 30 passed") != signature("11 failed, 31 passed")
+    assert signature("assert total == 12") != signature("assert total == 15")

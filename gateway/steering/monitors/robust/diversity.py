@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.evidence.repeats import KnownWords
 from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
@@ -22,18 +21,18 @@ class Diversity:
     Tool names do not matter: an agent with one tool that reads on is as diverse as one with ten.
     """
 
-    __slots__ = ("_known", "_stale")
+    __slots__ = ("_stale",)
 
     def __init__(self, settings: RobustSettings) -> None:
         self._stale: deque[bool] = deque(maxlen=settings.novelty_window)
-        self._known = KnownWords()
 
     def push(self, step: ObservedStep) -> None:
         """Judge each action stale or not."""
-        for action, repeat in step.actions:
-            novelty = self._known.novelty(action.result_words)
+        for (_, repeat), novelty in zip(step.actions, step.novelty, strict=True):
             progresses = repeat.kind == "pending" or repeat.changed
             self._stale.append(repeat.similar and not progresses and novelty < LITTLE_NEW)
+        if self._stale and not step.actions and step.trouble is None:
+            self._stale.append(False)
 
     def reading(self) -> tuple[float, str]:
         """1.6 x (stale share - 1/2), 0 until the window is full."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.evidence.edits import Edit
+from gateway.steering.evidence.edits import Edit, goes_back
+from gateway.steering.evidence.observation import REMEMBERED_EDITS, REMEMBERED_FILES
 from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
@@ -12,10 +13,6 @@ ONE_REVERT = 0.5
 """Undoing one change is ordinary work; the second time on one file is not."""
 FAILED_EDIT = 0.15
 """Score per edit of one file that failed in a row: the fourth fires."""
-REMEMBERED_EDITS = 8
-"""Newest edits of a file that a later one is compared with."""
-REMEMBERED_FILES = 64
-"""Files whose edits are remembered, the latest edited ones: a bound on memory."""
 SLOWER = 0.5
 """Reverts are remembered longer than repeats: the rest of the way from `recovery` to 1."""
 
@@ -42,6 +39,8 @@ class EditRevert:
 
     def push(self, step: ObservedStep) -> None:
         """Compare each edit with the earlier ones of its file."""
+        if not step.actions:
+            self._score *= self._keep
         for action, _ in step.actions:
             found = 0.0
             for edit in action.edits:
@@ -55,7 +54,7 @@ class EditRevert:
             self._what = f"{file.failed} edits of {edit.path[-60:]} failed in a row"
             return min(FAILED_EDIT * file.failed, 1.0)
         file.failed = 0
-        back = _goes_back(edit, file.edits)
+        back = goes_back(edit, file.edits)
         file.edits.append(edit)
         if not back:
             return 0.0
@@ -73,11 +72,3 @@ class EditRevert:
     def reading(self) -> tuple[float, str]:
         """0.5 for one revert, 1 from the second on the same file; 0.15 per failed edit in a row."""
         return (self._score, self._what) if self._score >= 0.01 else (0.0, "")
-
-
-def _goes_back(edit: Edit, earlier: deque[Edit]) -> bool:
-    if edit.old and edit.new:
-        return any(past.old == edit.new and past.new == edit.old for past in earlier)
-    if not edit.new or not earlier or earlier[-1].new == edit.new:
-        return False
-    return any(past.new == edit.new for past in earlier)

@@ -1,20 +1,12 @@
-"""What a robust monitor observes of one step."""
+"""What a robust monitor is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.steering.evidence.features import ActionFacts, StepFacts
-from gateway.steering.evidence.repeats import Repeat
+from gateway.steering.evidence.observation import ObservedStep
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedStep:
-    """The facts of a step, and each of its actions with what it repeats."""
-
-    facts: StepFacts
-    actions: tuple[tuple[ActionFacts, Repeat], ...]
+__all__ = ["ObservedStep", "StepMonitor"]
 
 
 class StepMonitor(Protocol):

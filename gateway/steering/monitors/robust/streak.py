@@ -69,7 +69,11 @@ class Streak:
         self._talk = 0 if facts.asks or facts.prompted else self._talk + 1
         self._talks += 1
         in_dialogue = facts.prompted or (facts.asks and self._acted)
-        echo = not in_dialogue and self._repeats_itself(facts)
+        if in_dialogue:
+            # One form of answer to different wishes is fine; the very same words again are not.
+            echo = not self._acted and self._says_again(facts)
+        else:
+            echo = self._repeats_itself(facts)
         self._acted = False
         self._texts.append((facts.thought, facts.vocabulary))
         self._add(1.0 if echo else 0.0, "messages without an action that say the same")
@@ -77,13 +81,17 @@ class Streak:
     def _repeats_itself(self, facts: StepFacts) -> bool:
         """Whether a recent message is equal to this one, or long and similar."""
         words = facts.vocabulary
-        if len(words) < SHORT_TEXT_WORDS:
-            return False
-        if any(text == facts.thought for text, _ in self._texts):
+        if self._says_again(facts):
             return True
         return len(words) >= LONG_TEXT_WORDS and any(
             alike(words, earlier, SAME_TEXT) for _, earlier in self._texts
         )
+
+    def _says_again(self, facts: StepFacts) -> bool:
+        """Whether a recent message was this one, word for word."""
+        if len(facts.vocabulary) < SHORT_TEXT_WORDS:
+            return False
+        return any(text == facts.thought for text, _ in self._texts)
 
     def _add(self, strength: float, what: str) -> None:
         if strength > 0:

@@ -1,30 +1,28 @@
-"""The robust suite over one run: its monitors see the facts of one step at a time."""
+"""The robust suite over one run: its monitors see the observation of one step at a time."""
 
 from __future__ import annotations
 
-from gateway.steering.evidence.features import describe
-from gateway.steering.evidence.repeats import CallMemory
-from gateway.steering.monitors.robust.observed import ObservedStep, StepMonitor
+from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
+from gateway.steering.monitors.robust.observed import StepMonitor
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.monitors.suite import MonitorSuite
 from gateway.steering.transcript.steps import Step
 
 
-class RobustSuite(MonitorSuite[StepMonitor]):
+class RobustSuite(MonitorSuite[StepMonitor], ReadsObservations[None]):
     """The active robust monitors over one run; cost per step flat in its length."""
 
-    __slots__ = ("_memory",)
+    __slots__ = ("_observer",)
 
     def __init__(self, settings: MonitorSettings) -> None:
         super().__init__(settings, settings.robust)
-        self._memory = CallMemory()
+        self._observer = RunObserver()
 
     def push(self, step: Step) -> None:
         """Observe the next step of the run."""
-        facts = describe(step)
-        observed = ObservedStep(
-            facts=facts,
-            actions=tuple([(action, self._memory.observe(action)) for action in facts.actions]),
-        )
+        self.push_observed(self._observer.observe(step))
+
+    def push_observed(self, observed: ObservedStep) -> None:
+        """Take the run's observation of the next step."""
         for monitor in self.monitors.values():
             monitor.push(observed)

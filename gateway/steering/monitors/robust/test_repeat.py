@@ -38,6 +38,8 @@ class TestRepeat:
 
     def push(self, step: ObservedStep) -> None:
         """Compare each failure with the earlier ones."""
+        if not step.actions:
+            self._score *= self._keep
         for action, repeat in step.actions:
             found, what = max(self._program(action, repeat), self._failure(action, repeat))
             self._score *= self._keep
@@ -60,7 +62,7 @@ class TestRepeat:
         return min(PER_RERUN * count, 1.0), what
 
     def _failure(self, action: ActionFacts, repeat: Repeat) -> tuple[float, str]:
-        failure = None if action.transient or repeat.kind == "pending" else action.failure
+        failure = None if repeat.waits else action.failure
         self._failures.append(failure)
         if failure is None:
             return 0.0, ""

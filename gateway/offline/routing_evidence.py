@@ -1,0 +1,85 @@
+"""What acting on a signal would have been worth, on scenarios that two models ran.
+
+Of two models of one source the one with the lower success rate is the cheap one. A restart gives
+the scenario to the other model when the cheap one's run shows the signal: its success then is that
+of the other model's runs. Recorded runs cannot show more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gateway.offline.evaluation import Estimate, RunReading, by
+from gateway.offline.ridge import Array
+
+ROUNDS = 500
+SEED = 20240917
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPair:
+    """A run of the cheap model, and all runs of a stronger one on the same scenario."""
+
+    cheap: RunReading
+    strong: tuple[RunReading, ...]
+
+    @property
+    def gain(self) -> float:
+        """Success of the strong model less that of the cheap run, in [-1, 1]."""
+        return float(np.mean([not run.failed for run in self.strong])) - (not self.cheap.failed)
+
+
+def model_pairs(runs: Sequence[RunReading]) -> Iterator[ModelPair]:
+    """Every run with every stronger model that ran its scenario."""
+    success = {
+        name: float(np.mean([not run.failed for run in own]))
+        for name, own in by(runs, lambda run: f"{run.source} {run.model}").items()
+    }
+    for own in by(runs, lambda run: f"{run.source} {run.group}").values():
+        models = by(own, lambda run: f"{run.source} {run.model}")
+        for cheap in models:
+            for strong in models:
+                if success[strong] > success[cheap]:
+                    for run in models[cheap]:
+                        yield ModelPair(cheap=run, strong=tuple(models[strong]))
+
+
+def restart_value(pairs: Sequence[ModelPair], signal: str) -> Estimate:
+    """Points of success that restarting at a signal gains over restarting as often by chance.
+
+    The interval is a bootstrap over scenarios; `pairs` of the estimate is the number of restarts.
+    """
+    gain = np.array([pair.gain for pair in pairs])
+    shown = np.array([signal in pair.cheap.first for pair in pairs], dtype=np.float64)
+    if not len(gain):
+        return Estimate(value=float("nan"), low=float("nan"), high=float("nan"), pairs=0)
+    _, group = np.unique([pair.cheap.group for pair in pairs], return_inverse=True)
+    draw = np.random.default_rng(SEED)
+    count = int(group.max()) + 1
+    samples = []
+    for _ in range(ROUNDS):
+        weight = np.bincount(draw.integers(0, count, count), minlength=count)[group]
+        if weight.sum():
+            samples.append(_over_chance(gain, shown, weight.astype(np.float64)))
+    low, high = np.percentile(samples, [2.5, 97.5])
+    value = _over_chance(gain, shown, np.ones(len(gain)))
+    return Estimate(value=value, low=float(low), high=float(high), pairs=int(shown.sum()))
+
+
+def _over_chance(gain: Array, shown: Array, weight: Array) -> float:
+    mean = weight / weight.sum()
+    return 100.0 * float((mean * gain * shown).sum() - (mean * gain).sum() * (mean * shown).sum())
+
+
+def fast_safety(pairs: Sequence[ModelPair], signal: str = "FAST") -> tuple[float, float, int]:
+    """Success of the cheap model where the strong run went FAST, elsewhere, and the first count."""
+    where: list[bool] = []
+    elsewhere: list[bool] = []
+    for pair in pairs:
+        for strong in pair.strong:
+            (where if signal in strong.first else elsewhere).append(not pair.cheap.failed)
+    rates = [float(np.mean(found)) if found else float("nan") for found in (where, elsewhere)]
+    return rates[0], rates[1], len(where)

@@ -1,0 +1,143 @@
+"""What one step means in its run: repeats, news, and whether the step is trouble.
+
+The scorer, the risk model and the robust monitors read the same observation, which a run makes
+once per step. Its memory is bounded, so a late step costs what an early one does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from gateway.steering.evidence.edits import Edit, goes_back
+from gateway.steering.evidence.features import ActionFacts, StepFacts, alike, describe
+from gateway.steering.evidence.repeats import CallMemory, KnownWords, Repeat
+from gateway.steering.transcript.step import Step
+
+R = TypeVar("R")
+
+Trouble = Literal["same failure", "no news", "reverted edit", "refused edit", "said before"]
+
+FAILURE_CALLS = 12
+"""Newest calls with whose failures a failure is compared: more than a window of steps."""
+NO_NEWS = 0.5
+"""Strength from which a repeat brings no news; see `repeats`."""
+REMEMBERED_EDITS = 8
+"""Newest edits of a file that a later one is compared with."""
+REMEMBERED_FILES = 64
+"""Files whose edits are remembered, the latest edited ones: a bound on memory."""
+ECHO_OVERLAP = 0.7
+"""Share of words, in [0, 1], from which one message says the same as another."""
+ECHO_WORDS = 6
+"""Different words from which a message can echo: "Reading the next file." is a stock phrase."""
+ECHO_THOUGHTS = 8
+"""Newest messages and thoughts that can be echoed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedStep:
+    """The facts of a step, and what they mean after the steps before it.
+
+    `actions`: each call with what it repeats; `novelty`: per call, the share of words of its result
+    that no earlier result had, in [0, 1]; `retold`: share of the thought's words that the newest
+    thoughts had, in [0, 1]; `trouble`: the kind of trouble that the step is, None when it is none.
+    """
+
+    step: Step
+    facts: StepFacts
+    actions: tuple[tuple[ActionFacts, Repeat], ...]
+    novelty: tuple[float, ...]
+    retold: float
+    trouble: Trouble | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether every call of the step waits for something; False without calls."""
+        return bool(self.actions) and all(repeat.waits for _, repeat in self.actions)
+
+
+class RunObserver:
+    """Observes the steps of one run in order."""
+
+    __slots__ = ("_failures", "_files", "_known", "_memory", "_thoughts")
+
+    def __init__(self) -> None:
+        self._memory = CallMemory()
+        self._known = KnownWords()
+        self._failures: deque[str | None] = deque(maxlen=FAILURE_CALLS)
+        self._files: dict[str, deque[Edit]] = {}
+        self._thoughts: deque[frozenset[str]] = deque(maxlen=ECHO_THOUGHTS)
+
+    def observe(self, step: Step) -> ObservedStep:
+        """The next step of the run. Never raises."""
+        facts = describe(step)
+        actions = tuple([(action, self._memory.observe(action)) for action in facts.actions])
+        novelty = tuple([self._known.novelty(action.result_words) for action in facts.actions])
+        echoes, retold = self._listen(facts.vocabulary)
+        trouble = self._trouble(actions)
+        if not actions and echoes:
+            trouble = "said before"
+        return ObservedStep(
+            step=step,
+            facts=facts,
+            actions=actions,
+            novelty=novelty,
+            retold=retold,
+            trouble=trouble,
+        )
+
+    def _listen(self, words: frozenset[str]) -> tuple[bool, float]:
+        """Whether a thought of some length says the same as an earlier one, and its `retold`."""
+        if not words:
+            return False, 0.0
+        echoes = len(words) >= ECHO_WORDS and any(
+            alike(words, thought, ECHO_OVERLAP) for thought in self._thoughts
+        )
+        fresh = words.difference(*self._thoughts)
+        self._thoughts.append(words)
+        return echoes, 1.0 - len(fresh) / len(words)
+
+    def _trouble(self, actions: tuple[tuple[ActionFacts, Repeat], ...]) -> Trouble | None:
+        found: Trouble | None = None
+        news = not actions
+        for action, repeat in actions:
+            failed = action.failure is not None and not repeat.waits
+            found = self._failure(action, failed=failed) or self._edits(action, failed) or found
+            applied = action.changes and not failed and repeat.count == 1
+            news = news or repeat.waits or applied or repeat.strength < NO_NEWS
+        return found or (None if news else "no news")
+
+    def _failure(self, action: ActionFacts, *, failed: bool) -> Trouble | None:
+        failure = action.failure if failed else None
+        again = failure is not None and failure in self._failures
+        self._failures.append(failure)
+        return "same failure" if again else None
+
+    def _edits(self, action: ActionFacts, failed: bool) -> Trouble | None:
+        found: Trouble | None = None
+        for edit in action.edits:
+            if failed:
+                return "refused edit"
+            earlier = self._files.pop(edit.path, None) or deque(maxlen=REMEMBERED_EDITS)
+            if goes_back(edit, earlier):
+                found = "reverted edit"
+            earlier.append(edit)
+            self._files[edit.path] = earlier
+            if len(self._files) > REMEMBERED_FILES:
+                del self._files[next(iter(self._files))]
+        return found
+
+
+class ReadsObservations(ABC, Generic[R]):
+    """A scorer or suite that can take a run's observation, so that the run makes it only once.
+
+    A class, not a protocol: `isinstance` with a protocol took 2 % of a request.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def push_observed(self, observed: ObservedStep) -> R:
+        """Observe the next step of the run; what it returns is what `push` returns."""

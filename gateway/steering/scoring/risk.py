@@ -1,0 +1,182 @@
+"""Risk of a run: the probability that it fails, given what it has done and how its workload does.
+
+The evidence of the run is a logistic model of features over all its steps, fitted within one source
+and model, so that recognising an agent earns nothing. What is known of the workload is a prior,
+learned from the outcomes of earlier runs. Without any, half of all runs are expected to fail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from gateway.steering.evidence.observation import ObservedStep
+from gateway.steering.scoring.calibration import Calibration
+
+NEWS_DISCOUNT = 0.7
+"""Share by which the effort of a step is reduced when its results are entirely new."""
+FEW_ACTIONS = 5
+"""Added to the number of actions behind a rate, so that the first few do not dominate it."""
+FEW_WORDS = 100
+"""Added to the words that hedges are taken over: a first hedge is no trend."""
+MOST_HEDGES = 3
+"""Hedges counted per thought: one rambling thought is one."""
+REPEATS_MEMORY = 0.15
+"""Weight of the newest action in the moving mean of repeats: half is forgotten in 4."""
+NEWEST_THOUGHTS = 5
+MOST_TOOLS = 64
+"""Different tools that are counted: a bound on memory."""
+MOST_LOG_ODDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPrior:
+    """Finished runs of one workload by outcome.
+
+    A Beta prior: one run of each outcome is added, so that without any the risk is 0.5.
+    """
+
+    solved: float = 0
+    failed: float = 0
+
+    @property
+    def log_odds(self) -> float:
+        """Log odds that a run of the workload fails."""
+        return math.log((self.failed + 1.0) / (self.solved + 1.0))
+
+    def with_outcome(self, *, failed: bool) -> WorkloadPrior:
+        """The prior after one more run."""
+        return WorkloadPrior(solved=self.solved + (not failed), failed=self.failed + failed)
+
+
+NO_OUTCOMES = WorkloadPrior()
+
+
+def risk_of(log_odds: float, prior: WorkloadPrior = NO_OUTCOMES) -> float:
+    """The probability in (0, 1) that a run with this evidence fails."""
+    total = min(max(log_odds + prior.log_odds, -MOST_LOG_ODDS), MOST_LOG_ODDS)
+    return 1.0 / (1.0 + math.exp(-total))
+
+
+class RunTotals:
+    """The features of a run up to its newest step, kept at constant cost per step.
+
+    In the order of `calibration.RISK_FEATURES`. For any run: `effort`, log of the steps spent,
+    where a step counts less the more of its results is new; `thoughts`, words of the newest
+    thoughts, and `results`, characters of the results of a step, as logarithms; `news`, share of
+    new words in the results of a step; `changed`, calls whose result differs from before, per
+    action; `hedging`, hedges per word; `retold`, share of a thought's words that the thoughts
+    before it had; `repeats`, moving mean over the actions. Only while the run works on files or
+    programs: `tools`, how many tools are used, for the number of actions; `passes`, programs that
+    ran well, and `looks`, calls that show content, per action; `one_tool`, the share of the tool
+    used most. Only while it does not: `talk_tools`, `talk_one_tool`, `talk_calls` (calls per step)
+    and `talk_fails` (failed calls per action).
+    """
+
+    __slots__ = (
+        "_acting_steps",
+        "_actions",
+        "_changed",
+        "_effort",
+        "_fails",
+        "_hedge_words",
+        "_hedges",
+        "_looks",
+        "_most_used",
+        "_news",
+        "_passes",
+        "_repeats",
+        "_results",
+        "_retold",
+        "_steps",
+        "_thoughts",
+        "_tools",
+        "works",
+    )
+
+    def __init__(self) -> None:
+        self._steps = self._acting_steps = self._actions = 0
+        self._changed = self._fails = self._looks = self._passes = 0
+        self._hedges = self._hedge_words = self._most_used = 0
+        self._effort = self._news = self._repeats = self._results = self._retold = 0.0
+        self._thoughts: deque[float] = deque(maxlen=NEWEST_THOUGHTS)
+        self._tools: Counter[str] = Counter()
+        self.works = False
+
+    def push(self, observed: ObservedStep) -> None:
+        """Observe the next step."""
+        facts = observed.facts
+        self._steps += 1
+        self._thoughts.append(math.log1p(facts.words))
+        self._retold += observed.retold
+        news = max(observed.novelty, default=0.0)
+        if not observed.waits:
+            self._effort += 1.0 - NEWS_DISCOUNT * news
+        if not observed.actions:
+            return
+        self._acting_steps += 1
+        self._news += news
+        size = sum([len(action.observation) for action in observed.step.actions])
+        self._results += math.log1p(size)
+        self._hedges += min(facts.hedges, MOST_HEDGES)
+        self._hedge_words += facts.words
+        self._read_actions(observed)
+
+    def _read_actions(self, observed: ObservedStep) -> None:
+        for action, repeat in observed.actions:
+            failed = action.failure is not None and not repeat.waits
+            self._actions += 1
+            self._changed += repeat.changed
+            self._fails += failed
+            self._looks += action.reads
+            self._passes += action.program is not None and not failed
+            self._repeats += REPEATS_MEMORY * (repeat.strength - self._repeats)
+            if action.operation in self._tools or len(self._tools) < MOST_TOOLS:
+                self._tools[action.operation] += 1
+                self._most_used = max(self._most_used, self._tools[action.operation])
+            self.works = self.works or action.changes or action.reads or action.program is not None
+
+    def values(self) -> tuple[float, ...]:
+        """The features now; before the first step all are 0."""
+        steps, acting = max(self._steps, 1), max(self._acting_steps, 1)
+        actions = self._actions + FEW_ACTIONS
+        tools = len(self._tools) / math.sqrt(max(self._actions, 1) + 1)
+        one_tool = self._most_used / max(self._actions, 1)
+        works, talks = float(self.works), float(not self.works)
+        return (
+            math.log1p(self._effort),
+            sum(self._thoughts) / max(len(self._thoughts), 1),
+            self._results / acting,
+            self._news / acting,
+            self._changed / actions,
+            self._hedges / (self._hedge_words + FEW_WORDS),
+            self._retold / steps,
+            self._repeats,
+            works * tools,
+            works * self._passes / actions,
+            works * self._looks / actions,
+            works * one_tool,
+            talks * tools,
+            talks * one_tool,
+            talks * self._actions / steps,
+            talks * self._fails / actions,
+        )
+
+
+class RiskModel:
+    """The evidence of one run: `log_odds` that it fails, for a workload of which half fail."""
+
+    __slots__ = ("_calibration", "_totals", "log_odds")
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+        self._totals = RunTotals()
+        self.log_odds = 0.0
+
+    def push(self, observed: ObservedStep) -> None:
+        """Observe the next step."""
+        self._totals.push(observed)
+        self.log_odds = self._calibration.risk_log_odds(
+            self._totals.values(), works=self._totals.works
+        )

@@ -1,0 +1,84 @@
+"""What an alarm does: difficulty, escalation, texts that are ready again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gateway.steering.experiments import RandomArm
+from gateway.steering.fold import RunFold
+from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.plan import RECOVERED_STEPS, note
+from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.monitors import Readings
+from gateway.steering.monitors.alarm import ALARM_DIFFICULTY, severity_of, with_alarm
+from gateway.steering.policy import Policy
+from gateway.steering.routing import Routes, RoutingSettings
+from gateway.steering.scoring.heuristic import heuristic_score
+from gateway.steering.scoring.scorer import DifficultySettings
+from gateway.steering.steer import CallFacts, RunMemory, RunPosition, SteeringRules, propose
+from tests.steering.robust.planting import LOOPS, polling
+from tests.steering.robust.test_planted import coding_run
+
+RULES = SteeringRules(routes=Routes(by_state={"FAST": "small", "SLOW": "strong"}))
+CALL = CallFacts(requested="own")
+
+
+def model_of(fold: RunFold, rules: SteeringRules = RULES, arm: RandomArm | None = None) -> str:
+    """The model of the call after everything that was folded."""
+    call = CallFacts(requested="own", arm=arm)
+    return propose(rules, RunMemory(), RunPosition.of(fold), call).model
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_escalates_at_once(name: str) -> None:
+    """Within five repetitions the strong model is asked, before the state is SLOW."""
+    healthy, fold = coding_run(1), RunFold(Policy())
+    for each in [*healthy, *LOOPS[name](random.Random(1), healthy, 5)]:
+        outcome = fold.push(each)
+    assert outcome.difficulty >= ALARM_DIFFICULTY
+    assert outcome.severity >= 2
+    assert model_of(fold) == "strong"
+    never = SteeringRules(routes=RULES.routes, routing=RoutingSettings(escalate_at_severity=0))
+    assert outcome.state is FSMState.SLOW or model_of(fold, never) == "own"
+    undrawn = RandomArm(experiment="x", unit="u", routing_share=0.0, guidance_share=0.0)
+    assert model_of(fold, arm=undrawn) == "own"
+
+
+def test_severity_grows_while_the_alarm_lasts() -> None:
+    """1 when it begins, 2 from the second step on, 3 from the fourth; 0 without one."""
+    assert [severity_of(steps) for steps in range(6)] == [0, 1, 2, 2, 3, 3]
+    assert with_alarm(0.1, ()) == 0.1
+    assert with_alarm(0.1, ("streak",)) == ALARM_DIFFICULTY
+    assert with_alarm(0.9, ("streak",)) == 0.9
+
+
+def test_the_reference_formula_stays_exact() -> None:
+    """Under scorer heuristic an alarm does not touch the difficulty."""
+    policy = Policy(difficulty=DifficultySettings(scorer="heuristic"))
+    fold = RunFold(policy)
+    for each in LOOPS["identical call"](random.Random(1), coding_run(1), 6):
+        outcome = fold.push(each)
+    assert outcome.readings.fired
+    assert outcome.difficulty == heuristic_score(outcome.step.thought)
+
+
+def test_a_polled_job_is_not_left_to_the_cheap_model() -> None:
+    """In FAST the model of NORMAL is kept while the run waits."""
+    fold = RunFold(Policy())
+    fold.state = FSMState.FAST
+    for each in polling(random.Random(1), [], 3)[:2]:
+        fold.push(each)
+    assert fold.state is FSMState.FAST
+    assert fold.outcomes[-1].waits
+    assert model_of(fold) == "own"
+
+
+def test_texts_are_ready_again_after_recovery() -> None:
+    """An alarm after a quiet stretch begins at the first severity; one that goes on does not."""
+    fired = Readings(scores={"streak": 1.0}, fired=("streak",), failure_type="loop")
+    state = GuidanceState(fired_step=4, severities=(("loop", 3),))
+    assert note(state, 5, fired).severities == (("loop", 3),)
+    assert note(state, 4 + RECOVERED_STEPS, fired).severities == (("loop", 3),)
+    assert note(state, 5 + RECOVERED_STEPS, fired).severities == ()
