@@ -14,6 +14,7 @@ from gateway.config import Settings
 from gateway.dialects import DIALECTS
 from gateway.embedding import EmbeddingError
 from gateway.endpoints.body import Receive, Scope, Send
+from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.health import HealthEndpoints, OnlyMethods, not_found
 from gateway.endpoints.models import ModelsEndpoint
@@ -74,9 +75,11 @@ def build_app(settings: Settings) -> Edge:
     runtime.reloaded.append(lambda fresh: auth.update(fresh.auth))
     runtime.reloaded.append(lambda fresh: guard.update(fresh.server))
     pipeline = Pipeline(runtime)
-    anything = PassThrough(runtime, auth)
+    room = BodyRoom()
+    anything = PassThrough(runtime, auth, room)
+    endpoint = partial(SteeredEndpoint, runtime, pipeline, auth, unread=anything, room=room)
     steered = [
-        Route(path, SteeredEndpoint(runtime, pipeline, auth, dialect, anything), methods=["POST"])
+        Route(path, endpoint(dialect), methods=["POST"])
         for dialect in DIALECTS.values()
         for path in (f"/v1{dialect.path}", *([dialect.path] if dialect.unversioned else ()))
     ]

@@ -35,6 +35,7 @@ from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.tasks import spawn
 from gateway.upstream.prices import default_list
+from gateway.upstream.rests import DeploymentRests
 
 _FIXED = (
     *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
@@ -71,6 +72,7 @@ class Runtime:
         self.reloaded: list[Callable[[Settings], None]] = []
         """Called with the new settings after each reload."""
 
+        self._rests = DeploymentRests()
         self._services: Services | None = None
         self._stores: Stores | None = None
         self._states: GuardedStateStore | None = None
@@ -244,6 +246,7 @@ class Runtime:
             loader,
             lookup=library,
             history=history,
+            rests=self._rests,
             instance=self.instance,
         )
 

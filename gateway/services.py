@@ -26,6 +26,7 @@ from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.upstream.rests import DeploymentRests
 from gateway.upstream.stream_usage import UsageRefusals
 
 
@@ -41,10 +42,11 @@ class Services:
         *,
         lookup: PatternLookup | None,
         history: StepHistory | None,
+        rests: DeploymentRests,
         instance: str,
     ) -> None:
         self.settings = settings
-        self.table = DeploymentTable(settings, os.environ)
+        self.table = DeploymentTable(settings, os.environ, rests)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
         self.litellm_lane = LiteLLMLane(
             self.native, settings.timeouts, headers={INSTANCE_HEADER.decode(): instance}

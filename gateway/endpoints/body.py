@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from types import TracebackType
 from typing import Any
 
+from gateway.endpoints.body_room import BodyShare
 from gateway.errors import BodyTooLarge, GatewayError
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
@@ -24,15 +25,33 @@ class ClientGone(Exception):
     """The client closed its connection; there is nobody to answer."""
 
 
-async def read_body(headers: RawHeaders, receive: Receive, exchange: Exchange, limit: int) -> bytes:
-    """The whole body, at most `limit` bytes.
+async def read_body(
+    headers: RawHeaders,
+    receive: Receive,
+    exchange: Exchange,
+    limit: int,
+    share: BodyShare | None = None,
+) -> bytes:
+    """The whole body, at most `limit` bytes; `share` is where it has to find room, if anywhere.
+
+    Room is taken for the declared length before anything is read, else for what has arrived.
 
     Raises:
         BodyTooLarge: over the limit; before reading, when the length is declared.
+        Overloaded: there was no room for it.
         ClientGone: the client disconnected before the end.
     """
     started = time.perf_counter()
-    parts = [chunk async for chunk in body_chunks(headers, receive, limit)]
+    parts, size = [], int(header(headers, b"content-length") or 0)
+    if share is not None:
+        _check_size(size, limit)
+        await share.grow(size)
+    size = 0
+    async for chunk in body_chunks(headers, receive, limit):
+        parts.append(chunk)
+        size += len(chunk)
+        if share is not None:
+            await share.grow(size)
     exchange.timing.waited_s += time.perf_counter() - started
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -13,6 +13,7 @@ from gateway.auth.authenticator import Authenticator, refuse_loop
 from gateway.conversations.stored_responses import PendingResponses
 from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
+from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.relay import Relay, UpstreamReply, answer, readable
 from gateway.endpoints.request_head import refuse_trace
@@ -34,8 +35,9 @@ _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
 class PassThrough:
     """Forwards to the default upstream, or, for a JSON body naming one, to its deployment."""
 
-    def __init__(self, runtime: Runtime, auth: Authenticator) -> None:
+    def __init__(self, runtime: Runtime, auth: Authenticator, room: BodyRoom) -> None:
         self._runtime = runtime
+        self._room = room
         self._auth = auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,7 +46,8 @@ class PassThrough:
         headers: RawHeaders = scope["headers"]
         refuse_trace(scope["method"])
         _refuse_upgrade(headers)
-        with self._runtime.services.in_use() as services:
+        in_use = self._runtime.services.in_use()
+        with in_use as services, self._room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant = principal.tenant
@@ -67,7 +70,7 @@ class PassThrough:
             if asked is not None:
                 call.headers = readable(headers, plain=False)
             if _is_json(scope["method"], headers):
-                raw = await read_body(headers, receive, exchange, limit)
+                raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
                     response = await _send_json(services, exchange, call, raw)
                     await self._answer(asked, services, response, send, exchange, watch)

@@ -10,6 +10,7 @@ import orjson
 from gateway.auth.authenticator import Authenticator, refuse_loop
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, read_body
+from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.relay import Relay, answer, readable
@@ -34,11 +35,13 @@ class SteeredEndpoint:
         auth: Authenticator,
         dialect: Dialect,
         unread: PassThrough,
+        room: BodyRoom,
     ) -> None:
         self._runtime = runtime
         self._pipeline = pipeline
         self._auth = auth
         self._unread = unread
+        self._room = room
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,12 +52,13 @@ class SteeredEndpoint:
             await self._unread(scope, receive, send)  # the upstream may know the encoding
             return
         exchange.route = self._dialect.route
-        with self._runtime.services.in_use() as services:
+        in_use = self._runtime.services.in_use()
+        with in_use as services, self._room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant = principal.tenant
             limit = int(services.settings.server.max_body_mb * 2**20)
-            raw = await read_body(headers, receive, exchange, limit)
+            raw = await read_body(headers, receive, exchange, limit, share)
             known = services.index.known_prefix(
                 exchange.request.tenant, raw, self._dialect.list_key
             )

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gateway.dialects import CHAT, SteeredRequest
 from gateway.upstream.charges import Rates
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.estimates import BYTES_PER_TOKEN, body_tokens
 from gateway.upstream.prices import ModelInfo, capabilities
+from gateway.upstream.refused_parameters import refused_parameter
 from gateway.wire.coerce import as_bool, as_int, as_mapping
 from gateway.wire.request import ChatRequest
 
@@ -60,7 +62,12 @@ class ModelCatalogue:
             return f"context of {limit} tokens"
         if info.vision is False and _brings_image(request):
             return "no vision"
-        return None
+        return self._refused_parameter(model, info, request)
+
+    def _refused_parameter(self, model: str, info: ModelInfo, request: ChatRequest) -> str | None:
+        dialect = request.dialect if isinstance(request, SteeredRequest) else CHAT
+        native = self._table.resolve(model)[0].for_dialect(dialect).lane == "native"
+        return refused_parameter(info, request.body, dialect=dialect.name, native=native)
 
     def _look_up(self, model: str) -> ModelInfo | None:
         target = self._table.resolve(model)[0]
@@ -87,6 +94,7 @@ class ModelCatalogue:
             tools=as_bool(own.get("supports_function_calling"), known.tools),
             vision=as_bool(own.get("supports_vision"), known.vision),
             response_schema=as_bool(own.get("supports_response_schema"), known.response_schema),
+            reasoning=as_bool(own.get("supports_reasoning"), known.reasoning),
         )
 
 
@@ -111,7 +119,14 @@ def _price(value: Any, default: float | None) -> float | None:
 
 
 def _wants_schema(body: Mapping[str, Any]) -> bool:
-    return as_mapping(body.get("response_format")).get("type") == "json_schema"
+    """Whether the answer must follow a JSON schema: in chat completions, Responses or Messages."""
+    formats = (
+        body.get("response_format"),
+        as_mapping(body.get("text")).get("format"),
+        as_mapping(body.get("output_config")).get("format"),
+        body.get("output_format"),
+    )
+    return any(as_mapping(form).get("type") == "json_schema" for form in formats)
 
 
 def _exceeds(raw: bytes, limit: int) -> bool:

@@ -29,6 +29,7 @@ from gateway.upstream.providers import (
     unknown_prefix,
     unknown_provider,
 )
+from gateway.upstream.rests import DeploymentRests, place_of
 
 # Of `litellm_params`, those that say where and how to call, not what to send.
 _TRANSPORT_PARAMS = frozenset(
@@ -114,8 +115,10 @@ class Target:
 class DeploymentTable:
     """All targets of the settings, balanced by weight; one that fails repeatedly rests."""
 
-    def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
-        """Read the deployments; `env` holds the providers' keys.
+    def __init__(
+        self, settings: Settings, env: Mapping[str, str], rests: DeploymentRests | None = None
+    ) -> None:
+        """Read the deployments; `env` holds the providers' keys, `rests` what failed before.
 
         Raises:
             ConfigError: a deployment, or a model named elsewhere, has no provider or no address.
@@ -127,9 +130,12 @@ class DeploymentTable:
         self._by_name: dict[str, list[Target]] = {}
         self._patterns: dict[str, list[tuple[int, Deployment]]] = {}
         self._matched: dict[str, list[Target]] = {}
+        self._rests = rests or DeploymentRests()
+        self._places: dict[int, str] = {}
         for key, deployment in enumerate(settings.model_list, start=1):
             target = self._configured(deployment, key)
             self._by_name.setdefault(deployment.model_name, []).append(target)
+            self._places[key] = place_of(deployment, target.api_key)
             if "*" in deployment.model_name:
                 self._patterns.setdefault(deployment.model_name, []).append((key, deployment))
         self.default = Target(
@@ -147,8 +153,6 @@ class DeploymentTable:
         for path, name in named_models(settings):
             self._require_known(path, name)
         self._turn = itertools.count()
-        self._failures: dict[int, int] = {}
-        self._resting_until: dict[int, float] = {}
 
     @property
     def names(self) -> list[str]:
@@ -161,15 +165,23 @@ class DeploymentTable:
         return any(t.lane == "litellm" for ts in self._by_name.values() for t in ts)
 
     def candidates(self, model: str, now: float, conversation: str = "") -> list[Target]:
-        """The targets for `model`, best first: its own deployments, then its fallbacks'.
+        """The targets of a name's own deployments, best first.
 
         A conversation keeps its order, on every replica: the provider's prompt cache is where its
         last call went. Calls without one take turns.
         """
-        order = list(self._balanced(model, now, conversation))
+        return list(self._balanced(model, now, conversation))
+
+    def fallbacks(self, model: str, now: float, conversation: str = "") -> list[Target]:
+        """The targets to ask after those of `model`: those of its fallbacks, in their order.
+
+        A fallback without a deployment is asked for by its own name at the default upstream.
+        """
+        order: list[Target] = []
         for name in self._fallbacks.get(model, self._fallbacks.get("*", ())):
             if name != model:
-                order += self._balanced(name, now, conversation)
+                found = self._balanced(name, now, conversation)
+                order += [replace(t, model=name) if t.model is None else t for t in found]
         return order
 
     def resolve(self, model: str) -> list[Target]:
@@ -197,16 +209,17 @@ class DeploymentTable:
 
     def failed(self, target: Target, now: float) -> None:
         """Count a failure; after `router.allowed_fails` in a row the target rests."""
-        count = self._failures.get(target.key, 0) + 1
-        self._failures[target.key] = count
-        if count >= self._settings.router.allowed_fails:
-            self._resting_until[target.key] = now + self._settings.router.cooldown_s
-            self._failures[target.key] = 0
+        if place := self._places.get(target.key):
+            router = self._settings.router
+            self._rests.failed(place, now, allowed=router.allowed_fails, rest_s=router.cooldown_s)
 
     def succeeded(self, target: Target) -> None:
         """Forget the failures of a target."""
-        if self._failures:
-            self._failures.pop(target.key, None)
+        if place := self._places.get(target.key):
+            self._rests.succeeded(place)
+
+    def _rests_at(self, target: Target, now: float) -> bool:
+        return self._rests.is_resting(self._places.get(target.key, ""), now)
 
     def _balanced(self, model: str, now: float, conversation: str) -> list[Target]:
         group = self.resolve(model)
@@ -214,7 +227,7 @@ class DeploymentTable:
             return group
         if conversation:
             group = _by_rendezvous(group, conversation)
-        awake = [t for t in group if self._resting_until.get(t.key, 0.0) <= now]
+        awake = [t for t in group if not self._rests_at(t, now)]
         resting = [t for t in group if t not in awake]
         if conversation:
             return [*awake, *resting]

@@ -120,13 +120,7 @@ class Dispatcher:
         Raises:
             UpstreamFailure: the last attempt gave no answer at all.
         """
-        known = self._table.candidates(model, self._loop.time(), call.conversation)
-        if call.at is not None:
-            known = [target for target in known if target.key == call.at.key] or known
-        candidates = [target.for_dialect(call.dialect) for target in known]
-        if native_only:
-            candidates = [t for t in candidates if t.lane == "native"]
-        schedule = attempt_schedule(candidates, self._settings.num_retries)
+        schedule = self._schedule(call, model, native_only)
         at = 0
         while True:
             target = schedule[at]
@@ -146,6 +140,22 @@ class Dispatcher:
             if pause_s:
                 await asyncio.sleep(pause_s)
             at = upcoming
+
+    def _schedule(self, call: UpstreamCall, model: str, native_only: bool) -> list[Target]:
+        """Who is asked, in order: where the answer is stored, else the name's own and fallbacks."""
+        now = self._loop.time()
+        groups = [
+            find(model, now, call.conversation)
+            for find in (self._table.candidates, self._table.fallbacks)
+        ]
+        if call.at is not None:
+            key = call.at.key
+            keeping = [[target for target in group if target.key == key] for group in groups]
+            groups = keeping if any(keeping) else groups
+        asked = [[target.for_dialect(call.dialect) for target in group] for group in groups]
+        if native_only:
+            asked = [[target for target in group if target.lane == "native"] for group in asked]
+        return attempt_schedule(*asked, num_retries=self._settings.num_retries)
 
     async def _attempt(self, call: UpstreamCall, target: Target) -> Delivery | UpstreamFailure:
         try:
@@ -203,11 +213,14 @@ def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:
     return status in RETRY_STATUSES
 
 
-def attempt_schedule(candidates: list[Target], num_retries: int) -> list[Target]:
+def attempt_schedule(
+    own: list[Target], fallbacks: list[Target], *, num_retries: int
+) -> list[Target]:
     """Targets in the order of attempts: the requested name's in turn, then each fallback once."""
-    own = [t for t in candidates if t.name == candidates[0].name]
+    if not own:
+        own, fallbacks = fallbacks[:1], fallbacks[1:]
     turns = max(len(own), 1 + num_retries)
-    return [own[i % len(own)] for i in range(turns)] + candidates[len(own) :]
+    return [own[i % len(own)] for i in range(turns)] + fallbacks
 
 
 def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> RawHeaders:

@@ -28,6 +28,7 @@ _OBJECT = re.compile(rb'"\s*:\s*\{')
 _NAME_BYTES = 256
 _ENTRY_BYTES = 1 << 14  # ten times the longest entry
 _MOST_KEPT = 1024
+_CHAT_MODES = ("chat", "responses")
 
 # A deployment's provider -> the names under which the list files its models.
 _FILED_UNDER = {
@@ -50,6 +51,25 @@ class ModelInfo:
     vision: bool | None = None
     response_schema: bool | None = None
     reasoning: bool | None = None
+    max_output_tokens: int | None = None
+    listed: bool = False
+    """Whether it is an entry of the list, and not only what the config says."""
+
+    lacks: frozenset[str] = frozenset()
+    """The list's flags (`supports_...`) that are false."""
+
+    adaptive_thinking: bool | None = None
+    """Anthropic: whether the model decides itself how much it thinks."""
+
+    may_not_reason: bool = False
+    """Whether reasoning can be switched off, and may be off where a request does not say."""
+
+    is_chat_tuned: bool = False
+    """OpenAI: a reasoning family's model for conversations (`gpt-5-chat`)."""
+
+    only_responses: bool = False
+    """OpenAI: not offered in chat completions."""
+
     rates: Rates = field(default_factory=Rates)
 
     tiers: tuple[tuple[int, Rates], ...] = ()
@@ -90,7 +110,7 @@ class PriceList:
         for name, owners in _spellings(model):
             entry = self._entry(name)
             if entry is not None and (owners is None or _owned(entry, owners)):
-                return _info(entry)
+                return _info(entry, name)
         return None
 
     def _entry(self, name: str) -> Mapping[str, Any] | None:
@@ -160,22 +180,53 @@ def _owned(entry: Mapping[str, Any], owners: tuple[str, ...]) -> bool:
     return any(owner == known or owner.startswith(f"{known}-") for known in owners)
 
 
-def _info(entry: Mapping[str, Any]) -> ModelInfo:
+def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
     thresholds = {
-        int(found.group(1)) * 1000 for name in entry if (found := _ABOVE.search(name)) is not None
+        int(found.group(1)) * 1000 for key in entry if (found := _ABOVE.search(key)) is not None
     }
     base = _rates(entry, "")
     tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
     return ModelInfo(
+        listed=True,
         provider=as_text(entry.get("litellm_provider"), None),
         max_input_tokens=_tokens_or_none(entry, "max_input_tokens", "max_tokens"),
         tools=as_bool(entry.get("supports_function_calling"), None),
-        vision=as_bool(entry.get("supports_vision"), None),
+        vision=_vision(entry),
         response_schema=as_bool(entry.get("supports_response_schema"), None),
         reasoning=as_bool(entry.get("supports_reasoning"), None),
+        max_output_tokens=_tokens_or_none(entry, "max_output_tokens"),
+        lacks=frozenset(k for k, v in entry.items() if v is False and k.startswith("supports_")),
+        adaptive_thinking=as_bool(entry.get("supports_adaptive_thinking"), None),
+        may_not_reason=entry.get("supports_none_reasoning_effort") is True,
+        is_chat_tuned="-chat" in name,
+        only_responses=_only_responses(entry),
         rates=base,
         tiers=tuple(sorted(tiers, key=lambda tier: -tier[0])),
     )
+
+
+def _vision(entry: Mapping[str, Any]) -> bool | None:
+    """Whether a model reads images; of a chat model whose entry says nothing, that it does not.
+
+    1,578 of the list's 3,203 chat models have no flag (LiteLLM 1.106). Of 381 whose name has a flag
+    under another provider half read images; of the 1,186 others one in twenty has a name that
+    suggests it. An image sent to a model that cannot read it is lost or refused, one kept from a
+    model that could is answered by the model the client asked for.
+    """
+    stated = as_bool(entry.get("supports_vision", entry.get("supports_image_input")), None)
+    if stated is not None:
+        return stated
+    inputs = entry.get("supported_modalities")
+    if isinstance(inputs, list):
+        return "image" in inputs
+    return False if entry.get("mode") in _CHAT_MODES else None
+
+
+def _only_responses(entry: Mapping[str, Any]) -> bool:
+    served = entry.get("supported_endpoints")
+    if not isinstance(served, list):
+        return entry.get("mode") == "responses"
+    return "/v1/responses" in served and "/v1/chat/completions" not in served
 
 
 _RATE_KEYS = {

@@ -86,7 +86,7 @@ def test_the_usual_base_url_is_the_upstream() -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sever": {}}, r"sever: unknown key; did you mean 'server'\?"),
     ({"server": {"prot": 1}}, r"server\.prot: unknown key; did you mean 'port'\?"),
-    ({"server": {"zzzz": 1}}, r"server\.zzzz: unknown key; known: drain_s, host"),
+    ({"server": {"zzzz": 1}}, r"server\.zzzz: unknown key; known: body_wait_s, drain_s"),
     ({"server": {"port": "many"}}, r"server\.port: expected a whole number, got str 'many'"),
     ({"server": {"port": 1.5}}, r"server\.port: expected a whole number"),
     ({"server": {"port": True}}, r"server\.port: expected a whole number, got bool"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Mapping
@@ -51,6 +52,18 @@ def a_gateway(
     loaded = settings_from_dict(merged(mapping, settings or {}), {})
     app = build_app(loaded)
     return AppServer(app, config=uvicorn_config(app, loaded))
+
+
+def replace_settings(server: AppServer, raw: Mapping[str, Any]) -> None:
+    """Put new settings in force, as a reload does, on the gateway's own loop."""
+    runtime = server.app.runtime
+    settings = settings_from_dict(merged(RELAY_ONLY, raw), {})
+
+    async def put() -> None:
+        assert runtime.replace(lambda: settings)
+
+    loop = runtime.services.dispatcher._loop
+    asyncio.run_coroutine_threadsafe(put(), loop).result(10)
 
 
 def body_of(**fields: Any) -> dict[str, Any]:

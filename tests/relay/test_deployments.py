@@ -12,6 +12,7 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.testing import ScriptedUpstream
 from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.upstream.rests import DeploymentRests
 from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]
@@ -188,3 +189,47 @@ def test_only_the_conversations_of_a_resting_deployment_move() -> None:
     assert moved == {c for c in CONVERSATIONS if first[c].key == resting.key}
     after = {c: table.candidates("m", 1e9, c)[0].key for c in CONVERSATIONS}
     assert after == {c: target.key for c, target in first.items()}
+
+
+def _reloaded(rests: DeploymentRests, *entries: dict[str, Any]) -> DeploymentTable:
+    """A table of the next config, as a reload makes it."""
+    made = [{"model_name": e.pop("name", "m"), "litellm_params": e} for e in map(dict, entries)]
+    return DeploymentTable(settings_from_dict({"model_list": made}), {"GROQ_API_KEY": "g"}, rests)
+
+
+def test_a_reload_wakes_no_deployment() -> None:
+    """What is the same by address, model and key goes on resting, wherever it is in the list.
+
+    Failures in a row go on, too: one before the reload and two after it are three.
+    """
+    one = {"model": "openai/x", "api_base": "http://one/v1", "api_key": "k"}
+    two = {"model": "groq/x"}
+    rests = DeploymentRests()
+    before = _reloaded(rests, one, two)
+    first, second = before.resolve("m")
+    for _ in range(3):
+        before.failed(first, 0.0)
+    before.failed(second, 0.0)
+    after = _reloaded(rests, {**two, "temperature": 0}, {**one, "weight": 1})
+    assert [t.api_base.host for t in after.candidates("m", 1.0, "c")][-1] == "one"
+    for _ in range(2):
+        after.failed(after.resolve("m")[0], 1.0)
+    both = after.candidates("m", 2.0, "c")
+    assert {t.key for t in both} == {1, 2}
+    third = {"model": "openai/x", "api_base": "http://three/v1", "api_key": "k"}
+    widened = _reloaded(rests, one, two, third)
+    assert widened.candidates("m", 2.0, "c")[0].api_base.host == "three"
+
+
+@pytest.mark.parametrize("change", [{"api_base": "http://b/v1"}, {"model": "y"}, {"api_key": "l"}])
+def test_a_changed_deployment_is_asked_at_once(change: dict[str, str]) -> None:
+    """With another address, model or key it is another place: what failed there says nothing."""
+    one = {"model": "x", "api_base": "http://a/v1", "api_key": "k"}
+    other = {"model": "x", "api_base": "http://z/v1"}
+    rests = DeploymentRests()
+    for table in (_reloaded(rests, one, other),):
+        for target in table.resolve("m"):
+            for _ in range(3):
+                table.failed(target, 0.0)
+    table = _reloaded(rests, {**one, **change}, other)
+    assert table.candidates("m", 1.0, "c")[0].key == 1

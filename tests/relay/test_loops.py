@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +12,7 @@ from gateway.config import settings_from_dict
 from gateway.errors import ConfigError
 from gateway.server import refuse_self_upstream
 from gateway.testing import AppServer, ScriptedUpstream
-from tests.relay.gateways import HELLO, a_gateway, hear
+from tests.relay.gateways import HELLO, a_gateway, hear, replace_settings
 
 
 @pytest.mark.parametrize(
@@ -67,26 +65,13 @@ def ring(tmp_path: Path) -> Iterator[list[AppServer]]:
         a_gateway("http://127.0.0.1:9/v1", _made(tmp_path / "a")) as first,
         a_gateway(first.base_url, _made(tmp_path / "b")) as second,
     ):
-        _replace(first, {"default_upstream": {"api_base": second.base_url}})
+        replace_settings(first, {"default_upstream": {"api_base": second.base_url}})
         yield [first, second]
 
 
 def _made(path: Path) -> Path:
     path.mkdir()
     return path
-
-
-def _replace(server: AppServer, raw: dict[str, Any]) -> None:
-    """Put new settings in force, on the gateway's own loop."""
-    runtime = server.app.runtime
-    off = {"steering": {"mode": "off"}, "etraces": {"enabled": False}, "router": {"backoff_s": 0}}
-    settings = settings_from_dict({**off, **raw})
-
-    async def put() -> None:
-        assert runtime.replace(lambda: settings)
-
-    loop = runtime.services.dispatcher._loop
-    asyncio.run_coroutine_threadsafe(put(), loop).result(10)
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/embeddings", "/models"])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ from gateway.errors import UpstreamFailure
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import may_help
-from tests.relay.gateways import HELLO, STREAMED, hear
+from tests.relay.gateways import HELLO, STREAMED, a_gateway, hear, replace_settings
 
 Relay = Callable[..., httpx.Client]
 DOWN = Fault(FaultKind.SERVER_ERROR)
@@ -185,6 +186,27 @@ def test_a_rested_deployment_comes_back(
     assert again.received_at - failed.received_at >= rest_s
 
 
+def test_a_reload_does_not_wake_a_deployment(
+    two: tuple[ScriptedUpstream, ScriptedUpstream], upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Two that failed twice before it are not asked after it, while a third is awake."""
+    for server in two:
+        server.default = DOWN
+    router = {"allowed_fails": 2, "cooldown_s": 600, "num_retries": 1}
+    settings = {"model_list": deployments(*two), "router": router}
+    listed = [d for server in (*two, upstream) for d in deployments(server)]
+    with (
+        a_gateway(upstream.base_url, tmp_path, settings) as gateway,
+        httpx.Client(base_url=gateway.base_url, timeout=20) as client,
+    ):
+        for number in range(2):
+            assert hear(client, json=hello(number)).status == 500
+        replace_settings(gateway, {**settings, "model_list": listed})
+        for number in range(12):
+            assert hear(client, json=hello(number)).headers["x-gateway-attempts"] == "1"
+    assert [len(server.requests) for server in two] == [2, 2]
+
+
 def test_with_all_deployments_resting_they_are_asked_all_the_same(
     two: tuple[ScriptedUpstream, ScriptedUpstream], relay: Relay
 ) -> None:
@@ -215,6 +237,31 @@ def test_fallbacks_follow_the_retries(
     assert [len(s.requests) for s in (upstream, *two)] == [2, 1, 1]
     assert (heard.headers["x-gateway-attempts"], heard.headers["x-gateway-model"]) == ("4", "other")
     assert two[1].last.model == "other"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/messages"])
+def test_a_fallback_without_a_deployment_is_asked_for_by_name(
+    upstream: ScriptedUpstream,
+    two: tuple[ScriptedUpstream, ScriptedUpstream],
+    relay: Relay,
+    path: str,
+) -> None:
+    """The default upstream gets the fallback's name, after a deployment and after a plain name.
+
+    Retries are the requested name's; the fallback is asked once.
+    """
+    two[0].default = DOWN
+    upstream.default = lambda request: Reply("well") if request.model == "spare" else DOWN
+    router = {"fallbacks": [{"*": ["spare"]}], "num_retries": 1}
+    client = relay({"model_list": deployments(two[0], name="listed"), "router": router})
+    for name, asked in (("listed", ["spare"]), ("plain", ["plain", "plain", "spare"])):
+        body = {**HELLO, "model": name, "input": HELLO["messages"], "max_tokens": 9}
+        heard = hear(client, path, json=body)
+        assert (heard.status, heard.headers["x-gateway-model"]) == (200, "spare")
+        assert heard.headers["x-gateway-attempts"] == "3"
+        assert [r.model for r in upstream.requests] == asked
+        upstream.requests.clear()
+    assert len(two[0].requests) == 2
 
 
 def test_a_timeout_moves_on_and_is_not_repeated(

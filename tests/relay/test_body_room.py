@@ -1,0 +1,101 @@
+"""`server.max_bytes_in_flight_mb`: how much of request bodies is held at one time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from tests.relay.gateways import HELLO, STREAMED, hear
+
+Relay = Callable[..., httpx.Client]
+ROOM: dict[str, Any] = {"max_bytes_in_flight_mb": 1, "body_wait_s": 0.2}
+
+
+def weighing(kib: int, **fields: Any) -> bytes:
+    """A chat body of about so many KiB."""
+    return json.dumps({**HELLO, "input": "x", **fields, "user": "u" * kib * 1024}).encode()
+
+
+def in_pieces(body: bytes) -> Iterator[bytes]:
+    """The same without a declared length."""
+    for start in range(0, len(body), 65_536):
+        yield body[start : start + 65_536]
+
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/messages", "/embeddings"])
+def test_a_body_without_room_is_refused(
+    upstream: ScriptedUpstream, relay: Relay, path: str
+) -> None:
+    """With 503, `retry-after` and the key, declared or chunked; a smaller body has room meanwhile,
+    and with the end of the first request there is room again."""
+    client = relay({"server": ROOM})
+    upstream.script(Fault(FaultKind.STALL, after=1))
+    big = weighing(700, input=HELLO["messages"], max_tokens=9)
+    held = weighing(700, stream=True)
+    with client.stream("POST", "/chat/completions", content=held, headers=JSON) as first:
+        chunks = first.iter_raw()
+        next(chunks)
+        for content in (big, in_pieces(big)):
+            refused = hear(client, path, content=content, headers=JSON)
+            assert refused.status == 503
+            assert int(refused.headers["retry-after"]) > 0
+            assert "server.max_bytes_in_flight_mb" in refused.json["error"]["message"]
+        assert hear(client, json=HELLO).status == 200
+    upstream.requests[0].wait_disconnected()
+    assert hear(client, path, content=big, headers=JSON).status == 200
+    assert hear(client, path, content=in_pieces(big), headers=JSON).status == 200
+
+
+def test_bodies_wait_for_room(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """Of six that come at once each is served, and never more are held than there is room for."""
+    counted, now, most = threading.Lock(), [0], [0]
+
+    def answer(_: ReceivedRequest) -> Reply:
+        with counted:
+            most[0] = max(most[0], upstream.active_requests)
+            now[0] += 1
+        return Reply("well")
+
+    upstream.default = answer
+    client = relay({"server": {**ROOM, "body_wait_s": 60}})
+
+    def send(_: int) -> int:
+        return hear(client, content=weighing(400), headers=JSON).status
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(send, range(6))) == [200] * 6
+    assert now == [6]
+    assert most[0] <= 2
+
+
+def test_a_body_larger_than_all_room_goes_alone(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """`server.max_body_mb` is what decides about one body; beside others it has to wait."""
+    client = relay({"server": ROOM})
+    for content in (weighing(3000), in_pieces(weighing(3000))):
+        assert hear(client, content=content, headers=JSON).status == 200
+    upstream.script(Fault(FaultKind.STALL, after=1))
+    with client.stream("POST", "/chat/completions", json=STREAMED) as first:
+        chunks = first.iter_raw()
+        next(chunks)
+        assert hear(client, content=weighing(3000), headers=JSON).status == 503
+
+
+def test_without_a_limit_nobody_waits(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """`server.max_bytes_in_flight_mb: 0` holds whatever comes."""
+    client = relay({"server": {"max_bytes_in_flight_mb": 0, "body_wait_s": 0}})
+    upstream.script(Fault(FaultKind.STALL, after=1))
+    held = weighing(700, stream=True)
+    with client.stream("POST", "/chat/completions", content=held, headers=JSON) as first:
+        chunks = first.iter_raw()
+        next(chunks)
+        assert hear(client, content=weighing(3000), headers=JSON).status == 200
