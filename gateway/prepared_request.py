@@ -51,6 +51,11 @@ class ReplyView(Protocol):
         """The id of an answer that is still being made; None for a finished one."""
         ...
 
+    @property
+    def unread(self) -> str | None:
+        """Why the answer was not read, from a closed set; None for one that was."""
+        ...
+
 
 class PreparedRequest:
     """A request with the decisions about it.
@@ -123,9 +128,11 @@ class PreparedRequest:
     async def complete(self, reply: ReplyView) -> None:
         """Record the complete answer, before the client gets its last byte."""
         self.completed = True
+        if reply.unread is not None:
+            self._note_unread(reply.unread)
         self._bill(reply.usage, reply.completion)
         response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
-        if response_id and self.target is not None:
+        if isinstance(response_id, str) and response_id and self.target is not None:
             tenant = self.exchange.request.tenant
             self._runtime.response_targets.put(tenant, response_id, self.target)
         await self._catch_up()
@@ -143,6 +150,13 @@ class PreparedRequest:
         """The client has been sent the whole answer."""
         if self.completed and self.result is not None:
             self.result.note_delivered()
+
+    def _note_unread(self, reason: str) -> None:
+        """Note in log, metrics and record that the gateway does not know what was answered."""
+        self.exchange.notes["unread"] = reason
+        self._runtime.metrics.unread.labels(reason).inc()
+        if self.result is not None:
+            self.result.reasons.append(f"answer not read: {reason}")
 
     def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
         """Note the usage: as it was reported, else estimated from the texts."""

@@ -33,14 +33,16 @@ class StreamRead:
     """What a complete event stream contains.
 
     `completion` is None when there is no complete reply; `partial` is then what arrived of it,
-    where the dialect can tell. `ended`: the end mark came; `accepted`: the stream counts as
-    complete without it, too. `failed`: the upstream itself reported an error.
+    where the dialect can tell. `began`: any part of a reply came, which is not always told of one
+    that `ended`. `ended`: the end mark came; `accepted`: the stream counts as complete without it,
+    too. `failed`: the upstream itself reported an error.
     `pending_id`: the id of an answer that is still being made in the background.
     """
 
     completion: ChatView | None = None
     partial: ChatView | None = None
     usage: dict[str, Any] | None = None
+    began: bool = False
     ended: bool = False
     accepted: bool = False
     failed: bool = False

@@ -177,9 +177,10 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     items: list[Any] = []
     begun: dict[str, Any] = {}
     settled: dict[str, Any] = {}
-    ended = failed = False
+    began = ended = failed = False
     for data in events_of(stream, loads):
         kind, response = data.get("type"), data.get("response")
+        began = began or str(kind).startswith("response.")
         if kind == "response.output_item.done":
             items.append(data.get("item"))
         elif kind in _SETTLED:
@@ -190,7 +191,7 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
             begun = response
     if settled and not settled.get("output"):
         settled = {**settled, "output": items}
-    read = _read(settled, ended=ended, failed=failed)
+    read = replace(_read(settled, ended=ended, failed=failed), began=began)
     background = begun.get("background") is True and not ended
     return replace(read, pending_id=RESPONSES.pending_id(begun)) if background else read
 

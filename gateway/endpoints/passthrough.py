@@ -15,7 +15,8 @@ from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.relay import Relay, UpstreamReply, answer, readable
+from gateway.endpoints.reading import UpstreamReply
+from gateway.endpoints.relay import Relay, answer, readable
 from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, GatewayError, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
