@@ -32,7 +32,7 @@ class _Member(Protocol):
     def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
 
 
-class _Inflater:
+class Inflater:
     """Decompresses a body, which may consist of several members (RFC 1952 section 2.2)."""
 
     __slots__ = ("_begun", "_member")
@@ -76,9 +76,9 @@ class ResponseWatch:
 
     def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:
         encoding = content_encoding.strip().lower()
-        self._inflater: _Inflater | None = None
+        self._inflater: Inflater | None = None
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
-            self._inflater = _Inflater()
+            self._inflater = Inflater()
         self.opaque = encoding not in (b"", *READABLE)
         self.oversized = False
         self.ended = False
