@@ -304,9 +304,7 @@ async def test_a_bad_event_does_not_end_a_stream(
         assert message_of(await read_events(answer))["content"] == "fine"
 
 
-async def test_a_compressed_stream(
-    lane: LiteLLMLane, upstream: ScriptedUpstream
-) -> None:
+async def test_a_compressed_stream(lane: LiteLLMLane, upstream: ScriptedUpstream) -> None:
     """Whatever was asked for, gzip is read, in one member or in many."""
     good = anthropic_stream()
     for packed in ((gzip.compress(b"".join(good)),), tuple(map(gzip.compress, good))):
