@@ -25,6 +25,7 @@ from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.estimates import estimated_usage
+from gateway.wire.echo import EchoFilter
 from gateway.wire.request import Splice
 
 _CATCH_UP_S = 10.0
@@ -104,6 +105,17 @@ class PreparedRequest:
         """Switch to the model that the client named, because the routed one gave no answer."""
         if self.result is not None:
             self._services.steerer.use_requested_model(self.result, self._request, reason)
+
+    @property
+    def echo(self) -> EchoFilter | None:
+        """What takes the guidance out of an answer that repeats its request; None for nothing."""
+        if self.result is None or not self.result.applies or not self.result.edits:
+            return None
+        try:
+            return self._request.dialect.echo(self._request, self.result.edits)
+        except Exception as exc:
+            self._note_unguided(exc)
+            return None
 
     def call(
         self, headers: RawHeaders, query: bytes, key_headers: frozenset[bytes]

@@ -13,6 +13,7 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.steering.guidance.edits import Edit, Message
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
+from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import Loads, parse_object
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
@@ -206,6 +207,10 @@ class Dialect(ABC):
         """The parsed body with the edits made."""
         body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
         return body
+
+    def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
+        """What takes the edits out of an answer that repeats them; None when none does."""
+        return None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:
         """The id of the stored answer that the request continues, if it names one."""

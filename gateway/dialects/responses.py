@@ -30,6 +30,7 @@ from gateway.steering.guidance.edits import (
 from gateway.steering.transcript.items import CLIENT_CALLS, item_call
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
 from gateway.wire.request import Splice
@@ -110,6 +111,17 @@ class ResponsesDialect(Dialect):
             for edit in inserts
         ]
         return splices
+
+    def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
+        """See Dialect. An answer repeats the `instructions` that it was asked with."""
+        given = request.body.get("instructions")
+        if not isinstance(given, (str, type(None))) or not _has_front(request):
+            return None
+        sent = given or ""
+        for edit in edits:
+            if isinstance(edit, (SystemAppend, InsertSystem)):
+                sent = "\n\n".join([*filter(None, [sent]), *edit.texts])
+        return EchoFilter(sent, given) if sent != (given or "") else None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:
         """See Dialect."""

@@ -25,6 +25,7 @@ from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.stream_usage import BegunResponse
+from gateway.wire.echo import EchoFilter
 from gateway.wire.response_tee import READABLE, ResponseWatch, UsageFilter, stream_watch
 from gateway.wire.sse import encode_comment
 
@@ -66,7 +67,9 @@ class Relay:
         """The bytes of a stream so far, decompressed; empty when it cannot be read."""
         return self._watch.content if self._watch is not None else b""
 
-    async def stream(self, response: LaneResponse, usage_filter: UsageFilter | None) -> None:
+    async def stream(
+        self, response: LaneResponse, usage_filter: UsageFilter | EchoFilter | None
+    ) -> None:
         """Relay an event stream, chunk by chunk.
 
         The chunk with the end marker waits for `complete`. A stream that breaks off, or in which a
@@ -123,7 +126,7 @@ class Relay:
         self._exchange.timing.waited_s += time.perf_counter() - began
         return BegunResponse(response, chunks, iterator), looks_like_events(start)
 
-    async def whole(self, response: LaneResponse) -> None:
+    async def whole(self, response: LaneResponse, echo: EchoFilter | None = None) -> None:
         """Relay a body that is not a stream; `complete` runs before its first byte is sent."""
         watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
         chunks: list[bytes] = []
@@ -140,8 +143,10 @@ class Relay:
             self._exchange.timing.waited_s += time.perf_counter() - began
             if response.status < 300:
                 await self._complete(read_body(self._dialect, watch, response.usage))
-            await self._start(response, ())
-            await self._body(b"".join(chunks), last=True)
+            body = b"".join(chunks)
+            restored = echo.whole(body) if echo and watch.plain else body
+            await self._start(response, () if restored is body else (b"content-length",))
+            await self._body(restored, last=True)
             self._delivered()
             return
         if response.status < 300:
@@ -242,13 +247,18 @@ def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
 
 
 async def answer(
-    relay: Relay, response: LaneResponse, asked_for_stream: bool, asked_usage: bool
+    relay: Relay,
+    response: LaneResponse,
+    asked_for_stream: bool,
+    asked_usage: bool,
+    echo: EchoFilter | None = None,
 ) -> None:
     """Relay an answer as a stream or as a whole body, whichever it is.
 
     `asked_usage`: whether the gateway asked for the usage chunk, which the client does not expect.
+    `echo`: takes the guidance out of instructions that the answer repeats; no dialect needs both.
     """
-    usage_filter = UsageFilter(orjson.loads) if asked_usage else None
+    usage_filter = UsageFilter(orjson.loads) if asked_usage else echo
     if is_event_stream(response, asked_for_stream):
         await relay.stream(response, usage_filter)
         return
@@ -257,7 +267,7 @@ async def answer(
         if is_stream:
             await relay.stream(response, usage_filter)
             return
-    await relay.whole(response)
+    await relay.whole(response, echo)
 
 
 def is_event_stream(response: LaneResponse, asked: bool) -> bool:

@@ -119,6 +119,11 @@ class ResponseWatch:
         return b"".join(self._chunks)
 
     @property
+    def plain(self) -> bool:
+        """Whether the bytes are the content itself, so that they can be edited."""
+        return self._inflater is None and not self.opaque
+
+    @property
     def cut(self) -> bool:
         """Whether the bytes so far end in the middle of a compressed body."""
         return self._inflater is not None and self._inflater.cut
