@@ -25,6 +25,7 @@ from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.estimates import estimated_usage
+from gateway.wire.echo import EchoFilter
 from gateway.wire.request import Splice
 
 _CATCH_UP_S = 10.0
@@ -49,6 +50,11 @@ class ReplyView(Protocol):
     @property
     def pending_id(self) -> str | None:
         """The id of an answer that is still being made; None for a finished one."""
+        ...
+
+    @property
+    def unread(self) -> str | None:
+        """Why the answer was not read, from a closed set; None for one that was."""
         ...
 
 
@@ -100,6 +106,17 @@ class PreparedRequest:
         if self.result is not None:
             self._services.steerer.use_requested_model(self.result, self._request, reason)
 
+    @property
+    def echo(self) -> EchoFilter | None:
+        """What takes the guidance out of an answer that repeats its request; None for nothing."""
+        if self.result is None or not self.result.applies or not self.result.edits:
+            return None
+        try:
+            return self._request.dialect.echo(self._request, self.result.edits)
+        except Exception as exc:
+            self._note_unguided(exc)
+            return None
+
     def call(
         self, headers: RawHeaders, query: bytes, key_headers: frozenset[bytes]
     ) -> UpstreamCall:
@@ -123,9 +140,11 @@ class PreparedRequest:
     async def complete(self, reply: ReplyView) -> None:
         """Record the complete answer, before the client gets its last byte."""
         self.completed = True
+        if reply.unread is not None:
+            self._note_unread(reply.unread)
         self._bill(reply.usage, reply.completion)
         response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
-        if response_id and self.target is not None:
+        if isinstance(response_id, str) and response_id and self.target is not None:
             tenant = self.exchange.request.tenant
             self._runtime.response_targets.put(tenant, response_id, self.target)
         await self._catch_up()
@@ -143,6 +162,13 @@ class PreparedRequest:
         """The client has been sent the whole answer."""
         if self.completed and self.result is not None:
             self.result.note_delivered()
+
+    def _note_unread(self, reason: str) -> None:
+        """Note in log, metrics and record that the gateway does not know what was answered."""
+        self.exchange.notes["unread"] = reason
+        self._runtime.metrics.unread.labels(reason).inc()
+        if self.result is not None:
+            self.result.reasons.append(f"answer not read: {reason}")
 
     def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
         """Note the usage: as it was reported, else estimated from the texts."""

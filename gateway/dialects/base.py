@@ -13,6 +13,7 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.steering.guidance.edits import Edit, Message
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
+from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import Loads, parse_object
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
@@ -33,14 +34,16 @@ class StreamRead:
     """What a complete event stream contains.
 
     `completion` is None when there is no complete reply; `partial` is then what arrived of it,
-    where the dialect can tell. `ended`: the end mark came; `accepted`: the stream counts as
-    complete without it, too. `failed`: the upstream itself reported an error.
+    where the dialect can tell. `began`: any part of a reply came, which is not always told of one
+    that `ended`. `ended`: the end mark came; `accepted`: the stream counts as complete without it,
+    too. `failed`: the upstream itself reported an error.
     `pending_id`: the id of an answer that is still being made in the background.
     """
 
     completion: ChatView | None = None
     partial: ChatView | None = None
     usage: dict[str, Any] | None = None
+    began: bool = False
     ended: bool = False
     accepted: bool = False
     failed: bool = False
@@ -204,6 +207,10 @@ class Dialect(ABC):
         """The parsed body with the edits made."""
         body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
         return body
+
+    def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
+        """What takes the edits out of an answer that repeats them; None when none does."""
+        return None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:
         """The id of the stored answer that the request continues, if it names one."""

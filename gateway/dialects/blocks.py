@@ -81,5 +81,5 @@ class BlockAssembler:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
-    except ValueError:
-        return text  # cut by a limit: the part that came
+    except (ValueError, RecursionError):
+        return text  # cut by a limit, the part that came; or nested too deeply

@@ -54,6 +54,7 @@ class ChatDialect(Dialect):
             completion=assembler.completion() if whole else None,
             partial=None if whole else assembler.completion(),
             usage=assembler.usage,
+            began=assembler.began,
             ended=ended,
             accepted=failed or assembler.finished,
             failed=failed,

@@ -129,8 +129,9 @@ class MessagesDialect(Dialect):
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         """See Dialect."""
         assembler = BlockAssembler()
-        ended = failed = False
+        began = ended = failed = False
         for data in events_of(stream, loads):
+            began = began or str(data.get("type")).startswith(("message_", "content_block_"))
             match data.get("type"):
                 case "message_stop":
                     ended = True
@@ -142,6 +143,7 @@ class MessagesDialect(Dialect):
         return StreamRead(
             completion=chat_view(message) if message else None,
             usage=assembler.usage,
+            began=began,
             ended=ended,
             accepted=failed,
             failed=failed,

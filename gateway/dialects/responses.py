@@ -30,6 +30,7 @@ from gateway.steering.guidance.edits import (
 from gateway.steering.transcript.items import CLIENT_CALLS, item_call
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
 from gateway.wire.request import Splice
@@ -111,6 +112,17 @@ class ResponsesDialect(Dialect):
         ]
         return splices
 
+    def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
+        """See Dialect. An answer repeats the `instructions` that it was asked with."""
+        given = request.body.get("instructions")
+        if not isinstance(given, (str, type(None))) or not _has_front(request):
+            return None
+        sent = given or ""
+        for edit in edits:
+            if isinstance(edit, (SystemAppend, InsertSystem)):
+                sent = "\n\n".join([*filter(None, [sent]), *edit.texts])
+        return EchoFilter(sent, given) if sent != (given or "") else None
+
     def previous_response_id(self, request: SteeredRequest) -> str | None:
         """See Dialect."""
         return as_text(request.body.get("previous_response_id"), "") or None
@@ -177,9 +189,10 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
     items: list[Any] = []
     begun: dict[str, Any] = {}
     settled: dict[str, Any] = {}
-    ended = failed = False
+    began = ended = failed = False
     for data in events_of(stream, loads):
         kind, response = data.get("type"), data.get("response")
+        began = began or str(kind).startswith("response.")
         if kind == "response.output_item.done":
             items.append(data.get("item"))
         elif kind in _SETTLED:
@@ -190,7 +203,7 @@ def _read_all(stream: bytes, loads: Loads) -> StreamRead:
             begun = response
     if settled and not settled.get("output"):
         settled = {**settled, "output": items}
-    read = _read(settled, ended=ended, failed=failed)
+    read = replace(_read(settled, ended=ended, failed=failed), began=began)
     background = begun.get("background") is True and not ended
     return replace(read, pending_id=RESPONSES.pending_id(begun)) if background else read
 

@@ -10,6 +10,7 @@ from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.reply import send_bytes, send_json
 from gateway.endpoints.request_head import refuse_trace
+from gateway.endpoints.upgrade import refuse_websocket
 from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
@@ -80,8 +81,9 @@ class OnlyMethods:
         self._allow = ", ".join(methods)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises: MethodNotAllowed."""
+        """Raises: MethodNotAllowed; GatewayError for a WebSocket."""
         scope[EXCHANGE].route = "unknown"
+        refuse_websocket(scope["headers"])
         raise MethodNotAllowed(
             f"{scope['path']} does not accept {scope['method']}, only {self._allow}",
             headers=(("allow", self._allow),),

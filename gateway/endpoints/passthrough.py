@@ -15,9 +15,11 @@ from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.relay import Relay, UpstreamReply, answer, readable
+from gateway.endpoints.reading import UpstreamReply
+from gateway.endpoints.relay import Relay, answer, readable
 from gateway.endpoints.request_head import refuse_trace
-from gateway.errors import BadRequest, GatewayError, NotFound, UpstreamFailure
+from gateway.endpoints.upgrade import refuse_websocket
+from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -45,7 +47,7 @@ class PassThrough:
         exchange.route = "passthrough"
         headers: RawHeaders = scope["headers"]
         refuse_trace(scope["method"])
-        _refuse_upgrade(headers)
+        refuse_websocket(headers)
         in_use = self._runtime.services.in_use()
         with in_use as services, self._room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
@@ -250,14 +252,3 @@ def _has_body(headers: RawHeaders) -> bool:
 def _path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.split(b"?")[0].decode("ascii", "replace").removeprefix("/v1")
-
-
-def _refuse_upgrade(headers: RawHeaders) -> None:
-    if header(headers, b"upgrade").lower() == b"websocket":
-        raise GatewayError(
-            "WebSocket is not offered on this route; use HTTP",
-            status=426,
-            type="invalid_request_error",
-            code="websocket_not_supported",
-            label="upgrade_refused",
-        )

@@ -5,35 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
 from gateway.config import ServerSettings
 from gateway.dialects import Dialect
 from gateway.endpoints.body import DisconnectWatch, Send
+from gateway.endpoints.reading import (
+    ENOUGH_TO_TELL,
+    UpstreamReply,
+    content_start,
+    looks_like_events,
+    read_body,
+    read_events,
+    unread,
+)
 from gateway.errors import GatewayError, ShuttingDown, UpstreamFailure, UpstreamMalformed
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
-from gateway.wire.parsing import parse_object
+from gateway.upstream.stream_usage import BegunResponse
+from gateway.wire.echo import EchoFilter
 from gateway.wire.response_tee import READABLE, ResponseWatch, UsageFilter, stream_watch
 from gateway.wire.sse import encode_comment
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamReply:
-    """The upstream's complete answer; None for what could not be read."""
-
-    completion: dict[str, Any] | None
-    usage: dict[str, Any] | None
-    pending_id: str | None = None
-    """The id of an answer that is made in the background and not complete yet."""
-
-    unread: bool = False
-    """Whether it had an encoding or a size that the gateway does not read."""
-
+_CHUNKS_TO_TELL = 64
+"""Chunks with less content than that are the white space that some upstreams send while they work.
+What comes after so many is taken for what its label says."""
 
 Complete = Callable[[UpstreamReply], Awaitable[None]]
 """Called when the answer is complete, before the client gets its last byte."""
@@ -69,16 +67,21 @@ class Relay:
         """The bytes of a stream so far, decompressed; empty when it cannot be read."""
         return self._watch.content if self._watch is not None else b""
 
-    async def stream(self, response: LaneResponse, usage_filter: UsageFilter | None) -> None:
+    async def stream(
+        self, response: LaneResponse, usage_filter: UsageFilter | EchoFilter | None
+    ) -> None:
         """Relay an event stream, chunk by chunk.
 
-        The chunk with the end marker waits for `complete`. A stream that breaks off, or ends with
-        neither an end marker nor a finish reason, gets an error event and no proper end.
+        The chunk with the end marker waits for `complete`. A stream that breaks off, or in which a
+        reply began that has neither an end marker nor a finish reason, gets an error event and no
+        proper end. One in which no reply can be read ends as the upstream's.
         """
         encoding = header(response.headers, b"content-encoding")
         watch = self._watch = stream_watch(encoding, self._limit, self._dialect.end)
         if plain := encoding in (b"", b"identity"):
-            chunks = self._with_keepalive(response) if self._keepalive_s else response
+            labelled = _is_labelled_events(response)  # a comment would spoil anything else
+            kept_alive = self._keepalive_s and labelled
+            chunks = self._with_keepalive(response) if kept_alive else response
         else:
             usage_filter, chunks = None, response  # compressed bytes cannot be edited
         await self._start(response, (b"content-length",))
@@ -107,12 +110,24 @@ class Relay:
         await self._body(rest, last=True)
         self._delivered()
 
-    async def whole(self, response: LaneResponse) -> None:
-        """Relay a body that is not a stream; `complete` runs before its first byte is sent.
+    async def begin(self, response: LaneResponse) -> tuple[LaneResponse, bool]:
+        """The answer with all its bytes, and whether they begin like server-sent events."""
+        watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
+        chunks: list[bytes] = []
+        iterator = response.__aiter__()
+        start = b""
+        began = time.perf_counter()
+        async for chunk in iterator:
+            watch.feed(chunk)
+            chunks.append(chunk)
+            start = content_start(watch)
+            if len(start) >= ENOUGH_TO_TELL or watch.opaque or len(chunks) == _CHUNKS_TO_TELL:
+                break
+        self._exchange.timing.waited_s += time.perf_counter() - began
+        return BegunResponse(response, chunks, iterator), looks_like_events(start)
 
-        Raises:
-            UpstreamMalformed: the answer is successful but not a JSON object.
-        """
+    async def whole(self, response: LaneResponse, echo: EchoFilter | None = None) -> None:
+        """Relay a body that is not a stream; `complete` runs before its first byte is sent."""
         watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
         chunks: list[bytes] = []
         iterator = response.__aiter__()
@@ -127,12 +142,16 @@ class Relay:
         else:
             self._exchange.timing.waited_s += time.perf_counter() - began
             if response.status < 300:
-                await self._complete(_reply(self._dialect, response, watch))
-            await self._start(response, ())
-            await self._body(b"".join(chunks), last=True)
+                await self._complete(read_body(self._dialect, watch, response.usage))
+            body = b"".join(chunks)
+            restored = echo.whole(body) if echo and watch.plain else body
+            await self._start(response, () if restored is body else (b"content-length",))
+            await self._body(restored, last=True)
             self._delivered()
             return
-        await self._complete(UpstreamReply(completion=None, usage=response.usage, unread=True))
+        if response.status < 300:
+            watch.oversized = True
+            await self._complete(unread(watch, response.usage))
         await self._relay_rest(response, chunks, iterator)
 
     async def _relay_rest(
@@ -145,7 +164,7 @@ class Relay:
         await self._body(b"", last=True)
 
     async def _try_complete(self, watch: ResponseWatch, response: LaneResponse) -> bool:
-        read = self._dialect.read_stream(watch.content, orjson.loads)
+        read = read_events(self._dialect, watch.content)
         if not read.ended:
             watch.ended = False
             return False
@@ -155,14 +174,14 @@ class Relay:
 
     async def _finish_unmarked(self, watch: ResponseWatch, response: LaneResponse) -> None:
         """Handle a stream without an end marker: a cut one, or an upstream that sends none."""
-        if watch.opaque:
-            await self._complete(UpstreamReply(completion=None, usage=response.usage, unread=True))
-            return
-        read = self._dialect.read_stream(watch.content, orjson.loads)
-        if not (read.ended or read.accepted):
+        read = read_events(self._dialect, watch.content)
+        if read.ended or read.accepted:
+            usage = response.usage or read.usage
+            await self._complete(UpstreamReply(completion=read.completion, usage=usage))
+        elif read.began:
             raise UpstreamMalformed("the upstream's stream ended without a finish reason")
-        usage = response.usage or read.usage
-        await self._complete(UpstreamReply(completion=read.completion, usage=usage))
+        else:
+            await self._complete(read_body(self._dialect, watch, response.usage))
 
     async def _break_off(self, exc: GatewayError, *, visible: bool) -> None:
         """Send one error event, and close the connection without the end of the body.
@@ -215,23 +234,6 @@ async def _next(iterator: AsyncIterator[bytes]) -> bytes:
     return await anext(iterator, b"")
 
 
-def _reply(dialect: Dialect, response: LaneResponse, watch: ResponseWatch) -> UpstreamReply:
-    if watch.opaque:
-        return UpstreamReply(completion=None, usage=response.usage, unread=True)
-    try:
-        body = parse_object(watch.content, orjson.loads)
-    except Exception as exc:
-        raise UpstreamMalformed(
-            f"the upstream answered {response.status} with a body that is not a JSON object"
-        ) from exc
-    usage = body.get("usage")
-    return UpstreamReply(
-        completion=dialect.read_answer(body),
-        usage=response.usage or (usage if isinstance(usage, dict) else None),
-        pending_id=dialect.pending_id(body),
-    )
-
-
 def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
     """`headers` with an `accept-encoding` that the gateway can read, or, with `plain`, edit."""
     out = []
@@ -245,16 +247,27 @@ def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
 
 
 async def answer(
-    relay: Relay, response: LaneResponse, asked_for_stream: bool, asked_usage: bool
+    relay: Relay,
+    response: LaneResponse,
+    asked_for_stream: bool,
+    asked_usage: bool,
+    echo: EchoFilter | None = None,
 ) -> None:
     """Relay an answer as a stream or as a whole body, whichever it is.
 
     `asked_usage`: whether the gateway asked for the usage chunk, which the client does not expect.
+    `echo`: takes the guidance out of instructions that the answer repeats; no dialect needs both.
     """
+    usage_filter = UsageFilter(orjson.loads) if asked_usage else echo
     if is_event_stream(response, asked_for_stream):
-        await relay.stream(response, UsageFilter(orjson.loads) if asked_usage else None)
-    else:
-        await relay.whole(response)
+        await relay.stream(response, usage_filter)
+        return
+    if response.status < 300:
+        response, is_stream = await relay.begin(response)
+        if is_stream:
+            await relay.stream(response, usage_filter)
+            return
+    await relay.whole(response, echo)
 
 
 def is_event_stream(response: LaneResponse, asked: bool) -> bool:
@@ -262,7 +275,12 @@ def is_event_stream(response: LaneResponse, asked: bool) -> bool:
 
     An answer to a streaming request that is not labelled JSON counts as such, as for clients.
     """
-    kind = header(response.headers, b"content-type").lower()
     if response.status >= 300:
         return False
-    return kind.startswith(b"text/event-stream") or (asked and b"json" not in kind)
+    kind = header(response.headers, b"content-type").lower()
+    return _is_labelled_events(response) or (asked and b"json" not in kind)
+
+
+def _is_labelled_events(response: LaneResponse) -> bool:
+    kind = header(response.headers, b"content-type").lower()
+    return kind.startswith(b"text/event-stream")

@@ -68,7 +68,8 @@ class SteeredEndpoint:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
                 outgoing = headers
                 if prepared.hides_usage or (prepared.result and prepared.result.applies):
-                    outgoing = readable(headers, plain=prepared.hides_usage)
+                    plain = prepared.hides_usage or prepared.echo is not None
+                    outgoing = readable(headers, plain=plain)
                 call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
                 server = services.settings.server
                 relay = Relay(
@@ -83,7 +84,9 @@ class SteeredEndpoint:
                 try:
                     response = await self._pipeline.send(services, exchange, prepared, call)
                     try:
-                        await answer(relay, response, request.stream, prepared.asked_usage)
+                        await answer(
+                            relay, response, request.stream, prepared.asked_usage, prepared.echo
+                        )
                     finally:
                         await response.aclose()
                 finally:

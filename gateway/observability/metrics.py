@@ -109,6 +109,12 @@ class Metrics:
             "reason",
             "recorded",
         )
+        self.unread = self._counter(
+            "unread_answers_total",
+            "Successful answers that were relayed without being read, by reason (empty, encoding, "
+            "size, form).",
+            "reason",
+        )
         self.store_failures = self._counter(
             "store_failures_total",
             "Calls that could not be recorded at once, by kind of failure.",

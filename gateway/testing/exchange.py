@@ -13,6 +13,10 @@ ID_MARK = b"~~~ID~~~"
 JSON_TYPE = "application/json"
 SSE_TYPE = "text/event-stream; charset=utf-8"
 
+_BODILESS = (204, 304)
+"""Statuses without a body, so that even the end of a chunked one is too much. Source: RFC 9112
+section 6.3."""
+
 
 class Ending(enum.Enum):
     """What happens after the last byte."""
@@ -57,6 +61,8 @@ class Answer:
 
 def frame(answer: Answer, *, delay_s: float | None = None, first_s: float = 0.0) -> FramedAnswer:
     """The exchange that delivers `answer` whole."""
+    if answer.status in _BODILESS:
+        answer = replace(answer, pieces=(), streamed=False)
     steps: list[bytes | float] = [float(first_s)] if first_s else []
     if not answer.streamed:
         body = b"".join(answer.pieces)

@@ -14,9 +14,12 @@ _TEXT_KEYS = ("content", "refusal", "reasoning_content", "reasoning")
 
 
 class CompletionAssembler:
-    """Adds chunk after chunk; malformed chunks are counted and skipped, never raised."""
+    """Adds chunk after chunk; malformed chunks are counted and skipped, never raised.
 
-    __slots__ = ("_choices", "_head", "error", "malformed", "usage")
+    `began`: whether any chunk of a completion came.
+    """
+
+    __slots__ = ("_choices", "_head", "began", "error", "malformed", "usage")
 
     def __init__(self) -> None:
         self._head: dict[str, Any] = {}
@@ -24,6 +27,7 @@ class CompletionAssembler:
         self.usage: dict[str, Any] | None = None
         self.error: Any = None
         self.malformed = 0
+        self.began = False
 
     def add(self, chunk: Any) -> None:
         """Add one parsed chunk."""
@@ -36,6 +40,7 @@ class CompletionAssembler:
             self._head = {k: v for k, v in chunk.items() if k not in ("choices", "usage", "object")}
         if isinstance(chunk.get("usage"), dict):
             self.usage = chunk["usage"]
+        self.began = self.began or isinstance(chunk.get("choices"), list)
         for choice in as_list(chunk.get("choices")):
             if isinstance(choice, Mapping):
                 self._add_choice(choice)

@@ -22,8 +22,47 @@ READABLE: Final = (b"identity", b"gzip", b"x-gzip", b"deflate")
 """Content codings that can be decoded here."""
 
 
-class _Inflater(Protocol):
+class _Member(Protocol):
+    """One compressed member: zlib's decompressor, which has no public type."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
     def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
+
+
+class Inflater:
+    """Decompresses a body, which may consist of several members (RFC 1952 section 2.2)."""
+
+    __slots__ = ("_begun", "_member")
+
+    def __init__(self) -> None:
+        self._member: _Member = zlib.decompressobj(_ANY_ZLIB_HEADER)
+        self._begun = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether the last member has no end yet."""
+        return self._begun and not self._member.eof
+
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        """At most `limit` bytes of what `data` adds. Raises: zlib.error when it is something else.
+
+        What is beyond the limit is lost: whoever asks reads no further then.
+        """
+        out: list[bytes] = []
+        self._begun = self._begun or bool(data)
+        while data and limit > 0:
+            if self._member.eof:
+                data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
+                if not data:
+                    break
+                self._member = zlib.decompressobj(_ANY_ZLIB_HEADER)
+            out.append(self._member.decompress(data, limit))
+            limit -= len(out[-1])
+            data = self._member.unused_data
+        return b"".join(out)
 
 
 class ResponseWatch:
@@ -33,14 +72,15 @@ class ResponseWatch:
     decode, it is `opaque`: the answer is relayed unwatched.
     """
 
-    __slots__ = ("_chunks", "_inflater", "_limit", "_size", "_tail", "ended", "opaque")
+    __slots__ = ("_chunks", "_inflater", "_limit", "_size", "_tail", "ended", "opaque", "oversized")
 
     def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:
         encoding = content_encoding.strip().lower()
-        self._inflater: _Inflater | None = None
+        self._inflater: Inflater | None = None
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
-            self._inflater = zlib.decompressobj(_ANY_ZLIB_HEADER)
+            self._inflater = Inflater()
         self.opaque = encoding not in (b"", *READABLE)
+        self.oversized = False
         self.ended = False
         self._chunks: list[bytes] = []
         self._limit = limit_bytes
@@ -61,6 +101,7 @@ class ResponseWatch:
         self._chunks.append(chunk)
         self._size += len(chunk)
         if self._size > self._limit:
+            self.oversized = True
             self._give_up()
             return
         self._look_for_end(chunk)
@@ -76,6 +117,16 @@ class ResponseWatch:
     def content(self) -> bytes:
         """All bytes so far, decompressed; empty when opaque."""
         return b"".join(self._chunks)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the bytes are the content itself, so that they can be edited."""
+        return self._inflater is None and not self.opaque
+
+    @property
+    def cut(self) -> bool:
+        """Whether the bytes so far end in the middle of a compressed body."""
+        return self._inflater is not None and self._inflater.cut
 
     def _give_up(self) -> None:
         self.opaque = True

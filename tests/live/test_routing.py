@@ -176,7 +176,7 @@ async def test_a_retry_gets_the_same_model(
     first = gateway_server({**settings, "model_routing": {"SLOW": "strong"}})
     agent = Agent(http, first.base_url, model="usual")
     await agent.run(5)
-    upstream.script(Fault(FaultKind.EMPTY_BODY))
+    upstream.script(Fault(FaultKind.DROP_MID_BODY))
     failed = await agent.send()
     again = await agent.send()
     await asyncio.to_thread(first.stop)

@@ -72,7 +72,8 @@ def test_a_compressed_stream_that_breaks_off_just_ends(
     upstream: ScriptedUpstream, relay: Relay
 ) -> None:
     """No plain text is put behind compressed bytes: the connection ends without its proper end."""
-    cut = gzip.compress(STREAM)[:30]
+    begun = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+    cut = gzip.compress(begun) + gzip.compress(STREAM)[:20]
     upstream.script(Reply(raw=(cut,), headers={"content-encoding": "gzip"}))
     heard = hear(relay(), json=STREAMED)
     assert heard.body == cut

@@ -212,17 +212,21 @@ def test_a_deployment_of_another_wire_is_no_place_for_other_routes(
 _JSON = {"content-type": "application/json"}
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    "path", ["/v1/responses", "/responses", "/v1/realtime", "/v1/chat/completions"]
+)
 def test_a_websocket_upgrade_is_refused_cleanly(
     there: ScriptedUpstream, shared_gateway: AppServer, path: str
 ) -> None:
-    """426 in OpenAI's error shape; nothing reaches the upstream."""
+    """426 in OpenAI's error shape, naming what is spoken; nothing reaches the upstream."""
     with httpx.Client(base_url=shared_gateway.url) as client:
         upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         answer = client.get(
             path, headers={**upgrade, "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
         )
     assert answer.status_code == 426
+    assert answer.headers["upgrade"] == "HTTP/1.1"
+    assert "Upgrade" in answer.headers["connection"]
     assert answer.json()["error"]["code"] == "websocket_not_supported"
     assert not there.requests
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -173,7 +174,7 @@ async def test_a_stall_in_the_middle_is_a_504(
     assert (failed.status, failed.code) == (504, "upstream_timeout")
 
 
-@pytest.mark.parametrize("kind", [K.DROP_MID_BODY, K.CLEAN_CUT, K.MALFORMED_JSON])
+@pytest.mark.parametrize("kind", [K.DROP_MID_BODY, K.CLEAN_CUT])
 async def test_a_cut_stream_is_never_completed(
     lane: LiteLLMLane, upstream: ScriptedUpstream, kind: FaultKind
 ) -> None:
@@ -229,8 +230,93 @@ async def test_an_error_event_in_a_stream_keeps_its_meaning(
     assert failed.retryable
 
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("kind", [K.EMPTY_BODY, K.HTML_ERROR, K.MALFORMED_SSE])
+@pytest.mark.parametrize(
+    ("raw", "headers"),
+    [
+        (b'{"error": ' + DEEP + b"}", {}),
+        (b'{"error": ' + b"[" * 950 + b"]" * 950 + b"}", {}),
+        (DEEP, {}),
+        (b"not packed", {"content-encoding": "gzip"}),
+    ],
+    ids=["deep", "less deep", "deep array", "not gzip"],
+)
+async def test_an_error_body_that_cannot_be_read_keeps_its_status(
+    lane: LiteLLMLane,
+    upstream: ScriptedUpstream,
+    raw: bytes,
+    headers: dict[str, str],
+    streaming: bool,
+) -> None:
+    """Nested to any depth, or compressed in no way known, an error is one of the same status."""
+    for status in (400, 429, 500):
+        upstream.script(Reply(raw=raw, status=status, headers=headers))
+        failed = await failure_of(lane, a_target(upstream), stream=streaming)
+        assert failed.status == status
+        assert json.loads(failed.body())["error"]["message"]
+
+
+def anthropic_stream() -> list[bytes]:
+    """A whole answer that says "fine"."""
+    begin = {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 5}}
+    block = {"type": "text", "text": ""}
+    pieces: list[dict[str, Any]] = [
+        {"type": "message_start", "message": begin},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": t}}
+            for t in ("fi", "ne")
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 3},
+        },
+        {"type": "message_stop"},
+    ]
+    return [sse(piece) for piece in pieces]
+
+
+BAD_EVENTS = [
+    b"data: no JSON\n\n",
+    b'data: {"type": "content_blo\n\n',
+    b"dta {\n\x00: :\r\r\n\n",
+    b"data: " + DEEP + b"\n\n",
+    b": a comment\n\n",
+    b"event: ping\n\n",
+]
+
+
+@pytest.mark.parametrize("at", [0, 3])
+async def test_a_bad_event_does_not_end_a_stream(
+    lane: LiteLLMLane, upstream: ScriptedUpstream, at: int
+) -> None:
+    """What is no JSON is left out; everything before and after it arrives."""
+    for bad in BAD_EVENTS:
+        good = anthropic_stream()
+        pieces = (*good[:at], bad, *good[at:])
+        upstream.script(Reply(raw=pieces, content_type="text/event-stream"))
+        answer = await lane.send(a_target(upstream), a_body(stream=True), [])
+        assert message_of(await read_events(answer))["content"] == "fine"
+
+
+async def test_a_compressed_stream(lane: LiteLLMLane, upstream: ScriptedUpstream) -> None:
+    """Whatever was asked for, gzip is read, in one member or in many."""
+    good = anthropic_stream()
+    for packed in ((gzip.compress(b"".join(good)),), tuple(map(gzip.compress, good))):
+        headers = {"content-encoding": "gzip"}
+        reply = Reply(raw=packed, content_type="text/event-stream", headers=headers)
+        upstream.script(reply)
+        answer = await lane.send(a_target(upstream), a_body(stream=True), [])
+        assert message_of(await read_events(answer))["content"] == "fine"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("kind", [K.EMPTY_BODY, K.HTML_ERROR])
 async def test_an_unreadable_answer_is_a_502(
     lane: LiteLLMLane, upstream: ScriptedUpstream, kind: FaultKind, streaming: bool
 ) -> None:
@@ -252,7 +338,7 @@ async def test_the_lane_serves_on_after_any_fault(
     upstream.script(Fault(kind, delay_s=30, size_mb=0.2))
     harmless = {K.CONTENT_FILTER, K.WRONG_CONTENT_TYPE, K.HUGE_BODY}
     if streaming:  # a text delta with odd bytes is still one; the turn ends before the body does
-        harmless |= {K.INVALID_UTF8, K.WRONG_CONTENT_LENGTH}
+        harmless |= {K.INVALID_UTF8, K.WRONG_CONTENT_LENGTH, K.MALFORMED_JSON, K.MALFORMED_SSE}
     if kind in harmless:
         answer = await lane.send(a_target(upstream), a_body(stream=streaming), [])
         await (read_events(answer) if streaming else read_json(answer))

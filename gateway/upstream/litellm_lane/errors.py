@@ -72,6 +72,7 @@ _LITELLM_PREFIX = re.compile(r"^((litellm\.)?\w+(Error|Timeout|Exception): |\w+E
 _LITELLM_ADVICE = re.compile(
     r"(?:[,.]\s*+|(?<!\s)\s++|)(or|To [^.`]{0,60}) set `litellm\b.*", re.IGNORECASE
 )
+_RETRY_DELAY = re.compile(r'"retryDelay"\s{0,9}:\s{0,9}"([0-9]{1,9}(?:\.[0-9]{1,9})?)s"')
 _DATA_LINE = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
 
 
@@ -146,10 +147,11 @@ def _from_answer(
 ) -> UpstreamFailure:
     details = _details(body)
     text = details.message or _plain(body) or f"the provider answered with status {status}"
-    if status == 400 and _BAD_KEY.search(text + json.dumps(details.raw, default=str)):
+    said = body.decode("utf-8", "replace")
+    if status == 400 and _BAD_KEY.search(said):
         status = 401
     aws_type = header(headers, b"x-amzn-errortype").split(b":")[0].decode("latin-1")
-    wait_s = _retry_after_s(headers, details.raw)
+    wait_s = _retry_after_s(headers, said)
     passed = [(k.decode(), v.decode("latin-1")) for k, v in headers if _worth_passing(k)]
     if wait_s is not None and not header(headers, b"retry-after"):
         passed.append(("retry-after", f"{wait_s:g}"))
@@ -220,7 +222,7 @@ def _first_text(source: Mapping[str, Any], *names: str) -> str | None:
 def _details(body: bytes) -> _Details:
     try:
         raw = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raw = None
     if isinstance(raw, list) and raw:
         raw = raw[0]  # Google wraps the error of a streamed call into an array
@@ -269,14 +271,14 @@ def _openai_type(name: str | None) -> str | None:
     return name if name is not None and re.fullmatch(r"[a-z][a-z_]+", name) else None
 
 
-def _retry_after_s(headers: RawHeaders, raw: Any) -> float | None:
+def _retry_after_s(headers: RawHeaders, said: str) -> float | None:
     for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
         try:
             return max(0.0, float(header(headers, name)) / unit)
         except ValueError:
             continue
     # Google puts it into the body: {"@type": ".../RetryInfo", "retryDelay": "34s"}
-    found = re.search(r'"retryDelay": "([0-9.]+)s"', json.dumps(raw)) if raw else None
+    found = _RETRY_DELAY.search(said)
     return float(found.group(1)) if found else None
 
 

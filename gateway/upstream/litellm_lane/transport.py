@@ -15,8 +15,9 @@ from typing import Protocol
 
 import httpx
 
-from gateway.errors import UpstreamFailure
-from gateway.upstream.base import RawHeaders
+from gateway.errors import UpstreamFailure, UpstreamMalformed
+from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.litellm_lane.events import ReadableEvents
 from gateway.upstream.native import NativeResponse
 
 _TAIL_BYTES = 1 << 14
@@ -162,12 +163,13 @@ class CallTransport(httpx.AsyncBaseTransport):
             raise (call.failed(exc) if watched else httpx.NetworkError(exc.message)) from exc
         if watched:
             call.note_answer(answer)
-        body = _WatchedBody(answer, call)
-        response = httpx.Response(
-            answer.status, headers=answer.headers, stream=body, request=request
-        )
+        headers, events = answer.headers, _events_of(answer)
+        if events is not None:  # they arrive at LiteLLM uncompressed, and fewer of them
+            headers = [h for h in headers if h[0] not in (b"content-encoding", b"content-length")]
+        body = _WatchedBody(answer, call, events)
+        response = httpx.Response(answer.status, headers=headers, stream=body, request=request)
         if watched and answer.status >= 400:
-            call.error_body = await response.aread()
+            call.error_body = await _error_body(response)
         return response
 
     async def aclose(self) -> None:
@@ -175,21 +177,52 @@ class CallTransport(httpx.AsyncBaseTransport):
         await self._fallback.aclose()
 
 
+def _events_of(answer: NativeResponse) -> ReadableEvents | None:
+    """What makes a successful event stream readable; None for any other answer."""
+    coding = header(answer.headers, b"content-encoding").strip().lower()
+    kind = header(answer.headers, b"content-type")
+    if answer.status >= 300 or not ReadableEvents.reads(kind, coding):
+        return None
+    return ReadableEvents(coding)
+
+
+async def _error_body(response: httpx.Response) -> bytes:
+    """The decoded body of an error answer; empty when its compression is broken."""
+    try:
+        return await response.aread()
+    except httpx.DecodingError:
+        return b""
+
+
 class _WatchedBody(httpx.AsyncByteStream):
     """A response body that leaves its tail and its failure with the call."""
 
-    def __init__(self, answer: NativeResponse, call: ProviderCall) -> None:
+    def __init__(
+        self, answer: NativeResponse, call: ProviderCall, events: ReadableEvents | None
+    ) -> None:
         self._answer = answer
         self._call = call
+        self._events = events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        call = self._call
+        call, events = self._call, self._events
         try:
             async for chunk in self._answer:
-                call.note_bytes(chunk)
-                yield chunk
+                content = chunk if events is None else _unpacked(events, chunk)
+                call.note_bytes(content)
+                if ready := content if events is None else events.feed(content):
+                    yield ready
         except UpstreamFailure as exc:
             raise call.failed(exc) from exc
+        if events is not None and (rest := events.flush()):
+            yield rest
 
     async def aclose(self) -> None:
         await self._answer.aclose()
+
+
+def _unpacked(events: ReadableEvents, chunk: bytes) -> bytes:
+    try:
+        return events.unpacked(chunk)
+    except ValueError as exc:
+        raise UpstreamMalformed("the provider's stream is not compressed as announced") from exc
