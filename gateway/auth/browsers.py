@@ -1,4 +1,4 @@
-"""Web pages that reach the gateway through a visitor's browser, and how they are told apart.
+"""Web pages that reach the gateway through a visitor's browser, and how they are recognised.
 
 A page cannot make up a key, so what asks for a key needs no further guard. What asks for none is
 guarded twice: by `Host`, against a page whose own name leads here (DNS rebinding), and by `Origin`

@@ -34,7 +34,7 @@ class StreamRead:
     """What a complete event stream contains.
 
     `completion` is None when there is no complete reply; `partial` is then what arrived of it,
-    where the dialect can tell. `began`: any part of a reply came, which is not always told of one
+    where the dialect knows it. `began`: any part of a reply came, which is not always set for one
     that `ended`. `ended`: the end mark came; `accepted`: the stream counts as complete without it,
     too. `failed`: the upstream itself reported an error.
     `pending_id`: the id of an answer that is still being made in the background.

@@ -24,6 +24,7 @@ class Metrics:
         self._declare_traffic()
         self._declare_steering()
         self._declare_failures()
+        self._declare_store()
         self._declare_cost()
 
     def _declare_traffic(self) -> None:
@@ -115,6 +116,17 @@ class Metrics:
             "size, form).",
             "reason",
         )
+        self.judgements = self._counter(
+            "judged_steps_total",
+            "Steps sent to the judge: judged, cached, clamped to [0, 1], or calibrated instead "
+            "(invalid, timeout, error).",
+            "result",
+        )
+        self.lookup_failures = self._counter(
+            "pattern_lookup_failures_total", "Pattern look-ups that failed, by tier.", "tier"
+        )
+
+    def _declare_store(self) -> None:
         self.store_failures = self._counter(
             "store_failures_total",
             "Calls that could not be recorded at once, by kind of failure.",
@@ -135,15 +147,6 @@ class Metrics:
         )
         self.store_waiting_bytes = self._gauge(
             "store_waiting_bytes", "Memory of the records that wait for the store."
-        )
-        self.judgements = self._counter(
-            "judged_steps_total",
-            "Steps sent to the judge: judged, cached, clamped to [0, 1], or calibrated instead "
-            "(invalid, timeout, error).",
-            "result",
-        )
-        self.lookup_failures = self._counter(
-            "pattern_lookup_failures_total", "Pattern look-ups that failed, by tier.", "tier"
         )
 
     def _declare_cost(self) -> None:

@@ -375,7 +375,7 @@ def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
     for target in group:
         place = f"{target.name}\n{target.model}\n{target.api_base}"
         seen[place] += 1
-        # Deployments that differ in their key alone are told apart by their order.
+        # Deployments that differ in their key alone are distinguished by their order.
         name = f"{conversation}\n{place}\n{seen[place]}".encode("utf-8", "surrogatepass")
         drawn = int.from_bytes(blake2b(name, digest_size=8).digest(), "big") + 0.5
         scored.append((max(target.weight, 0.0) / -math.log(drawn / 2.0**64), target))

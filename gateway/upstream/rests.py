@@ -47,5 +47,7 @@ def place_of(deployment: Deployment, api_key: str | None) -> str:
     """
     params = deployment.litellm_params
     texts = {name: value for name, value in params.items() if isinstance(value, str)}
-    told = json.dumps([texts, params.get("extra_headers"), api_key], sort_keys=True, default=str)
-    return blake2b(told.encode("ascii"), digest_size=16).hexdigest()
+    described = json.dumps(
+        [texts, params.get("extra_headers"), api_key], sort_keys=True, default=str
+    )
+    return blake2b(described.encode("ascii"), digest_size=16).hexdigest()
