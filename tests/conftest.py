@@ -165,7 +165,8 @@ def gateway_server(
         mapping["server"] = {"drain_s": 1, **mapping.get("server", {})}
         database = str(tmp_path / f"gateway-{len(running)}.db")
         mapping["storage"] = {"path": database, **mapping.get("storage", {})}
-        mapping["steering"] = {"deadline_ms": DEADLINE_MS, **mapping.get("steering", {})}
+        patient = {"deadline_ms": DEADLINE_MS, "max_wait_ms": DEADLINE_MS}
+        mapping["steering"] = {**patient, **mapping.get("steering", {})}
         loaded = settings_from_dict(mapping, env)
         app = build_app(loaded)
         server = AppServer(app, config=uvicorn_config(app, loaded))

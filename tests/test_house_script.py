@@ -154,7 +154,7 @@ def test_a_move_is_two_calls_in_a_row_in_different_modules() -> None:
     assert counter.result == (7, ["gateway.a", "gateway.b"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_chat_request_is_traced_through_a_running_gateway() -> None:
     """It passes through the decision and the store, and the provider's side is not counted."""
     found = measured()

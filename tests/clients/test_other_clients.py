@@ -83,6 +83,7 @@ def test_langchain_openai(gateway: AppServer, upstream: ScriptedUpstream) -> Non
     assert_as_without_a_gateway(report, upstream, report["failure"][0])
 
 
+@pytest.mark.nightly
 def test_the_litellm_sdk(gateway: AppServer, upstream: ScriptedUpstream) -> None:
     """LiteLLM as a client."""
     python = python_with("litellm", "TEST_LITELLM_PYTHON")

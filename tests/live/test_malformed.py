@@ -86,7 +86,7 @@ def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedU
     server = gateway_server(GUIDING)
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
 
-        @settings(max_examples=150)
+        @settings(max_examples=60)
         @given(malformed_run(), st.booleans(), st.sampled_from([{}, {"x-session-id": "s"}]))
         def check(messages: list[Any], stream: bool, headers: dict[str, str]) -> None:
             before = len(upstream.requests)
@@ -94,7 +94,7 @@ def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedU
             answer = client.post("/chat/completions", content=json.dumps(body), headers=headers)
             assert answer.status_code == 200
             assert len(upstream.requests) == before + 1
-            assert answer.headers["x-gateway-step"]
+            assert "x-gateway-step" in answer.headers, failures(server)
 
         check()
     assert failures(server) == {}
@@ -111,7 +111,7 @@ def test_any_other_field_may_be_malformed(
     fields = st.dictionaries(st.sampled_from(names), JSON, min_size=1, max_size=4)
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
 
-        @settings(max_examples=100)
+        @settings(max_examples=50)
         @given(fields)
         def check(more: dict[str, Any]) -> None:
             before = len(upstream.requests)
@@ -130,7 +130,7 @@ def test_any_reply_may_be_malformed(gateway_server: Start, upstream: ScriptedUps
     shapes = st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4)
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
 
-        @settings(max_examples=100)
+        @settings(max_examples=50)
         @given(shapes, JSON)
         def check(message: dict[str, Any], finish: Any) -> None:
             choices = [{"message": message, "finish_reason": finish}]

@@ -24,7 +24,7 @@ from tests.patience import DEADLINE_MS
 Start = Callable[..., AppServer]
 SAMPLE = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
 DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
-RUNS = 10
+RUNS = 4
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
 _WHICH = "x-test-reply"
 REQUESTED = "recorded"

@@ -18,7 +18,7 @@ from gateway.testing.received import ReceivedRequest
 from gateway.testing.text import last_user_text
 from tests.relay.gateways import a_gateway
 
-FEW, MANY = 30, 200
+FEW, MANY = 16, 200
 """Rounds. A file or task left by each call of one kind makes twice as many of them.
 
 `leaked` of a test is what only that can leave: connections kept alive come and go by less.
@@ -99,7 +99,7 @@ def server(tmp_path: Path) -> Iterator[tuple[ScriptedUpstream, AppServer]]:
 @pytest.mark.parametrize(
     ("rounds", "warm_up", "leaked"),
     [
-        pytest.param(FEW, 10, FEW, marks=pytest.mark.slow),
+        pytest.param(FEW, 6, 2 * FEW - 2, marks=pytest.mark.slow),
         pytest.param(MANY, 40, MANY // 2, marks=pytest.mark.nightly),
     ],
 )

@@ -55,7 +55,7 @@ print(json.dumps({
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_failed_import_is_undone_and_tried_again() -> None:
     """An early and a late part fail once; nothing of LiteLLM stays, and four threads then get it.
 
