@@ -6,6 +6,6 @@ DEADLINE_MS = 60_000
 """For `steering.deadline_ms` and `max_wait_ms`, in every gateway of a test that is not about them.
 
 The deadline limits the processor time of a request (50 ms where nothing is configured), the other
-what it waits for the store and for look-ups (5 s). One that a slow machine needs longer for would go
-out unsteered, and a test would see other steps, states and models than it expects.
+what it waits for the store and for look-ups (5 s). One that a slow machine needs longer for would
+go out unsteered, and a test would see other steps, states and models than it expects.
 """
