@@ -19,6 +19,8 @@ from gateway.endpoints.edge import Edge
 from gateway.endpoints.health import HealthEndpoints, OnlyMethods, not_found
 from gateway.endpoints.models import ModelsEndpoint
 from gateway.endpoints.passthrough import PassThrough
+from gateway.endpoints.realtime import PATHS as REALTIME_PATHS
+from gateway.endpoints.realtime import RealtimeEndpoint
 from gateway.endpoints.steered import SteeredEndpoint
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
@@ -100,6 +102,7 @@ def build_app(settings: Settings) -> Edge:
         *endpoints,
         *_refusing_other_methods(endpoints),
         *(Route(path, control) for path in _CONTROL_PATHS),
+        *(Route(path, RealtimeEndpoint(runtime, auth, anything)) for path in REALTIME_PATHS),
         Route("/v1/{path:path}", anything),
     ]
     router = Router(routes, default=not_found, redirect_slashes=False)

@@ -17,7 +17,9 @@ from uvicorn.protocols.http.httptools_impl import (
 from gateway.config import ServerSettings
 from gateway.endpoints.body import Message, Receive, Scope, Send
 from gateway.endpoints.request_head import check_head, check_size
+from gateway.endpoints.tunnel import HAND_OVER, Streams
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
+from gateway.upstream.websocket import BUFFER_BYTES
 
 _OFFER = (b"connection", b"upgrade", b"http2-settings")
 _LINGER_S = 1.0
@@ -35,7 +37,8 @@ class HttpProtocol(HttpToolsProtocol):
     `Upgrade` is an offer that a server may ignore (RFC 9110 section 7.8); Java's HTTP client offers
     `h2c` with each first request. The parser takes the bytes after the head for another protocol
     and would lose the body, so it parses the request again without the offer. A WebSocket is not
-    ignored but refused by the application, because its client would wait for ever.
+    ignored, because its client would wait for ever: the application refuses it, or asks for the
+    connection itself (`HAND_OVER` in the scope's extensions).
 
     Trailers are not headers (RFC 9110 section 6.5.1) and are dropped. HTTP/1.0 clients get
     responses without chunked encoding.
@@ -56,6 +59,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._refusal: GatewayError | None = None  # raised in a callback of the parser
         self._deaf = False  # whether what arrives is dropped: no further request is read
         self._dropped_bytes = 0
+        self._offers_connection = False  # whether the application may ask for the connection
+        self._early = b""  # what a WebSocket's client sent before the application took over
         self._offered = False
         self._in_body = False
         self._chunk_bytes = 0  # bytes that are being parsed
@@ -77,6 +82,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._dropped_bytes += len(data)
             if self._dropped_bytes > _LINGER_BYTES:
                 self.transport.close()
+            elif self._offers_connection:
+                self._early += data
             return
         self._unset_keepalive_if_required()
         self._chunk_bytes = len(data)
@@ -88,6 +95,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._without_offer(data[end.args[0] :])
             else:  # what follows is not HTTP: it must not be read as another request
                 self._deaf, self.cycle.keep_alive = True, False
+                self._early += data[end.args[0] :]
         except httptools.HttpParserError:
             self._refuse(self._refusal or BadRequest("Invalid HTTP request received."))
         else:
@@ -108,6 +116,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._unread_bytes = -self._chunk_bytes
         self._offered = self.parser.should_upgrade() and not self._is_websocket()
         if not self._offered:
+            if self._is_websocket():
+                self._offers_connection = True
+                self.scope["extensions"] = {HAND_OVER: self._hand_over}  # type: ignore[dict-item]
             super().on_headers_complete()
             self._in_body = True
             self.headers = []  # for trailers, which the parser appends; the request has its own
@@ -143,6 +154,22 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _is_websocket(self) -> bool:
         return self._get_upgrade() == b"websocket" and self.parser.get_method() == b"GET"
+
+    def _hand_over(self) -> Streams:
+        """The connection as streams, from the bytes after the head on; HTTP ends here."""
+        self._stop_timers()
+        self._offers_connection = False
+        self.cycle.disconnected = True  # uvicorn expects no answer any more
+        reader = asyncio.StreamReader(limit=BUFFER_BYTES, loop=self.loop)
+        protocol = _Upgraded(reader, self)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        if self._early:
+            reader.feed_data(self._early)
+            self._early = b""
+        if self.transport.is_closing():
+            reader.feed_eof()
+        return reader, asyncio.StreamWriter(self.transport, protocol, reader, self.loop)
 
     def _limit_wait(self) -> None:
         """Bound what is not a body, and the wait for the rest of a request or for the next one."""
@@ -223,6 +250,19 @@ class HttpProtocol(HttpToolsProtocol):
         lines += [b"%b: %b" % (k, v) for k, v in self.headers if k not in _OFFER]
         self.parser = httptools.HttpRequestParser(self)
         self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)
+
+
+class _Upgraded(asyncio.StreamReaderProtocol):
+    """A connection that is no longer HTTP; the server still counts it as open."""
+
+    def __init__(self, reader: asyncio.StreamReader, http: HttpProtocol) -> None:
+        super().__init__(reader, loop=http.loop)
+        self._http = http
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the streams, and tell the server."""
+        super().connection_lost(exc)
+        self._http.connection_lost(exc)
 
 
 class _Unframed:

@@ -6,6 +6,12 @@ from gateway.errors import GatewayError
 from gateway.upstream.base import RawHeaders
 
 
+def asks_for_websocket(headers: RawHeaders) -> bool:
+    """Whether the client wants to speak WebSocket from here on."""
+    asked = b",".join(value for name, value in headers if name == b"upgrade").lower()
+    return b"websocket" in (token.strip() for token in asked.split(b","))
+
+
 def refuse_websocket(headers: RawHeaders) -> None:
     """Refuse a request for a WebSocket; `Upgrade` names what is spoken instead.
 
@@ -14,8 +20,7 @@ def refuse_websocket(headers: RawHeaders) -> None:
     Raises:
         GatewayError: status 426.
     """
-    asked = b",".join(value for name, value in headers if name == b"upgrade").lower()
-    if b"websocket" in (token.strip() for token in asked.split(b",")):
+    if asks_for_websocket(headers):
         raise GatewayError(
             "WebSocket is not offered on this route; use HTTP",
             status=426,

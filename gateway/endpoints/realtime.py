@@ -1,0 +1,122 @@
+"""`/v1/realtime`: a WebSocket to the model's upstream, whose frames are relayed untouched.
+
+Nothing in it is steered or recorded: it is a live audio session, not a list of messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.endpoints.body import Receive, Scope, Send
+from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.tunnel import HAND_OVER, Streams, tunnel
+from gateway.endpoints.upgrade import asks_for_websocket
+from gateway.errors import NotFound
+from gateway.exchange import Exchange
+from gateway.runtime import Runtime
+from gateway.services import Services
+from gateway.upstream.base import RawHeaders, end_to_end
+from gateway.upstream.deployments import Target
+from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
+from gateway.upstream.websocket import Handshake, open_websocket
+
+PATHS = ("/v1/realtime", "/realtime")
+
+ASGIHandler = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class RealtimeEndpoint:
+    """Relays WebSockets; a request for anything else is passed through."""
+
+    def __init__(self, runtime: Runtime, auth: Authenticator, anything: ASGIHandler) -> None:
+        self._runtime = runtime
+        self._auth = auth
+        self._anything = anything
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hand_over = scope.get("extensions", {}).get(HAND_OVER)
+        headers: RawHeaders = scope["headers"]
+        if hand_over is None or not asks_for_websocket(headers):
+            await self._anything(scope, receive, send)
+            return
+        exchange: Exchange = scope[EXCHANGE]
+        exchange.route = "passthrough"
+        with self._runtime.services.in_use() as services:
+            refuse_loop(headers, services.dispatcher.instance)
+            principal = self._auth.principal(scope)
+            exchange.request.tenant = principal.tenant
+            answer = await _ask(services, exchange, scope, principal.key_headers)
+            if answer.reader is None or answer.writer is None:
+                await _relay_refusal(answer, send)
+                return
+            await _relay_frames(exchange, answer, answer.reader, answer.writer, hand_over())
+
+
+async def _ask(
+    services: Services, exchange: Exchange, scope: Scope, key_headers: frozenset[bytes]
+) -> Handshake:
+    query: bytes = scope["query_string"]
+    target = _target(services, _model(query))
+    exchange.request.model = _model(query)
+    exchange.upstream.lane, exchange.upstream.deployment = "native", target.name
+    if target.model is not None:
+        query, exchange.upstream.model = _with_model(query, target.model), target.model
+    call = UpstreamCall(
+        method="GET",
+        path="/realtime",
+        headers=scope["headers"],
+        key_headers=key_headers,
+        body=lambda _: b"",
+        parsed=lambda _: {},
+    )
+    url = target_url(target.api_base, call.path, query)
+    out = outgoing_headers(call, target, services.dispatcher.instance)
+    started = time.perf_counter()
+    try:
+        return await open_websocket(url, out, services.settings.timeouts)
+    finally:
+        exchange.timing.waited_s += time.perf_counter() - started
+
+
+def _target(services: Services, model: str) -> Target:
+    for target in services.table.resolve(model):
+        if target.lane == "native":
+            return target
+    raise NotFound(f"no deployment of {model!r} is asked without translation: no /realtime there")
+
+
+def _model(query: bytes) -> str:
+    return parse_qs(query.decode("latin-1")).get("model", [""])[0]
+
+
+def _with_model(query: bytes, model: str) -> bytes:
+    parts = [part for part in query.split(b"&") if not part.startswith(b"model=")]
+    return b"&".join([b"model=" + quote(model, safe="").encode(), *parts])
+
+
+async def _relay_refusal(answer: Handshake, send: Send) -> None:
+    """The upstream's own error, as an ordinary answer."""
+    lower = [(name.lower(), value) for name, value in answer.headers]
+    headers = [h for h in end_to_end(lower) if h[0] != b"content-length"]
+    headers.append((b"content-length", str(len(answer.body)).encode()))
+    start: dict[str, Any] = {"type": "http.response.start", "status": answer.status}
+    await send({**start, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _relay_frames(
+    exchange: Exchange, answer: Handshake, reader: Any, writer: Any, client: Streams
+) -> None:
+    exchange.response.status = answer.status
+    exchange.timing.stop_overhead()
+    client[1].write(answer.head([(b"x-request-id", exchange.request.id.encode())]) + answer.early)
+    started = time.perf_counter()
+    try:
+        sent, received = await tunnel(client, (reader, writer))
+        exchange.notes |= {"bytes_sent": sent, "bytes_received": received}
+    finally:
+        exchange.timing.waited_s += time.perf_counter() - started
