@@ -30,6 +30,7 @@ ROOM = "gateway/upstream/litellm_lane"
 SDK = f"{ROOM}/sdk.py"
 IMPORTING = f"{ROOM}/importing.py"
 ANSWERS = f"{ROOM}/answers.py"
+PROXY_PARTS = f"{ROOM}/proxy_parts.py"
 
 
 def look_at(file: str, part: str) -> str:
@@ -293,6 +294,23 @@ async def test_messages_are_asked_as_chat_completions(
     )
     paths = [call.path for call in upstream.requests]
     assert paths == ["/v1/chat/completions"], look_at(f"{ROOM}/dialects.py", "hosted_vllm")
+
+
+async def test_streamed_messages_need_no_proxy(
+    loaded: sdk.Sdk, litellm: Any, upstream: ScriptedUpstream
+) -> None:
+    """What the stand-ins replace is all that LiteLLM asks of its proxy, to the end of a stream."""
+    upstream.default = Reply("One two three.")
+    stream = await litellm.anthropic_messages(
+        model=CLAUDE,
+        api_base=upstream.url,
+        api_key=KEY,
+        max_tokens=9,
+        messages=[{"role": "user", "content": "hi"}],
+        stream=True,
+    )
+    received = b"".join([chunk async for chunk in stream])
+    assert b"message_stop" in received, look_at(PROXY_PARTS, "what its Messages streams import")
 
 
 async def test_tools_of_type_mcp_are_left_to_the_provider(

@@ -20,6 +20,7 @@ from typing import Any
 
 from gateway.dialects import DIALECTS
 from gateway.errors import UpstreamUnreachable
+from gateway.upstream.litellm_lane import proxy_parts
 from gateway.upstream.litellm_lane.importing import litellm_imported
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
 
@@ -109,6 +110,7 @@ def _load_once() -> Sdk:
         from litellm.anthropic_beta_headers_manager import _load_beta_headers_config
 
         _load_beta_headers_config()
+        proxy_parts.install()
         _silence(litellm)
         _lighten(litellm)
         _route_through_the_lane()

@@ -1,0 +1,23 @@
+"""Whatever the upstream does, what arrives without the gateway arrives with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.fault_matrix import DIALECTS, LANES, MODES, run, table
+from gateway.testing import FaultKind
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param([FaultKind.CONTENT_FILTER, FaultKind.OVERLOADED], marks=pytest.mark.slow),
+        pytest.param(list(FaultKind), marks=pytest.mark.nightly),
+    ],
+    ids=["two", "all"],
+)
+def test_no_fault_harms_a_request(kinds: list[FaultKind]) -> None:
+    """Each fault in three dialects, as a stream and whole, off, in shadow and on, in both lanes."""
+    found = run(kinds, LANES)
+    assert len(found) == len(kinds) * len(DIALECTS) * 2 * len(MODES) * len(LANES)
+    assert "x" not in found.values(), table(found)
