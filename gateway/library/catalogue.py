@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import time
 from collections.abc import (
@@ -281,7 +282,8 @@ def _batches(items: Iterator[T]) -> Iterator[list[T]]:
         yield batch
 
 
-def starter_patterns() -> list[Pattern]:
+@functools.cache
+def starter_patterns() -> tuple[Pattern, ...]:
     """The patterns that ship: universal rules, and failure patterns for several kinds of agents."""
     with _STARTER_FILE.open(encoding="utf-8") as lines:
-        return list(read_lines(lines))
+        return tuple(read_lines(lines))
