@@ -126,7 +126,10 @@ class PatternLibrary:
         self, queries: Sequence[Query], tenant: str
     ) -> Mapping[Tier, Sequence[PatternMatch]]:
         """The matches by tier; a tier whose search failed is left out and reported to `failed`."""
-        answers = await asyncio.gather(*(self._attempt(query, tenant) for query in queries))
+        if len(queries) == 1:  # as most calls have, and needs no task of its own
+            answers = [await self._attempt(queries[0], tenant)]
+        else:
+            answers = await asyncio.gather(*(self._attempt(query, tenant) for query in queries))
         return {
             query.tier: answer
             for query, answer in zip(queries, answers, strict=True)
@@ -269,6 +272,8 @@ async def _read_once(
         if len(cache) >= most:
             cache.clear()
         known = cache[key] = (now, spawn(read(), name="read patterns"))
+    if known[1].done():
+        return known[1].result()
     # One caller that gives up must not cancel what the others wait for.
     return await asyncio.shield(known[1])
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
+from gateway.wire.values import dataclass
 
 MAX_WORDS = 80
 """Words of one call that are compared."""

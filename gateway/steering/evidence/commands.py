@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.steering.evidence.arguments import Question, is_noise, read_question
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
+from gateway.wire.values import dataclass
 
 _MAX_JSON_CHARS = 200_000
 _COMMAND_CHARS = 400

@@ -170,7 +170,7 @@ def _may_have_ids(text: str) -> bool:
     """False when no word can be a random id, as in most texts; much quicker than the search."""
     words = [w for w in text.translate(_BETWEEN_WORDS).split() if len(w) >= _RANDOM_ID_CHARS]
     # The last part of a UUID may consist of letters only.
-    return any([not word.isalpha() or f"-{word}" in text for word in words])
+    return any(not word.isalpha() or f"-{word}" in text for word in words)
 
 
 def _random_id(found: re.Match[str]) -> str:

@@ -18,8 +18,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from gateway.wire.values import dataclass
 
 MAX_TEXT_CHARS = 64_000
 """Longest text of one field. Source: the reference's limit for texts in its API."""
