@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.peers import Unavailable
@@ -20,7 +20,9 @@ _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 class Counted:
     """A server that is slow, and counts what it executes: in all threads, not in the kernel."""
 
-    def __init__(self, command: Sequence[str], *, port: int, home: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], *, port: int, home: Path, env: Mapping[str, str]
+    ) -> None:
         if not shutil.which("valgrind"):
             raise Unavailable("valgrind is not installed")
         home.mkdir(parents=True, exist_ok=True)
@@ -49,21 +51,23 @@ class Counted:
         """Count from here."""
         self._control("--zero")
 
-    def total(self) -> tuple[int, Path]:
-        """The instructions since `zero`, and the file with where they were executed."""
+    def total(self) -> int:
+        """The instructions since `zero`; `profile` is the file with where they were executed."""
         self._control("--dump")
         self._dumps += 1
-        path = self._out.with_name(f"{self._out.name}.{self._dumps}")
-        found = _TOTALS.findall(path.read_text(errors="replace"))
-        return int(found[-1]), path
+        return int(_TOTALS.findall(self.profile.read_text(errors="replace"))[-1])
+
+    @property
+    def profile(self) -> Path:
+        """What the newest `total` counted, for callgrind_annotate."""
+        return self._out.with_name(f"{self._out.name}.{self._dumps}")
 
     def idle_per_second(self) -> float:
         """Instructions a second without a request: timers fire while valgrind is slow."""
         self.zero()
         began = time.perf_counter()
         time.sleep(_IDLE_S)
-        total, _ = self.total()
-        return total / (time.perf_counter() - began)
+        return self.total() / (time.perf_counter() - began)
 
     def stop(self) -> None:
         """End the server."""

@@ -8,6 +8,7 @@ What the server executes without a request, its timers, is measured and subtract
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
@@ -79,58 +80,63 @@ KINDS: dict[str, tuple[Callable[[int], Iterator[Request]], int]] = {
 ARMS = ("relay", "off", "shadow", "on")
 
 
-async def measure(arm: str, kinds: Sequence[str], home: Path, keep: Path | None) -> dict[str, float]:
+async def measure(
+    arm: str, kinds: Sequence[str], home: Path, keep: Path | None
+) -> dict[str, float]:
     """Million instructions a request of one arm, by kind. Raises: Unavailable, NotReady."""
     async with Provider() as provider:
         port = free_port()
-        command, extra = _command(arm, port, provider.port, home)
-        environment = launch_environment() | {"PYTHONHASHSEED": "0"} | extra
+        command = _command(arm, port, provider.port, home)
+        environment = launch_environment() | {"PYTHONHASHSEED": "0"}
         counted = Counted(command, port=port, home=home, env=environment)
         try:
             counted.wait_ready("/" if arm == "relay" else "/readyz")
-            connection = await Connection.open(port)
-            found, number = {}, 0
+            load = Load(provider, await Connection.open(port))
+            found = {}
             for kind in kinds:
-                make, count = KINDS[kind]
-                warm = _WARM if count > 1 else 1
-                await _send(connection, provider, make, range(number, number + warm))
-                number += warm
-                idle = counted.idle_per_second()
-                counted.zero()
-                began = time.perf_counter()
-                sent = await _send(connection, provider, make, range(number, number + count))
-                number += count
-                seconds = time.perf_counter() - began
-                total, profile = counted.total()
+                found[kind] = await _count(counted, load, kind)
                 if keep is not None:
-                    keep.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(profile, keep / f"{arm}-{kind}.callgrind")
-                found[kind] = (total - idle * seconds) / sent / 1e6
+                    shutil.copy(counted.profile, keep / f"{arm}-{kind}.callgrind")
             return found
         finally:
             counted.stop()
 
 
-async def _send(
-    connection: Connection,
-    provider: Provider,
-    make: Callable[[int], Iterator[Request]],
-    numbers: range,
-) -> int:
-    sent = 0
-    for number in numbers:
-        for request in make(number):
-            provider.answer = request.answer
-            answer = await connection.ask(post(CHAT, request.body))
-            if not correct(answer, isinstance(request.answer, int)):
-                raise RuntimeError(f"answered {answer.status}: {answer.raw[:300]!r}")
-            sent += 1
-    return sent
+async def _count(counted: Counted, load: Load, kind: str) -> float:
+    make, conversations = KINDS[kind]
+    await load.send(make, _WARM if conversations > 1 else 1)
+    idle = counted.idle_per_second()
+    counted.zero()
+    began = time.perf_counter()
+    sent = await load.send(make, conversations)
+    seconds = time.perf_counter() - began
+    return (counted.total() - idle * seconds) / sent / 1e6
 
 
-def _command(arm: str, port: int, upstream: int, home: Path) -> tuple[Sequence[str], dict[str, str]]:
+class Load:
+    """Sends conversations on one connection, each of them once, and checks their answers."""
+
+    def __init__(self, provider: Provider, connection: Connection) -> None:
+        self._provider = provider
+        self._connection = connection
+        self._numbers = itertools.count()
+
+    async def send(self, make: Callable[[int], Iterator[Request]], conversations: int) -> int:
+        """The number of requests sent. Raises: RuntimeError for an answer that is not right."""
+        sent = 0
+        for number in itertools.islice(self._numbers, conversations):
+            for request in make(number):
+                self._provider.answer = request.answer
+                answer = await self._connection.ask(post(CHAT, request.body))
+                if not correct(answer, isinstance(request.answer, int)):
+                    raise RuntimeError(f"answered {answer.status}: {answer.raw[:300]!r}")
+                sent += 1
+        return sent
+
+
+def _command(arm: str, port: int, upstream: int, home: Path) -> Sequence[str]:
     if arm == "relay":
-        return relay_command(port, upstream), {}
+        return relay_command(port, upstream)
     config = {
         "default_upstream": {"api_base": f"http://127.0.0.1:{upstream}/v1"},
         # Under valgrind everything takes fifty times as long.
@@ -141,7 +147,7 @@ def _command(arm: str, port: int, upstream: int, home: Path) -> tuple[Sequence[s
     path = home / "gateway.yaml"
     path.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
-    return [*command, "--port", str(port)], {}
+    return [*command, "--port", str(port)]
 
 
 def exceeded(found: dict[str, dict[str, float]], budgets: dict[str, dict[str, float]]) -> list[str]:
@@ -161,6 +167,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--keep", type=Path, help="a folder for the profiles (callgrind_annotate)")
     options = parser.parse_args(argv)
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[str, float]] = {}
     print(f"{'arm':<12}" + "".join(f"{kind:>10}" for kind in options.kinds), flush=True)
     for arm in options.arms:
