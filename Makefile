@@ -5,10 +5,10 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check nightly bench evidence lock fix cover clean
+.PHONY: help install demo serve test check nightly bench bench-instructions evidence lock fix cover clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || python3 -m venv $(VENV)
@@ -40,6 +40,9 @@ nightly: $(STAMP) ## the longest tests: thousands of examples, dozens of kills
 
 bench: $(STAMP) ## measure this gateway and its peers in one run
 	@$(PY) -m bench $(ARGS)
+
+bench-instructions: $(STAMP) ## count instructions a request under valgrind, compare with the budgets
+	@$(PY) -m bench.instructions $(ARGS)
 
 evidence: $(STAMP) ## count the figures of docs/evidence.md on the runs that ship
 	@$(PY) -m gateway replay --evidence tests/replays/sample.jsonl.gz

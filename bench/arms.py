@@ -110,12 +110,14 @@ def _portkey_headers(place: Place) -> tuple[tuple[str, str], ...]:
 
 
 def _relay(transport: str) -> Callable[[Place], Command]:
-    def command(place: Place) -> Command:
-        upstream = f"http://{LOOPBACK}:{place.upstream}"
-        options = ["--port", str(place.port), "--upstream", upstream, "--transport", transport]
-        return [sys.executable, "-m", "bench.relay", *options], {}
+    return lambda place: (relay_command(place.port, place.upstream, transport), {})
 
-    return command
+
+def relay_command(port: int, upstream: int, transport: str = "aiohttp") -> Sequence[str]:
+    """The bare relay before the upstream at this port."""
+    base = f"http://{LOOPBACK}:{upstream}"
+    options = ["--port", str(port), "--upstream", base, "--transport", transport]
+    return [sys.executable, "-m", "bench.relay", *options]
 
 
 def _base(place: Place) -> str:
@@ -214,8 +216,13 @@ def launch(
 ) -> Server:
     """A server process with this source tree importable, and its output in `home`."""
     home.mkdir(parents=True, exist_ok=True)
-    environment = clean_env() | {"PYTHONPATH": _ROOT} | (env or {})
+    environment = launch_environment() | (env or {})
     return Server(command, port=port, log=home / f"{name}.log", env=environment)
+
+
+def launch_environment() -> dict[str, str]:
+    """The environment of a server process: with this source tree importable."""
+    return clean_env() | {"PYTHONPATH": _ROOT}
 
 
 @contextmanager

@@ -53,13 +53,17 @@ def large() -> Body:
 
 def agent(name: str, *, steps: int, result_bytes: int) -> Body:
     """A conversation of `steps` tool calls, each answered by `result_bytes` of text."""
-    messages = [{"role": "system", "content": _system()}, _user()]
-    messages.append({"role": "user", "content": "Keep the change small, please."})
+    messages = _opening()
     for index in range(steps):
         messages += step(index, result_bytes)
     definitions = list(_definitions())
-    before = body(name, messages[:-2], tools=definitions)
+    before = body(name, messages[:-2], tools=definitions) if steps else None
     return replace(body(name, messages, tools=definitions), before=before)
+
+
+def _opening() -> list[dict[str, Any]]:
+    rest = {"role": "user", "content": "Keep the change small, please."}
+    return [{"role": "system", "content": _system()}, _user(), rest]
 
 
 def step(index: int, result_bytes: int) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from gateway.observability.logging import configure_logging
 from gateway.testing import AppServer, ScriptedUpstream
 from gateway.upstream.litellm_lane.importing import LOCAL_TABLES
 from tests.patience import DEADLINE_MS
+from tests.prepared_store import put_database
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
 _outside: list[str] = []
@@ -168,6 +169,7 @@ def gateway_server(
         patient = {"deadline_ms": DEADLINE_MS, "max_wait_ms": DEADLINE_MS}
         mapping["steering"] = {**patient, **mapping.get("steering", {})}
         loaded = settings_from_dict(mapping, env)
+        put_database(loaded)
         app = build_app(loaded)
         server = AppServer(app, config=uvicorn_config(app, loaded))
         server.start()

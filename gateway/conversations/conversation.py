@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
@@ -22,6 +22,7 @@ from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.prefix_hash import ChainState
+from gateway.wire.values import dataclass
 
 MAX_UNSAVED_STEPS = 512
 """The newest steps kept while the store is unavailable."""
@@ -254,7 +255,9 @@ class Conversation:
         fold = self.run.fold
         newest = self.unsaved.snapshot if fold is None else fold.current.snapshot()
         if newest is not None and newest.run == self.unsaved.ended_run:
-            return replace(newest, state=FSMState.END)
+            return RunSnapshot(
+                run=newest.run, state=FSMState.END, history=newest.history, steps=newest.steps
+            )
         return newest
 
     def snapshot_before_reply(self) -> RunSnapshot | None:

@@ -91,9 +91,11 @@ class ConversationIndex:
     def add_prefix_hash(self, conversation: Conversation, digest: bytes, served: bytes) -> None:
         """A later request whose history has this hash may belong to `conversation`."""
         refs = self._prefix_hashes.setdefault(digest, [])
-        if any(r.conversation_id == conversation.id and r.served == served for r in refs):
-            return
-        refs.insert(0, PrefixHashRef(conversation_id=conversation.id, served=served))
+        name = conversation.id
+        for ref in refs:
+            if ref.served == served and ref.conversation_id == name:
+                return
+        refs.insert(0, PrefixHashRef(conversation_id=name, served=served))
         del refs[_MAX_REFS:]
         own = conversation.history.prefix_hashes
         own.append(digest)

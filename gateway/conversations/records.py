@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
@@ -28,6 +28,7 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.wire.coerce import as_list, as_mapping, as_text
+from gateway.wire.values import dataclass
 
 _PREVIEW_CHARACTERS = 200
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from gateway.dialects.history import EarlierHistory, ResolvedReferences
@@ -18,6 +17,7 @@ from gateway.wire.parsing import Loads, parse_object
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import encode_event
+from gateway.wire.values import dataclass
 
 ChatView = dict[str, Any]
 """A finished answer in the shape of a chat completion: `choices`, `model`, `usage`."""

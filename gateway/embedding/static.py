@@ -7,6 +7,7 @@ the data. The table is memory-mapped, so only the rows in use take memory.
 from __future__ import annotations
 
 import asyncio
+import functools
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,22 +52,10 @@ class StaticEmbedder:
     def load(cls, folder: Path = _MODEL) -> StaticEmbedder:
         """Load the embedder from its files; takes about 0.1 s, most of it the import of numpy.
 
-        Raises: EmbeddingError when a file is missing or damaged.
+        Embedders of one process share what was read. Raises: EmbeddingError when a file is missing
+        or damaged.
         """
-        import numpy as np
-
-        try:
-            vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
-            rows = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
-            scales = np.load(folder / "scales.npy", allow_pickle=False).astype(np.float32)
-            centre = np.load(folder / "centre.npy", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise EmbeddingError(f"the static model in {folder} cannot be read: {error}") from error
-        shapes = (rows.shape, scales.shape, centre.shape)
-        if shapes != ((len(vocabulary), DIMENSIONS), (len(vocabulary),), (DIMENSIONS,)):
-            raise EmbeddingError(f"the files of the static model in {folder} do not fit together")
-        words = {token: index for index, token in enumerate(vocabulary)}
-        return cls(WordPiece(words), rows, scales, centre)
+        return cls(*_read_model(folder))
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         """One unit vector per text; texts without a known word give zeros."""
@@ -89,6 +78,26 @@ class StaticEmbedder:
 
     async def close(self) -> None:
         """The memory mapping is released with the object."""
+
+
+@functools.cache
+def _read_model(
+    folder: Path,
+) -> tuple[WordPiece, NDArray[np.int8], NDArray[np.float32], NDArray[np.float32]]:
+    import numpy as np
+
+    try:
+        vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+        rows = np.load(folder / "rows.npy", mmap_mode="r", allow_pickle=False)
+        scales = np.load(folder / "scales.npy", allow_pickle=False).astype(np.float32)
+        centre = np.load(folder / "centre.npy", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise EmbeddingError(f"the static model in {folder} cannot be read: {error}") from error
+    shapes = (rows.shape, scales.shape, centre.shape)
+    if shapes != ((len(vocabulary), DIMENSIONS), (len(vocabulary),), (DIMENSIONS,)):
+        raise EmbeddingError(f"the files of the static model in {folder} do not fit together")
+    words = {token: index for index, token in enumerate(vocabulary)}
+    return WordPiece(words), rows, scales, centre
 
 
 def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:

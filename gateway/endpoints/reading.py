@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import orjson
@@ -13,6 +12,7 @@ from gateway.dialects.base import StreamRead
 from gateway.errors import BadRequest
 from gateway.wire.parsing import parse_object
 from gateway.wire.response_tee import ResponseWatch
+from gateway.wire.values import dataclass
 
 Unread = Literal["empty", "encoding", "size", "form"]
 """Why an answer was not read: no content; an unknown or broken compression; more than

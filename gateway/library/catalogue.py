@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import time
 from collections.abc import (
@@ -125,7 +126,10 @@ class PatternLibrary:
         self, queries: Sequence[Query], tenant: str
     ) -> Mapping[Tier, Sequence[PatternMatch]]:
         """The matches by tier; a tier whose search failed is left out and reported to `failed`."""
-        answers = await asyncio.gather(*(self._attempt(query, tenant) for query in queries))
+        if len(queries) == 1:  # as most calls have, and needs no task of its own
+            answers = [await self._attempt(queries[0], tenant)]
+        else:
+            answers = await asyncio.gather(*(self._attempt(query, tenant) for query in queries))
         return {
             query.tier: answer
             for query, answer in zip(queries, answers, strict=True)
@@ -268,6 +272,8 @@ async def _read_once(
         if len(cache) >= most:
             cache.clear()
         known = cache[key] = (now, spawn(read(), name="read patterns"))
+    if known[1].done():
+        return known[1].result()
     # One caller that gives up must not cancel what the others wait for.
     return await asyncio.shield(known[1])
 
@@ -281,7 +287,8 @@ def _batches(items: Iterator[T]) -> Iterator[list[T]]:
         yield batch
 
 
-def starter_patterns() -> list[Pattern]:
+@functools.cache
+def starter_patterns() -> tuple[Pattern, ...]:
     """The patterns that ship: universal rules, and failure patterns for several kinds of agents."""
     with _STARTER_FILE.open(encoding="utf-8") as lines:
-        return list(read_lines(lines))
+        return tuple(read_lines(lines))

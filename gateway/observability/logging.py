@@ -15,9 +15,13 @@ import structlog
 from gateway.config import LoggingSettings
 
 # Whatever looks like a credential, anywhere in a line: OpenAI and Anthropic keys, bearer tokens.
-_SECRET = re.compile(r"(?i)\b(sk|rk|pk|gw)-[A-Za-z0-9_\-]{8,}|(?<=bearer )[^\s\"']+")
+# Both cases are spelled out and the first letter stands in front: a search that ignores case, or
+# begins with a look back, tries every position of the line.
+_KEY = re.compile(r"[sSrRpPgG](?<=\b[sSrRpPgG])(?:(?<![gG])[kK]|(?<=[gG])[wW])-[A-Za-z0-9_\-]{8,}")
+_BEARER = re.compile(r"(?<=[bB][eE][aA][rR][eE][rR] )[^\s\"']+")
 # Each contains one of these; searching for plain text costs a tenth of the expression.
-_SIGNS = ("sk-", "rk-", "pk-", "gw-", "bearer ")
+_SIGNS = ("sk-", "rk-", "pk-", "gw-")
+_BEARER_SIGN = "bearer "
 _REDACTED = "[redacted]"
 
 
@@ -77,7 +81,9 @@ def redact(_logger: Any, _name: str, line: Any) -> str:
     """
     text = str(line)
     lowered = text.lower()
-    return _SECRET.sub(_REDACTED, text) if any(sign in lowered for sign in _SIGNS) else text
+    if any(sign in lowered for sign in _SIGNS):
+        text = _KEY.sub(_REDACTED, text)
+    return _BEARER.sub(_REDACTED, text) if _BEARER_SIGN in lowered else text
 
 
 def get_logger(name: str) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gateway.steering.fsm import FSMState
+from gateway.wire.values import dataclass
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 

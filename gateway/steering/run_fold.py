@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gateway.steering.evidence.observation import (
     ObservedStep,
@@ -21,6 +21,7 @@ from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.scoring.risk import NO_OUTCOMES, RiskModel, WorkloadPrior, risk_of
 from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
 from gateway.steering.transcript.step import Step
+from gateway.wire.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

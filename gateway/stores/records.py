@@ -7,10 +7,11 @@ Times are seconds since the epoch (UTC), costs are US dollars, token counts are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gateway.errors import UpstreamUnreachable
 from gateway.steering.transcript.steps import Action
+from gateway.wire.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gateway.stores.records import CallRow, RunUpdate, StepRow
+from gateway.wire.values import dataclass
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
 # under the first line is clean.

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ from gateway.upstream.providers import (
     unknown_provider,
 )
 from gateway.upstream.rests import DeploymentRests, place_of
+from gateway.wire.values import dataclass
 
 # Of `litellm_params`, those that say where and how to call, not what to send.
 _TRANSPORT_PARAMS = frozenset(

@@ -8,7 +8,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.wire.values import dataclass
 
 INSTANCE_HEADER = b"x-gateway-instance"
 

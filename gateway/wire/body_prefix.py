@@ -8,12 +8,12 @@ its new messages and not on the length of its history.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.errors import BadRequest
 from gateway.wire.json_offsets import Span, array_spans, scannable
 from gateway.wire.parsing import Loads, parse_object, parse_value
+from gateway.wire.values import dataclass
 from gateway.wire.views import MessagesView
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*")

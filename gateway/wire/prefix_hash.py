@@ -8,10 +8,10 @@ request that is known to extend an earlier one costs the digests of its new mess
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from gateway.wire.messages import DIGEST_BYTES, VERSION, MessageReader, digest_fields, fold
+from gateway.wire.values import dataclass
 
 
 def chain(previous: bytes, digest: bytes) -> bytes:

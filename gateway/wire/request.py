@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.json_offsets import Span, array_spans, object_spans, scannable
+from gateway.wire.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

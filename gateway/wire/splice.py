@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +16,7 @@ def insert_message(request: ChatRequest, position: int, role: str, text: str) ->
     A list without messages takes only one such splice.
     """
     spans = request.message_spans
-    literal = json.dumps({"role": role, "content": text})
+    literal = _message(role, text)
     if position < len(spans):
         at = spans[position][0]
         return Splice(start=at, end=at, text=f"{literal}, ")
@@ -24,6 +25,12 @@ def insert_message(request: ChatRequest, position: int, role: str, text: str) ->
         return Splice(start=at, end=at, text=f", {literal}")
     at = request.spans(request.list_key)[-1][0] + 1
     return Splice(start=at, end=at, text=literal)
+
+
+@functools.lru_cache(maxsize=64)
+def _message(role: str, text: str) -> str:
+    """Cached, because every run begins with the same guidance."""
+    return json.dumps({"role": role, "content": text})
 
 
 def append_to_message(

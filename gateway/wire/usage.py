@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.wire.coerce import as_int, first_mapping
+from gateway.wire.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import arrivals, bodies, stalls
+from bench import arrivals, bodies, instructions, stalls
 from bench.__main__ import main
 from bench.arms import ARMS, CHAT, Running
 from bench.client import Connection, post
@@ -153,3 +153,22 @@ async def test_requests_that_arrive_at_once(tmp_path: Path) -> None:
         assert (load.answered, load.steered, load.recorded) == (load.calls,) * 3
         assert 0 < load.first_p50_ms <= load.first_p99_ms <= load.last_max_ms
         assert load.rss_mb > 0
+
+
+def test_a_budget_is_exceeded_by_more_than_the_noise() -> None:
+    """Up to 5 % over is noise; what has no budget is not judged."""
+    budgets = {"on": {"small": 5.0, "cold": 50.0}}
+    assert instructions.exceeded({"on": {"small": 5.2, "cold": 52.6}}, budgets) == [
+        "on cold: 52.60 M instructions, budget 50"
+    ]
+    assert instructions.exceeded({"on": {"stream": 9.0}, "off": {"small": 9.0}}, budgets) == []
+
+
+def test_a_session_resends_its_growing_history() -> None:
+    """Each request is the last one, the answer that was given to it, and the call's result."""
+    make, _ = instructions.KINDS["session"]
+    first, second, *_ = make(7)
+    before, after = (json.loads(request.body)["messages"] for request in (first, second))
+    assert after[: len(before)] == before
+    assert after[len(before)] == first.answer
+    assert after[-1]["role"] == "tool"

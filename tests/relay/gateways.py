@@ -17,6 +17,7 @@ from gateway.config import settings_from_dict
 from gateway.server import uvicorn_config
 from gateway.testing import AppServer
 from tests.patience import DEADLINE_MS
+from tests.prepared_store import put_database
 
 HELLO: dict[str, Any] = {
     "model": "m",
@@ -50,6 +51,7 @@ def a_gateway(
     mapping = merged(RELAY_ONLY, {"default_upstream": {"api_base": api_base}})
     mapping = merged(mapping, {"storage": {"path": str(directory / "gateway.db")}})
     loaded = settings_from_dict(merged(mapping, settings or {}), {})
+    put_database(loaded)
     app = build_app(loaded)
     return AppServer(app, config=uvicorn_config(app, loaded))
 

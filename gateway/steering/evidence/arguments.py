@@ -8,11 +8,12 @@ thing is meant. Longer text is compared by its words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
+from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
+from gateway.wire.values import dataclass
 
 MAX_WORDS = 80
 """Words of one call that are compared."""
@@ -61,7 +62,7 @@ def read_question(values: Any, raw: str, command: str | None) -> Question:
     words: list[str] = []
     if command is not None:
         _read_command(command[:MAX_CHARS], names, words)
-    elif isinstance(values, Mapping | list):
+    elif isinstance(values, dict | list):
         budget = MAX_CHARS
         for at, (key, value) in enumerate(_leaves("", values, 0)):
             if budget <= 0 or at >= MAX_VALUES:
@@ -73,6 +74,7 @@ def read_question(values: Any, raw: str, command: str | None) -> Question:
     return Question(identity=hash(tuple(sorted(names))), words=frozenset(words[:MAX_WORDS]))
 
 
+@remembered
 def is_noise(key: str) -> bool:
     """Whether an argument of this name only marks the call, such as `trace_id`."""
     return key.lower().replace("-", "_") in _NOISE_KEYS
@@ -81,10 +83,10 @@ def is_noise(key: str) -> bool:
 def _leaves(key: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
     if depth > 6:
         return
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         for name, inner in value.items():
-            if str(name).lower() not in _SIZE_KEYS and not is_noise(str(name)):
-                yield from _leaves(str(name), inner, depth + 1)
+            if _asks(name):
+                yield from _leaves(name, inner, depth + 1)
     elif isinstance(value, list):
         for inner in value:
             yield from _leaves(key, inner, depth + 1)
@@ -94,10 +96,20 @@ def _leaves(key: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
         yield key, repr(value)
 
 
+@remembered
+def _asks(key: str) -> bool:
+    return key.lower() not in _SIZE_KEYS and not is_noise(key)
+
+
+@remembered
+def _key_words(key: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(key.lower()))
+
+
 def _read_value(key: str, value: str, names: list[str], words: list[str]) -> None:
     parts = value.split()
-    words.extend(_WORD.findall(key.lower()))
-    if len(parts) <= NAME_WORDS and _UNSPACED.search(value) is None:
+    words.extend(_key_words(key))
+    if len(parts) <= NAME_WORDS and (value.isascii() or _UNSPACED.search(value) is None):
         parts = sorted([_plain(part) or part for part in parts])
         names.append(f"{key}={' '.join(parts)}")
         words.extend(parts)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.steering.evidence.arguments import Question, is_noise, read_question
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
+from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
+from gateway.wire.values import dataclass
 
 _MAX_JSON_CHARS = 200_000
 _COMMAND_CHARS = 400
@@ -94,11 +95,17 @@ def read_call(name: str, arguments: str) -> ReadCall:
         reads_content=_reads_content(operation),
         program=f"{operation} {canonical}" if _names_test(name) else None,
         changes=bool(edits),
-        waits=_WAIT_NAME.search(name) is not None,
+        waits=_waits(name),
         edits=edits,
     )
 
 
+@remembered
+def _waits(name: str) -> bool:
+    return _WAIT_NAME.search(name) is not None
+
+
+@remembered
 def _reads_content(operation: str) -> bool:
     tool = _SERVER.sub("", operation).rsplit(".", 1)[-1]
     return tool.lower() in _READERS or _READER_NAME.match(tool) is not None
@@ -121,15 +128,18 @@ def _canonical(values: Any, arguments: str) -> str:
     return " ".join(arguments.split())
 
 
+_serialise = json.JSONEncoder(sort_keys=True).encode
+
+
 def _plain(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    text = value if isinstance(value, str) else _serialise(value)
     return text if len(text) > _SQUEEZED_CHARS else " ".join(text.split())
 
 
 def _shell_command(name: str, values: Any, arguments: str) -> str | None:
     keys: tuple[str, ...] = _COMMAND_KEYS
     if name.lower() not in SHELL_TOOLS:
-        if _SHELL_NAME.search(name) is None or not isinstance(values, Mapping):
+        if not isinstance(values, Mapping) or not _names_shell(name):
             return None
         keys = _COMMAND_LINE_KEYS
     if not isinstance(values, Mapping):
@@ -141,6 +151,11 @@ def _shell_command(name: str, values: Any, arguments: str) -> str | None:
         if isinstance(value, list):
             return _command_line([str(part) for part in value])
     return None
+
+
+@remembered
+def _names_shell(name: str) -> bool:
+    return _SHELL_NAME.search(name) is not None
 
 
 def _command_line(parts: list[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.steering.evidence.embedded_edits import (
@@ -12,6 +11,7 @@ from gateway.steering.evidence.embedded_edits import (
     search_replace_blocks,
     sed_substitutions,
 )
+from gateway.wire.values import dataclass
 
 # Argument names without their underscores and in lower case, the first that is there counts.
 _PATH_KEYS = ("path", "filepath", "filename", "file", "targetfile", "notebookpath", "absolutepath")

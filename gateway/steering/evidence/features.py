@@ -7,7 +7,6 @@ step's text again. A run describes each of its steps once (`observation`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from gateway.steering.evidence.arguments import unspaced_words
 from gateway.steering.evidence.commands import ReadCall, read_call
@@ -28,6 +27,7 @@ from gateway.steering.evidence.pending_results import (
 from gateway.steering.transcript.questions import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
+from gateway.wire.values import dataclass
 
 RESULT_WORDS = 60
 """Words of a result's opening by which two results are compared."""

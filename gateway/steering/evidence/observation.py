@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from gateway.steering.evidence.edits import Edit, goes_back
 from gateway.steering.evidence.features import ActionFacts, StepFacts, alike, describe
 from gateway.steering.evidence.repeats import CallMemory, KnownWords, Repeat
 from gateway.steering.transcript.step import Step
+from gateway.wire.values import dataclass
 
 R = TypeVar("R")
 

@@ -132,6 +132,8 @@ _PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")
 _RANDOM_ID = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9A-Za-z]{10,}+)"
 )
+_RANDOM_ID_CHARS = 10
+_BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
 _TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
 _NAME_CHARS = 20
@@ -159,8 +161,16 @@ def readable(result: str) -> str:
 
 def without_volatile(text: str) -> str:
     """The text with times, random ids, addresses, temporary paths and line numbers as one mark."""
-    text = _RANDOM_ID.sub(_random_id, text)
+    if _may_have_ids(text):
+        text = _RANDOM_ID.sub(_random_id, text)
     return _VOLATILE.sub("#", _MEASURED.sub(_measured, text))
+
+
+def _may_have_ids(text: str) -> bool:
+    """False when no word can be a random id, as in most texts; much quicker than the search."""
+    words = [w for w in text.translate(_BETWEEN_WORDS).split() if len(w) >= _RANDOM_ID_CHARS]
+    # The last part of a UUID may consist of letters only.
+    return any(not word.isalpha() or f"-{word}" in text for word in words)
 
 
 def _random_id(found: re.Match[str]) -> str:

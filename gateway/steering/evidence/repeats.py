@@ -8,10 +8,10 @@ are not repeats. Memory is bounded, so a step late in a long run costs what an e
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Literal
 
 from gateway.steering.evidence.features import ActionFacts, alike
+from gateway.wire.values import dataclass
 
 Kind = Literal["new", "same", "reworded", "rerun", "pending"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gateway.steering.guidance.families import ModelFamily, model_family
 from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
@@ -12,6 +12,7 @@ from gateway.steering.guidance.plan import Plan
 from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, count, with_count
+from gateway.wire.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

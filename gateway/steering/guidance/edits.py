@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from gateway.wire.values import dataclass
 
 Message = Mapping[str, Any]
 SystemRole = Literal["system", "developer"]

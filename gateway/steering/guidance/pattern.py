@@ -18,8 +18,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from gateway.wire.values import dataclass
 
 MAX_TEXT_CHARS = 64_000
 """Longest text of one field. Source: the reference's limit for texts in its API."""
@@ -185,7 +187,8 @@ def with_id(pattern: Pattern) -> Pattern:
 def _normalised(value: Any) -> Any:
     match value:
         case str():
-            return _SPACE.sub(" ", unicodedata.normalize("NFC", value)).strip()
+            text = value if value.isascii() else unicodedata.normalize("NFC", value)
+            return _SPACE.sub(" ", text).strip()
         case Mapping():
             return {str(key): _normalised(item) for key, item in value.items()}
         case list() | tuple():
@@ -234,7 +237,7 @@ def _check_fields(fields: Any, path: str = "fields", depth: int = 0) -> None:
 def _check_text(text: str, path: str) -> None:
     if len(text) > MAX_TEXT_CHARS:
         raise ValueError(f"{path}: longer than {MAX_TEXT_CHARS} characters")
-    if any("\ud800" <= char <= "\udfff" for char in text if char > "\x7f"):
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
         raise ValueError(f"{path}: not valid Unicode")
 
 

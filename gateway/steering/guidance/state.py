@@ -6,8 +6,10 @@ This is the part of a run's state that cannot be derived from the transcript aga
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Literal
+
+from gateway.wire.values import dataclass
 
 SCHEMA_VERSION = 1
 FIRST_CALL = -1

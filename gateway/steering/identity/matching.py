@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gateway.steering.identity.branch import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.steering.identity.sources import FINGERPRINT
+from gateway.wire.values import dataclass
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]
 """Stored prefix hashes and the requests they belong to, most recent first."""

@@ -37,6 +37,8 @@ _ASKS = re.compile(
 _ABOUT = re.compile(
     rf"{_WHAT}|\b(?:user'?s? )(?:first )?message\b|\u5bf9\u8bdd|\u4f1a\u8bdd|\u804a\u5929"
 )
+_SIGNS = ("title", "headline", "nam", "description of", "\u6807\u9898", "\u540d\u79f0")
+"""What asks for a title contains one of these; searching for plain text costs a tenth."""
 _NEAR_CHARACTERS = 200
 _STARTS_WITHIN = 120
 """A user message that asks for a title does so at once; a task may mention titles later."""
@@ -73,6 +75,8 @@ def _user_text(message: object) -> str:
 
 def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
     text = text.lower()
+    if not any(sign in text for sign in _SIGNS):
+        return False
     asked = _ASKS.search(text)
     if asked is None or asked.start() > within:
         return False

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from gateway.steering.identity.settings import ConversationSettings
 from gateway.wire.coerce import as_mapping
+from gateway.wire.values import dataclass
 
 MAX_ID_CHARACTERS = 255
 FINGERPRINT = "fingerprint"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.monitors.table import FAILURE_TYPES, monitor_classes
 from gateway.steering.transcript.steps import Step
+from gateway.wire.values import dataclass
 
 COMPOSITE_DIGITS = 4
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gateway.steering.transcript.frame import without_guidance
 from gateway.wire.coerce import as_text
+from gateway.wire.values import dataclass
 
 _TEXT_PARTS = ("text", "input_text", "output_text", None)
 _REASONING_FIELDS = ("reasoning_content", "reasoning")

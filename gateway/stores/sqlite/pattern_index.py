@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -131,6 +131,10 @@ class VectorSpace:
     def put(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
         """Store the vector of pattern `pk`, in place of an earlier one."""
         self.remove(connection, pk)
+        self.put_first(connection, pk, vector)
+
+    def put_first(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
+        """Store the vector of pattern `pk`, which has none yet."""
         connection.execute(
             f"INSERT INTO {self.vectors} (pk, vector) VALUES (?, ?)", (pk, vector.tobytes())
         )
@@ -194,10 +198,7 @@ class VectorSpace:
 
     def _levels(self, vector: Vector[float]) -> bytes:
         """The vector minus each of the three thresholds; the signs are the code."""
-        return array("f", self._shifted(vector)).tobytes()
-
-    def _shifted(self, vector: Vector[float]) -> Iterator[float]:
         level = LEVEL / math.sqrt(self.dimensions)
-        for threshold in (0.0, level, -level):
-            yield from (value - threshold for value in vector)
-            yield from [0.0] * self._padding
+        padding = [0.0] * self._padding
+        above, below = [value - level for value in vector], [value + level for value in vector]
+        return array("f", [*vector, *padding, *above, *padding, *below, *padding]).tobytes()

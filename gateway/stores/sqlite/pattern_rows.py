@@ -44,7 +44,8 @@ def add(
     vector: Vector[float] | None,
 ) -> tuple[Added, str]:
     """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
-    same = same_content(connection, pattern)
+    digest = content_id(pattern)
+    same = _of_digest(connection, pattern.tenant, digest)
     if same is not None:
         if vector is not None:
             space.put(connection, same[0], vector)
@@ -56,7 +57,7 @@ def add(
     if row is not None:
         replace(connection, space, row[0], pattern, vector)
         return Added.REPLACED, pattern.pattern_id
-    values = _content_values(pattern)
+    values = _content_values(pattern, digest)
     connection.execute(
         "INSERT INTO patterns (tier, digest, failure_type, model_family, gate_threshold, "
         "source_trace_id, fields, updated_at, created_at, tenant, pattern_id) "
@@ -64,7 +65,7 @@ def add(
         (*values, values[-1], pattern.tenant, pattern.pattern_id),
     )
     if vector is not None:
-        space.put(connection, connection.last_insert_rowid(), vector)
+        space.put_first(connection, connection.last_insert_rowid(), vector)
     return Added.ADDED, pattern.pattern_id
 
 
@@ -77,7 +78,8 @@ def replace(
 ) -> None:
     """Write the content and the vector of `pattern` to row `pk`."""
     connection.execute(
-        f"UPDATE patterns SET {_CONTENT} WHERE pk = ?", (*_content_values(pattern), pk)
+        f"UPDATE patterns SET {_CONTENT} WHERE pk = ?",
+        (*_content_values(pattern, content_id(pattern)), pk),
     )
     _forget(connection, space, pk)
     if vector is not None:
@@ -101,9 +103,12 @@ def _forget(connection: apsw.Connection, space: VectorSpace, pk: int) -> None:
 
 def same_content(connection: apsw.Connection, pattern: Pattern) -> tuple[int, str] | None:
     """Row and id of the tenant's pattern with this content, None when there is none."""
+    return _of_digest(connection, pattern.tenant, content_id(pattern))
+
+
+def _of_digest(connection: apsw.Connection, tenant: str, digest: str) -> tuple[int, str] | None:
     row: Any = connection.execute(
-        "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ?",
-        (pattern.tenant, content_id(pattern)),
+        "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ?", (tenant, digest)
     ).fetchone()
     return (row[0], row[1]) if row else None
 
@@ -184,10 +189,10 @@ def _stored(row: tuple[Any, ...]) -> StoredPattern:
     )
 
 
-def _content_values(pattern: Pattern) -> tuple[Any, ...]:
+def _content_values(pattern: Pattern, digest: str) -> tuple[Any, ...]:
     return (
         pattern.tier.value,
-        content_id(pattern),
+        digest,
         pattern.failure_type or "",
         pattern.model_family,
         pattern.gate_threshold,
