@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import hypothesis
 import pytest
 import structlog
@@ -27,6 +29,11 @@ _printed: dict[str, Any] = {}
 
 # A gateway imports LiteLLM in the background, and that may outlast the test that started it.
 os.environ.update(LOCAL_TABLES)
+
+# A TLS context reads every certificate authority: 20 ms for each of thousands of clients, which
+# speak HTTP to loopback.
+_context = functools.cache(httpx.create_ssl_context)
+httpx._transports.default.create_ssl_context = _context  # type: ignore[attr-defined]
 
 # Tests run side by side on loaded machines: how long an example takes says nothing about it.
 hypothesis.settings.register_profile(
