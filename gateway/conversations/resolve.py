@@ -6,9 +6,16 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gateway.conversations.compaction import compact
 from gateway.conversations.conversation import Conversation, RunStart
+from gateway.conversations.incoming import (
+    off_the_loop,
+    read_incoming,
+    read_whole,
+    resumed_chain,
+)
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.opening import open_conversation, task_digest
@@ -29,11 +36,9 @@ from gateway.steering.identity import (
     identity_label,
     looks_unique,
     match,
-    read_request,
 )
 from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive
 from gateway.stores.protocols import StoreError
-from gateway.wire.prefix_hash import ChainState
 
 _OUTCOMES = ("success", "failure")
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
@@ -105,14 +110,17 @@ class ConversationResolver:
         known = self._same_bytes(request, identity, tenant) if response is None else None
         shared = known.history if known is not None else None
         root, tail = (shared.root, shared.tail) if shared is not None else (b"", None)
-        incoming = self._read(request, headers, tenant, known)
+        incoming = await off_the_loop(
+            request, partial(read_incoming, request, headers, tenant, resumed_chain(shared))
+        )
         given = conversation_id(tenant, identity.value) if identity.value is not None else None
         verdict, settled = self._match(tenant, identity, given, incoming)
         unread = ""
         if not settled:
             if incoming.hashes.start and response is None:
                 # The store is queried with the prefix hashes of the whole history.
-                incoming = _read_whole(headers, request, tenant)
+                whole = partial(read_whole, headers, request, tenant)
+                incoming = await off_the_loop(request, whole)
             try:
                 await self._load(tenant, identity, given, incoming)
             except StoreError as exc:
@@ -161,30 +169,6 @@ class ConversationResolver:
         if request.in_conversation and identity.value is not None:
             return await self._loader.newest_response(tenant, identity.value)
         return "", None
-
-    def _read(
-        self,
-        request: SteeredRequest,
-        headers: Mapping[str, str],
-        tenant: str,
-        known: Conversation | None,
-    ) -> Incoming:
-        if request.earlier is not None:
-            chain, transcript = request.earlier.chain, request.transcript
-            own = request.own_messages
-            return read_request(
-                headers, request.body, tenant, resume=chain, own=own, messages=transcript
-            )
-        history = known.history if known is not None else None
-        if history is None or history.prefix is None or history.chain is None:
-            return _read_whole(headers, request, tenant)
-        resume = history.chain if history.chain.count == history.prefix.count else None
-        incoming = _read_whole(headers, request, tenant, resume)
-        if resume is not None and incoming.hashes.state.count == resume.count:
-            # The same request again: a retry, or another run with an equal history so far. Only
-            # the whole history distinguishes the two.
-            return _read_whole(headers, request, tenant)
-        return incoming
 
     def _match(
         self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
@@ -330,18 +314,6 @@ def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
     if value not in allowed:
         raise BadRequest(f"{name} must be one of {', '.join(allowed)}", param=name)
     return value
-
-
-def _read_whole(
-    headers: Mapping[str, str],
-    request: SteeredRequest,
-    tenant: str,
-    resume: ChainState | None = None,
-) -> Incoming:
-    """A request that contains its whole history, possibly with references to stored items."""
-    messages = request.transcript if request.named else None
-    own = request.own_messages
-    return read_request(headers, request.body, tenant, resume=resume, own=own, messages=messages)
 
 
 def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:

@@ -19,10 +19,7 @@ from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.upstream.base import RawHeaders, header
 from gateway.wire.body_prefix import BodyPrefix
-
-_BIG_BYTES = 4 * 2**20
-"""Bodies from this size on are read in a thread: finding the messages of 58 MB takes 0.4 s of CPU,
-in pieces between which other requests are served. Smaller ones take less than 50 ms."""
+from gateway.wire.request import BIG_BYTES
 
 
 class SteeredEndpoint:
@@ -93,7 +90,7 @@ class SteeredEndpoint:
                     prepared.abandon(relay.seen)
 
     async def _parse(self, raw: bytes, known: BodyPrefix | None) -> SteeredRequest:
-        if len(raw) < _BIG_BYTES:
+        if len(raw) < BIG_BYTES:
             return self._dialect.parse(raw, orjson.loads, known)
         return await asyncio.to_thread(self._parse_big, raw, known)
 
