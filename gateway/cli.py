@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.commands import keys, migrate, patterns, recorded, report, runs
+from gateway.commands import keys, migrate, patterns, recorded, report, runs, wrap
 from gateway.config import DEFAULT_FILE, Settings, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
 
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands)
+    wrap.add_parser(commands)
     _add_demo(commands)
     _add_check_config(commands)
     for module in (recorded, patterns, runs, report, keys, migrate):

@@ -25,6 +25,7 @@ from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging, get_logger
+from gateway.running import announced
 from gateway.tasks import spawn
 from gateway.upstream.deployments import DeploymentTable
 
@@ -115,6 +116,9 @@ class GatewayServer(uvicorn.Server):
         self._load: Callable[[], Settings] | None = None
         self._watched: Path | None = None
         self._loaded: tuple[int, int] | None = None
+        self._announced = contextlib.ExitStack()
+        storage = app.runtime.settings.storage
+        self._database = "" if storage.in_memory else str(Path(storage.path).absolute())
 
     def reload_from(self, load: Callable[[], Settings], path: Path | None) -> None:
         """Set where new settings come from."""
@@ -133,9 +137,12 @@ class GatewayServer(uvicorn.Server):
         _freeze_startup_objects()
         runtime = self._app.runtime
         host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        if self._database:
+            self._announced.enter_context(announced(url, self._database))
         runtime.log.info(
             "listening",
-            url=f"http://{f'[{host}]' if ':' in host else host}:{port}/v1",
+            url=f"{url}/v1",
             upstream=runtime.settings.default_upstream.api_base,
             models=[d.model_name for d in runtime.settings.model_list],
         )
@@ -147,6 +154,7 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, stop listening, close the services."""
+        self._announced.close()
         log, drain_s = self._app.runtime.log, cast(float, self.config.timeout_graceful_shutdown)
         log.info("shutting down", running=len(self.server_state.tasks), drain_s=drain_s)
         ends_at = time.monotonic() + drain_s
