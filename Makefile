@@ -11,9 +11,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(STAMP): requirements.lock pyproject.toml
-	@test -x $(PY) || python3 -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@python3 scripts/install.py $(VENV)
 	@touch $@
 
 install: $(STAMP) ## set up .venv from the lock file (idempotent)
