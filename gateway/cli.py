@@ -13,14 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.commands import keys, migrate, patterns, recorded, report, runs, serve, wrap
+from gateway.commands import (
+    completion,
+    keys,
+    migrate,
+    patterns,
+    recorded,
+    report,
+    runs,
+    serve,
+    wrap,
+)
 from gateway.config import DEFAULT_FILE, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
-    parser = _parser()
+    parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
     if rest and not getattr(args, "passes_rest", False):
@@ -37,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; the reference and the completions are made from it."""
     parser = argparse.ArgumentParser(
         prog="gateway", description="An OpenAI-compatible gateway that steers agent runs."
     )
@@ -50,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     for module in (recorded, patterns, runs, report, keys, migrate):
         module.add_parser(commands)
     _add_bench(commands)
+    completion.add_parser(commands, build_parser)
     return parser
 
 

@@ -35,7 +35,7 @@ def main(folder: Path) -> int:
         venv.create(folder, with_pip=True)
     count = len(re.findall(r"^[\w.-]+(?:\[[^]]*\])?==", LOCK.read_text(), re.MULTILINE))
     print(
-        f"installing {count} packages into {folder}: {SIZE};\none to three minutes, only this once",
+        f"installing {count} packages into {folder}: {SIZE};\none to four minutes, only this once",
         flush=True,
     )
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]

@@ -34,12 +34,15 @@ WIDTH = 80
 """Columns that every line fits into; a wider terminal is not filled."""
 
 
-def run_demo(console: Console | None = None) -> bool:
-    """Run the agent without and with steering; True if only the steered agent succeeds."""
+def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
+    """Run the agent without and with steering; True if only the steered agent succeeds.
+
+    database: where the runs are recorded; None for a file that is removed at the end.
+    """
     console = console or Console(highlight=False, width=_width())
     console.width = min(console.width, WIDTH)
     console.print(_opening())
-    with _demo_gateway() as (upstream, url):
+    with _demo_gateway(database) as (upstream, url):
         console.rule("[bold]1  The agent alone[/], steering off", align="left", style="dim")
         alone = _run_agent(console, upstream, url, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
@@ -52,7 +55,7 @@ def run_demo(console: Console | None = None) -> bool:
 
 
 @contextmanager
-def _demo_gateway() -> Iterator[tuple[ScriptedUpstream, str]]:
+def _demo_gateway(database: Path | None) -> Iterator[tuple[ScriptedUpstream, str]]:
     """A scripted provider and a gateway in front of it, on loopback, in a temporary folder."""
     configure_logging(LoggingSettings(level="error"))
     with ExitStack() as stack:
@@ -64,7 +67,7 @@ def _demo_gateway() -> Iterator[tuple[ScriptedUpstream, str]]:
                 "model_routing": ROUTING,
                 # The demo must not depend on how busy the machine is.
                 "steering": {"deadline_ms": 10_000},
-                "storage": {"path": str(folder / "demo.db")},
+                "storage": {"path": str(database or folder / "demo.db")},
                 "server": {"drain_s": 1},
             }
         )

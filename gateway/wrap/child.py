@@ -57,13 +57,21 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """
     try:
         if not _HAS_SIGNALS:
-            return _status(subprocess.run(command, env=environment, check=False).returncode)  # noqa: S603 - the user's own command
+            return _status(_run_simply(command, environment))
         return _status(_wait_for(_spawn(command, environment)))
     except FileNotFoundError as exc:
         raise CannotStart(f"{command[0]}: command not found", NOT_FOUND) from exc
     except OSError as exc:
         reason = exc.strerror or str(exc)
         raise CannotStart(f"{command[0]}: cannot be started: {reason}", NOT_EXECUTABLE) from exc
+
+
+def _run_simply(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Where signals cannot be waited for (macOS, Windows): Ctrl-C is the child's, an end is both's."""
+    signal.signal(signal.SIGINT, lambda *_: None)
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - the user's own
+        signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        return process.wait()
 
 
 def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> int:
