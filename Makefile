@@ -5,15 +5,13 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check nightly bench bench-instructions evidence lock fix cover clean
+.PHONY: help install demo serve test check nightly bench bench-instructions evidence reference docs pictures lock fix cover clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 $(STAMP): requirements.lock pyproject.toml
-	@test -x $(PY) || python3 -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@python3 scripts/install.py $(VENV)
 	@touch $@
 
 install: $(STAMP) ## set up .venv from the lock file (idempotent)
@@ -47,6 +45,24 @@ bench-instructions: $(STAMP) ## count instructions a request under valgrind, com
 evidence: $(STAMP) ## count the figures of docs/evidence.md on the runs that ship
 	@$(PY) -m gateway replay --evidence tests/replays/sample.jsonl.gz
 
+reference: $(STAMP) ## make docs/reference from the settings, the parsers and the API
+	@$(PY) -m scripts.reference
+
+pictures: $(STAMP) ## make docs/pictures: the demo as SVG, its page by a real browser
+	@$(PY) -m scripts.pictures
+
+docs: $(VENV)/docs/.installed ## build the documentation as a site, strictly
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict --site-dir site
+	@$(PY) scripts/check_site.py site
+	@echo "built: site/index.html"
+
+# An environment of its own: the site needs nothing that the gateway needs.
+$(VENV)/docs/.installed: pyproject.toml | $(STAMP)
+	@echo "installing mkdocs-material into $(VENV)/docs"
+	@python3 -m venv $(VENV)/docs
+	@$(VENV)/docs/bin/pip install --quiet --disable-pip-version-check "mkdocs-material>=9.6,<10"
+	@touch $@
+
 lock: $(STAMP) ## make requirements.lock anew from pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check pip-tools
 	@$(VENV)/bin/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url \
@@ -60,4 +76,4 @@ cover: $(STAMP) ## tests with branch coverage
 	@$(PY) -m pytest -n $(JOBS) --cov=gateway --cov-branch --cov-report=term-missing:skip-covered
 
 clean: ## remove everything that can be made again
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,14 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.commands import keys, migrate, patterns, recorded, report, runs
-from gateway.config import DEFAULT_FILE, Settings, ignored_keys, load_settings, read_file
+from gateway.commands import (
+    completion,
+    keys,
+    migrate,
+    patterns,
+    recorded,
+    report,
+    runs,
+    serve,
+    wrap,
+)
+from gateway.config import DEFAULT_FILE, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
-    parser = _parser()
+    parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
     if rest and not getattr(args, "passes_rest", False):
@@ -37,27 +47,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; the reference and the completions are made from it."""
     parser = argparse.ArgumentParser(
         prog="gateway", description="An OpenAI-compatible gateway that steers agent runs."
     )
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_serve(commands)
+    serve.add_parser(commands)
+    wrap.add_parser(commands)
     _add_demo(commands)
     _add_check_config(commands)
     for module in (recorded, patterns, runs, report, keys, migrate):
         module.add_parser(commands)
     _add_bench(commands)
+    completion.add_parser(commands, build_parser)
     return parser
-
-
-def _add_serve(commands: Any) -> None:
-    serve = commands.add_parser("serve", help="start the gateway")
-    serve.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
-    serve.add_argument("--host", help="address to listen on (server.host)")
-    serve.add_argument("--port", type=int, help="port to listen on (server.port)")
-    serve.set_defaults(run=_serve)
 
 
 def _add_demo(commands: Any) -> None:
@@ -80,22 +85,6 @@ def _add_bench(commands: Any) -> None:
     bench.set_defaults(run=_bench, passes_rest=True)
 
 
-def _serve(args: argparse.Namespace) -> int:
-    from gateway.server import serve
-
-    path = _config_file(args.config)
-
-    def load() -> Settings:
-        env = dict(os.environ)
-        if args.host is not None:
-            env["GATEWAY_SERVER__HOST"] = args.host
-        if args.port is not None:
-            env["GATEWAY_SERVER__PORT"] = str(args.port)
-        return load_settings(path, env)
-
-    return 0 if serve(load(), load, path) else 1
-
-
 def _demo(args: argparse.Namespace) -> int:
     from gateway.demo import run_demo
 
@@ -106,7 +95,7 @@ def _check_config(args: argparse.Namespace) -> int:
     from gateway.commands.config_warnings import config_warnings
     from gateway.server import check
 
-    path = _config_file(args.config)
+    path = serve.config_file(args.config)
     ignored: list[str] = []
     warnings: list[str] = []
     problem = None
@@ -135,14 +124,6 @@ def _bench(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("bench") is None:
         raise ConfigError("bench: not part of the package; in a clone of the source, `make bench`")
     return int(importlib.import_module("bench.__main__").main(args.rest))
-
-
-def _config_file(given: Path | None) -> Path | None:
-    if given is not None:
-        return given
-    if chosen := os.environ.get("GATEWAY_CONFIG"):
-        return Path(chosen)
-    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
 
 
 def _print(text: str) -> None:

@@ -20,11 +20,12 @@ import uvicorn
 
 from gateway.app import build_app
 from gateway.auth.hosts import is_loopback_name
-from gateway.config import Settings, ignored_keys, read_file
+from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging, get_logger
+from gateway.running import announced
 from gateway.tasks import spawn
 from gateway.upstream.deployments import DeploymentTable
 
@@ -34,10 +35,16 @@ _CLOSE_S = 1.0  # to close connections that have no request
 _ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - only compared with
 
 
-def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | None) -> bool:
+def serve(
+    settings: Settings,
+    load: Callable[[], Settings],
+    config_path: Path | None,
+    listening: Callable[[str], None] | None = None,
+) -> bool:
     """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`).
 
-    Returns whether it served; if not, the log says why.
+    Returns whether it served; if not, the log says why. `listening` is called once, with the
+    address without `/v1`.
 
     SIGHUP, or a change of the config file, reloads the settings through `load`.
 
@@ -50,9 +57,12 @@ def serve(settings: Settings, load: Callable[[], Settings], config_path: Path | 
         get_logger("gateway").warning(
             "keys of the LiteLLM proxy that have no meaning here", keys=ignored
         )
+    for name, meant in misspelt_variables(os.environ):
+        get_logger("gateway").warning(f"{name} sets nothing: two underscores, {meant}")
     app = build_app(settings)
     server = GatewayServer(uvicorn_config(app, settings), app)
     server.reload_from(load, config_path)
+    server.listening = listening
     sock = _bind(settings.server.host, settings.server.port)
     # uvicorn raises the signal again after the drain; a requested end has exit status 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -115,6 +125,10 @@ class GatewayServer(uvicorn.Server):
         self._load: Callable[[], Settings] | None = None
         self._watched: Path | None = None
         self._loaded: tuple[int, int] | None = None
+        self.listening: Callable[[str], None] | None = None
+        self._announced = contextlib.ExitStack()
+        storage = app.runtime.settings.storage
+        self._database = "" if storage.in_memory else str(Path(storage.path).absolute())
 
     def reload_from(self, load: Callable[[], Settings], path: Path | None) -> None:
         """Set where new settings come from."""
@@ -133,9 +147,12 @@ class GatewayServer(uvicorn.Server):
         _freeze_startup_objects()
         runtime = self._app.runtime
         host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        if self._database:
+            self._announced.enter_context(announced(url, self._database))
         runtime.log.info(
             "listening",
-            url=f"http://{f'[{host}]' if ':' in host else host}:{port}/v1",
+            url=f"{url}/v1",
             upstream=runtime.settings.default_upstream.api_base,
             models=[d.model_name for d in runtime.settings.model_list],
         )
@@ -144,9 +161,12 @@ class GatewayServer(uvicorn.Server):
                 "anyone who reaches this address can spend the configured provider keys: "
                 "set auth.gateway_keys, or create keys with `gateway keys`"
             )
+        if self.listening is not None:
+            self.listening(url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, stop listening, close the services."""
+        self._announced.close()
         log, drain_s = self._app.runtime.log, cast(float, self.config.timeout_graceful_shutdown)
         log.info("shutting down", running=len(self.server_state.tasks), drain_s=drain_s)
         ends_at = time.monotonic() + drain_s

@@ -16,7 +16,7 @@ from gateway.demo import run_demo
 def played() -> tuple[bool, str]:
     """Whether steering made the difference, and what was shown; played once."""
     shown = io.StringIO()
-    console = Console(file=shown, width=110, highlight=False, no_color=True)
+    console = Console(file=shown, width=200, highlight=False, no_color=True)
     return run_demo(console), shown.getvalue()
 
 
@@ -24,6 +24,8 @@ def test_the_demo_shows_what_steering_is_worth(played: tuple[bool, str]) -> None
     """The agent alone gives up; with guidance it recovers and repairs the repository."""
     worked, shown = played
     assert worked
+    assert "The model is scripted" in shown
+    assert "docs/evidence.md" in shown
     alone, _, steered = shown.partition("The same agent, steered")
     assert "gave up" in alone
     assert "guidance:" not in alone
@@ -40,6 +42,7 @@ def test_every_step_has_its_line(played: tuple[bool, str]) -> None:
     assert numbers == [*range(1, second + 1), *range(1, len(numbers) - second + 1)]
     states = {state for _, state, _ in lines[second:]}
     assert {"INIT", "NORMAL", "SLOW", "END"} <= states
+    assert max(map(len, shown.splitlines())) <= 80
     for _, state, rest in lines:
         assert "gpt-4" in rest
         assert state == "INIT" or re.search(r"\d\.\d\d", rest)

@@ -1,9 +1,10 @@
 """The wheel: what is in it, and that it runs where the checkout is not.
 
-The environment is a new one, and the gateway in it comes from the wheel alone. Its dependencies are
-those of the environment that runs the tests, put on the path behind the wheel: to download 200 MB
-for each run of the tests would take minutes and a network. `.pth` files there are not read, so an
-editable install of the checkout does not count.
+The environment is a new one, and the gateway in it comes from the wheel alone, which pip finds in
+an index of the test's own. Its dependencies are those of the environment that runs the tests, put
+on the path behind the wheel: to download 100 MB for each run of the tests would take minutes and a
+network. `.pth` files there are not read, so an editable install of the checkout does not count.
+`tests/test_install.py` installs the dependencies too, and with other installers.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway import __version__
 from gateway.testing import Reply, ScriptedUpstream
 from tests.relay.processes import GatewayProcess
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
+MOST_BYTES = 8_000_000
+NAMES = ("gateway", "steering-gateway")
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +51,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("clean")
     venv.create(home, symlinks=True)
     commands = home / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python"), "--quiet"]
-    options = ["--no-deps", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", *options, str(wheel)], check=True)
+    index = home / "index"
+    page = index / "steering-gateway" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<!DOCTYPE html><a href="{wheel.as_uri()}">{wheel.name}</a>')
+    pip = [sys.executable, "-m", "pip", "--isolated", "--python", str(commands / "python")]
+    options = ["--quiet", "--no-deps", "--disable-pip-version-check", "--no-cache-dir"]
+    found = ["--index-url", index.as_uri(), "steering-gateway"]
+    subprocess.run([*pip, "install", *options, *found], check=True)
     [packages] = home.glob("lib/python*/site-packages")
     dependencies = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
@@ -70,6 +79,29 @@ def test_every_file_of_the_package_and_nothing_else_is_in_it(wheel: Path) -> Non
     assert {"gateway/py.typed", "gateway/library/starter.jsonl"} <= files
     assert {"gateway/embedding/model/rows.npy", "gateway/dashboard/templates/base.html"} <= files
     assert any(name.endswith("licenses/LICENSE") for name in metadata)
+
+
+def test_it_is_small_and_says_what_it_is(wheel: Path) -> None:
+    """Below 8 MB; its version is the package's, its README the project's, no address invented."""
+    assert wheel.stat().st_size < MOST_BYTES
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = archive.read(name).decode()
+    fields = metadata.partition("\n\n")[0].splitlines()
+    assert f"Version: {__version__}" in fields
+    assert "Classifier: Typing :: Typed" in fields
+    assert not [line for line in fields if line.startswith(("Project-URL", "Home-page"))]
+    assert (ROOT / "README.md").read_text() in metadata
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_names_are_the_same_command(installed: Path, name: str, tmp_path: Path) -> None:
+    """`gateway` and `steering-gateway`, and so is `python -m gateway`."""
+    for command in ([installed / name], [installed / "python", "-m", "gateway"]):
+        said = subprocess.run(
+            [*command, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert said.stdout == f"gateway {__version__}\n"
 
 
 def test_it_runs_in_a_clean_environment(

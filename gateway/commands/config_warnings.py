@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
-from gateway.config import Settings
+from gateway.config import Settings, misspelt_variables
 from gateway.config.named_models import named_models
 from gateway.upstream.deployments import DeploymentTable
 
@@ -17,7 +17,9 @@ _FEWEST_DISTINCT = 8
 
 
 def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]:
-    """One line for each doubtful setting, beginning with its key path. Never shows a key."""
+    """One line for each doubtful setting, beginning with its path or variable. Shows no key."""
+    for name, meant in misspelt_variables(env):
+        yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
     yield from _undeployed_models(settings, env)
     yield from _weak_keys(settings)
 

@@ -33,7 +33,7 @@ from gateway.text.sanitize import one_line
 # The widest that a table's other columns get, and the narrowest that the task gets.
 _OTHER_COLUMNS = 108
 _LEAST_TASK = 16
-_RUN_ID = "id of a run, or of a conversation, for its newest run"
+_RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
 
@@ -115,9 +115,14 @@ async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace
 
 
 async def _run_id(store: RunStore, given: str) -> str:
-    """The run of an id; clients know the conversation's id from the response headers."""
-    page = await store.list_runs(RunFilter(conversation_id=given), PageRequest(limit=1))
-    return page.runs[0].id if page.runs else given
+    """The run of an id: of a run, or of a conversation by the gateway's or the client's own id."""
+    one = PageRequest(limit=1)
+    known = await store.list_conversations(tenant=None, external_key=given, limit=1)
+    for conversation_id in (given, *[each.id for each in known.conversations]):
+        page = await store.list_runs(RunFilter(conversation_id=conversation_id), one)
+        if page.runs:
+            return page.runs[0].id
+    return given
 
 
 def _raise(error: StoreError) -> None:

@@ -7,12 +7,15 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gateway.backends import Stores, open_stores
 from gateway.config import Settings, load_settings
+from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
+from gateway.running import running_gateways, state_database
 from gateway.stores.protocols import StoreError
 
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
@@ -23,7 +26,8 @@ def add_verb(
 ) -> argparse.ArgumentParser:
     """Declare a command that works on the stores; it takes `--config` and `--json`.
 
-    `existing`: the command only reads what a gateway has recorded, and creates no database.
+    `existing`: the command only reads what a gateway has recorded: it creates no database, needs no
+    key of a provider, and finds the database of a gateway that runs, from any folder.
     """
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
@@ -36,6 +40,22 @@ def say(text: str) -> None:
     """Print one line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def found_storage(storage: StorageSettings) -> StorageSettings:
+    """Where the runs are: as set; else in this folder, at a running gateway, or at `gateway wrap`.
+
+    Says on stderr which database is read when it is not the one that is set.
+    """
+    default = StorageSettings().path
+    if storage.path != default or Path(default).exists():
+        return storage
+    running = [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
+    for path, whose in (*running, (str(state_database()), "gateway wrap")):
+        if Path(path).exists():
+            sys.stderr.write(f"gateway: reading {path} of {whose}\n")
+            return replace(storage, path=path)
+    return storage
 
 
 async def _run(command: Command, args: argparse.Namespace, existing: bool) -> int:
@@ -52,8 +72,9 @@ async def _run(command: Command, args: argparse.Namespace, existing: bool) -> in
 async def _opened(
     args: argparse.Namespace, existing: bool
 ) -> AsyncIterator[tuple[Stores, Settings]]:
-    settings = load_settings(args.config)
-    stores = await open_stores(settings.storage, existing=existing)
+    settings = load_settings(args.config, upstreams=not existing)
+    storage = found_storage(settings.storage) if existing else settings.storage
+    stores = await open_stores(storage, existing=existing)
     try:
         yield stores, settings
     finally:

@@ -4,6 +4,7 @@ Each room's settings classes live next to the code they set; this package compos
 them. May import those classes and `errors`.
 """
 
+from gateway.config.environment import misspelt_variables
 from gateway.config.litellm_form import ignored_keys
 from gateway.config.load import DEFAULT_FILE, load_settings, read_file, settings_from_dict
 from gateway.config.settings import AuthSettings, LoggingSettings, Mode, ServerSettings, Settings
@@ -33,6 +34,7 @@ __all__ = [
     "UpstreamSettings",
     "ignored_keys",
     "load_settings",
+    "misspelt_variables",
     "read_file",
     "settings_from_dict",
 ]

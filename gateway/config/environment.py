@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -45,6 +46,35 @@ def naming_the_variable(error: ConfigError, env: Mapping[str, str]) -> ConfigErr
         if path in (keys[0], ".".join(keys)):
             return ConfigError(f"{error} (set by {name})")
     return error
+
+
+def misspelt_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(variable, the right name) of each that would set a key if its underscores were right.
+
+    Two stand between the keys and one within them: `GATEWAY_SERVER_PORT` sets nothing. Addresses
+    that Kubernetes puts into variables of such names (`tcp://...`) are not meant as settings.
+    """
+    right = {_single(name): name for name in _variables(Settings, ENV_PREFIX)}
+    found = []
+    for name, text in env.items():
+        meant = right.get(_single(name), name)
+        if meant != name and meant not in env and not text.startswith("tcp://"):
+            found.append((name, meant))
+    return found
+
+
+def _single(name: str) -> str:
+    return re.sub("_+", "_", name.upper())
+
+
+def _variables(section: type, prefix: str) -> Iterator[str]:
+    hints = typing.get_type_hints(section)
+    for field in dataclasses.fields(section):
+        name = prefix + field.name.upper()
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from _variables(typing.cast(type, hints[field.name]), name + ENV_SEPARATOR)
+        elif field.init:
+            yield name
 
 
 def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:

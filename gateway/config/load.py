@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gateway.config.environment import naming_the_variable, overlay
+from gateway.config.environment import ENV_PREFIX, naming_the_variable, overlay
 from gateway.config.litellm_form import environment_variables, translate
 from gateway.config.presets import fill
 from gateway.config.schema import build, join
@@ -26,10 +26,22 @@ _LITELLM_REF = "os.environ/"
 _SECRET_KEYS = re.compile(r"(^|_)(api_?key|secret|token|password|credentials)(_|$)|access_key")
 
 
+_UPSTREAM_KEYS = frozenset(
+    {"model_list", "default_upstream", "router", "auth", "embedding"}
+    | {"litellm_settings", "router_settings", "general_settings"}
+)
+"""What a command does not need that only reads what is stored: it may name keys of providers."""
+
+
 def load_settings(
-    path: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None
+    path: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    upstreams: bool = True,
 ) -> Settings:
     """Settings from `path` (or `./config.yaml` when there is one) and the environment.
+
+    upstreams: False leaves out the providers and their keys, which then need not be set.
 
     Raises:
         ConfigError: the file is missing, is not YAML, or has a wrong key or value.
@@ -39,6 +51,11 @@ def load_settings(
         path or env.get("GATEWAY_CONFIG") or (DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None)
     )
     raw = read_file(chosen) if chosen else {}
+    if not upstreams:
+        raw = {key: value for key, value in raw.items() if key not in _UPSTREAM_KEYS}
+        prefixes = tuple(f"{ENV_PREFIX}{key.upper()}" for key in _UPSTREAM_KEYS)
+        env = {name: text for name, text in env.items() if not name.startswith(prefixes)}
+        env.pop("OPENAI_BASE_URL", None)
     return settings_from_dict(raw, env)
 
 

@@ -30,14 +30,20 @@ from gateway.upstream.prices import default_list
 REQUESTED = "gpt-4o"
 ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
 MAX_CALLS = 30
+WIDTH = 80
+"""Columns that every line fits into; a wider terminal is not filled."""
 
 
-def run_demo(console: Console | None = None) -> bool:
-    """Run the agent without and with steering; True if only the steered agent succeeds."""
+def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
+    """Run the agent without and with steering; True if only the steered agent succeeds.
+
+    database: where the runs are recorded; None for a file that is removed at the end.
+    """
     console = console or Console(highlight=False, width=_width())
+    console.width = min(console.width, WIDTH)
     console.print(_opening())
-    with _demo_gateway() as (upstream, url):
-        console.rule("[bold]1  The agent alone[/]  steering off", align="left", style="dim")
+    with _demo_gateway(database) as (upstream, url):
+        console.rule("[bold]1  The agent alone[/], steering off", align="left", style="dim")
         alone = _run_agent(console, upstream, url, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
         steered = _run_agent(console, upstream, url, "on")
@@ -49,7 +55,7 @@ def run_demo(console: Console | None = None) -> bool:
 
 
 @contextmanager
-def _demo_gateway() -> Iterator[tuple[ScriptedUpstream, str]]:
+def _demo_gateway(database: Path | None) -> Iterator[tuple[ScriptedUpstream, str]]:
     """A scripted provider and a gateway in front of it, on loopback, in a temporary folder."""
     configure_logging(LoggingSettings(level="error"))
     with ExitStack() as stack:
@@ -61,7 +67,7 @@ def _demo_gateway() -> Iterator[tuple[ScriptedUpstream, str]]:
                 "model_routing": ROUTING,
                 # The demo must not depend on how busy the machine is.
                 "steering": {"deadline_ms": 10_000},
-                "storage": {"path": str(folder / "demo.db")},
+                "storage": {"path": str(database or folder / "demo.db")},
                 "server": {"drain_s": 1},
             }
         )
@@ -83,7 +89,7 @@ def _run_agent(console: Console, upstream: ScriptedUpstream, url: str, mode: str
         number += 1
         console.print(_line(number, turn))
         for source in _sources(turn):
-            console.print(Text(f"       └ guidance: {source}", style="magenta"))
+            console.print(Text(f"      └ guidance: {source}", style="magenta"))
 
     with tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder, client:
         outcome = run_agent(
@@ -100,44 +106,52 @@ def _run_agent(console: Console, upstream: ScriptedUpstream, url: str, mode: str
 
 def _opening() -> Panel:
     text = Text.assemble(
-        "A scripted model repairs a small repository through the gateway: it reads its way in, "
-        "then edits and tests the same line again and again, on a wrong idea of the cause.\n",
-        ("The agent is a plain loop on the ", "dim"),
-        ("openai", "bold dim"),
-        (" client; only its base URL is set. Nothing leaves this machine.", "dim"),
+        "An agent repairs a small repository through the gateway: it reads its way in, then edits "
+        "and tests the same line again and again, on a wrong idea of the cause.\n",
+        ("The model is scripted", "bold"),
+        (": it loops until it is told so, and then it listens. What steering is worth on runs of ")
+        + "real models is counted in docs/evidence.md.\n",
+        ("The agent is a plain loop on the openai client; only its base URL is set. ", "dim"),
+        ("Nothing leaves this machine, and it takes about ten seconds.", "dim"),
     )
     return Panel(text, title="steering gateway", title_align="left", border_style="cyan")
 
 
 def _heading() -> Text:
-    columns = f"{'state':<7}{'difficulty':<13}{'model':<13}{'what the agent did':<26}fired"
-    return Text(f"  {'call':>4}  {columns}", style="dim")
+    columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
+    return Text(f"call  {columns}", style="dim")
 
 
 def _line(number: int, turn: Turn) -> Text:
     headers = turn.headers
     state = headers.get("x-gateway-state", "-")
     model = headers.get("x-gateway-model", "-")
-    text = Text(f"  {number:>4}  ")
+    text = Text(f"{number:>4}  ")
     text.append(f"{state:<7}", STATE_COLOURS.get(state, ""))
     text.append(_meter(headers.get("x-gateway-difficulty")))
-    text.append(f"{model:<13}", "" if model == REQUESTED else "bold")
+    text.append(f"{model:<12}", "" if model == REQUESTED else "bold")
     mark = "✗ " if turn.failed else "  "
     text.append(mark, "red")
-    text.append(f"{turn.action or 'final answer':<24}")
-    text.append(headers.get("x-gateway-monitors", "").replace(",", " "), "yellow")
+    text.append(f"{turn.action.replace('_file ', ' ') or 'final answer':<20}")
+    text.append(_named(headers.get("x-gateway-monitors", "")), "yellow")
     return text
+
+
+def _named(monitors: str) -> str:
+    """The first two monitors by name, the others as a number: a line has 80 columns."""
+    first, more = monitors.split(",")[:2], monitors.split(",")[2:]
+    return " ".join([*first, *([f"+{len(more)}"] if more else [])])
 
 
 def _meter(difficulty: str | None) -> Text:
     if difficulty is None:
-        return Text(f"{'':<13}")
+        return Text(f"{'':<12}")
     value = float(difficulty)
     filled = round(value * 6)
     style = "green" if value < 0.2 else "red" if value > 0.6 else "cyan"
     bar = Text("▇" * filled, style)
     bar.append("·" * (6 - filled), "dim")
-    bar.append(f" {value:.2f}  ", "dim")
+    bar.append(f" {value:.2f} ", "dim")
     return bar
 
 
@@ -214,7 +228,13 @@ def _closing(advice: str) -> Panel:
         Text("The text that changed the run:", style="dim"),
         Text(text or "(none)", style="magenta"),
         Text(""),
-        Text("Your agent: gateway serve, then OPENAI_BASE_URL=http://127.0.0.1:8080/v1", "bold"),
+        Text.assemble(
+            ("Your agent:  ", "dim"), ("gateway wrap -- claude", "bold"), "   or codex, ..."
+        ),
+        Text.assemble(("only watch:  ", "dim"), "gateway wrap --mode shadow -- claude"),
+        Text.assemble(
+            ("a server:    ", "dim"), "gateway serve", ("  (then OPENAI_BASE_URL)", "dim")
+        ),
     ]
     return Panel(Group(*lines), border_style="cyan")
 
@@ -226,5 +246,5 @@ def _first_text(frame: str) -> str:
 
 
 def _width() -> int | None:
-    """A fixed width if the output is not a terminal, so that lines do not wrap."""
-    return None if os.isatty(1) else 110
+    """A fixed width if the output is not a terminal."""
+    return None if os.isatty(1) else WIDTH

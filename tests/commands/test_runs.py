@@ -39,7 +39,7 @@ async def log(tmp_path: Path) -> str:
     database = await Database.open(StorageSettings(path=path))
     said = some_content(thought="\x1b[2Jgone \x1b]0;t\x07\u202e")
     call = a_call(
-        conversation=a_conversation("c-hostile"),
+        conversation=a_conversation("c-hostile", external_key="my-task"),
         runs=(a_run("c-hostile.0", task_preview="\x1b[31mred\x07\ntwo", agent="\x1b]0;x\x07a"),),
         steps=(
             a_first_step("c-hostile.0"),
@@ -114,11 +114,13 @@ def test_a_runs_text_does_nothing_to_the_terminal(command: Run, words: tuple[str
 
 
 def test_a_conversation_stands_for_its_newest_run(command: Run) -> None:
-    """Its id is what a client has from the answer's headers."""
+    """Its id is what a client has from the answer's headers, or gave itself."""
     shown = json.loads(command("runs", "show", "c-000007", "--json"))
     assert shown["run"]["id"] == "c-000007.0"
     judged = json.loads(command("runs", "outcome", "c-hostile", "failure", "--json"))
     assert judged["run_id"] == "c-hostile.0"
+    named = json.loads(command("runs", "show", "my-task", "--json"))
+    assert named["run"]["id"] == "c-hostile.0"
 
 
 def test_an_outcome_is_kept(command: Run) -> None:

@@ -14,12 +14,14 @@ import datetime
 import functools
 import logging
 import threading
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from gateway.dialects import DIALECTS
 from gateway.errors import UpstreamUnreachable
+from gateway.observability.logging import get_logger
 from gateway.upstream.litellm_lane import proxy_parts
 from gateway.upstream.litellm_lane.importing import litellm_imported
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
@@ -106,6 +108,8 @@ def load() -> Sdk:
 
 @functools.cache
 def _load_once() -> Sdk:
+    log, began = get_logger("gateway.litellm"), time.monotonic()
+    log.info("loading LiteLLM: a few seconds, only once; calls that need it wait")
     with litellm_imported() as litellm:
         from litellm.anthropic_beta_headers_manager import _load_beta_headers_config
 
@@ -118,6 +122,7 @@ def _load_once() -> Sdk:
         _rehearse(loaded)
     # Pydantic says so about LiteLLM's own types, whenever a provider is used for the first time.
     warnings.filterwarnings("ignore", message=r"Items? .* the `ReadOnly` qualifier")
+    log.info("LiteLLM loaded", seconds=round(time.monotonic() - began, 1))
     return loaded
 
 

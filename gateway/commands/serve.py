@@ -1,0 +1,123 @@
+"""`gateway serve` and `gateway dashboard`: start the gateway, and say what it will do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gateway.commands.store import found_storage
+from gateway.config import DEFAULT_FILE, Settings, load_settings
+from gateway.errors import ConfigError
+from gateway.running import running_gateways
+from gateway.text.sanitize import one_line
+
+_VALUE_CHARS = 66
+
+
+def add_parser(commands: Any) -> None:
+    """Declare both commands."""
+    serve = commands.add_parser("serve", help="start the gateway")
+    serve.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
+    serve.add_argument("--host", help="address to listen on (server.host)")
+    serve.add_argument("--port", type=int, help="port to listen on (server.port)")
+    serve.set_defaults(run=_serve)
+    pages = commands.add_parser(
+        "dashboard", help="show the recorded runs in a browser, also those of `gateway wrap`"
+    )
+    pages.add_argument("run_id", nargs="?", help="open this run's page")
+    pages.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
+    pages.add_argument(
+        "--port", type=int, default=0, help="port to listen on (default: a free one)"
+    )
+    pages.set_defaults(run=_dashboard)
+
+
+def config_file(given: Path | None) -> Path | None:
+    """The config file that a command reads; None when there is none."""
+    if given is not None:
+        return given
+    if chosen := os.environ.get("GATEWAY_CONFIG"):
+        return Path(chosen)
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from gateway.server import serve
+
+    path = config_file(args.config)
+    given = {"GATEWAY_SERVER__HOST": args.host, "GATEWAY_SERVER__PORT": args.port}
+
+    def load() -> Settings:
+        return _loaded(path, given)
+
+    settings = load()
+    tell = partial(_tell, settings) if sys.stderr.isatty() else None
+    return 0 if serve(settings, load, path, tell) else 1
+
+
+def _dashboard(args: argparse.Namespace) -> int:
+    from gateway.server import serve
+
+    path = config_file(args.config)
+    settings = load_settings(path, upstreams=False)
+    storage = found_storage(settings.storage)
+    if storage.in_memory or not Path(storage.path).exists():
+        raise ConfigError(f"dashboard: nothing is recorded yet: there is no {storage.path}")
+    page = f"/dashboard/runs/{args.run_id}" if args.run_id else "/dashboard"
+    database = str(Path(storage.path).absolute())
+    for each in running_gateways():
+        if each.database == database:
+            sys.stdout.write(f"{each.url}{page}\n")
+            return 0
+    given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_STORAGE__PATH": storage.path}
+
+    def load() -> Settings:
+        return _loaded(path, given | {"GATEWAY_LOGGING__LEVEL": "warning"})
+
+    def tell(url: str) -> None:
+        sys.stdout.write(f"{url}{page}\n(until Ctrl-C)\n")
+        sys.stdout.flush()
+
+    return 0 if serve(load(), load, path, tell) else 1
+
+
+def _loaded(path: Path | None, given: Mapping[str, Any]) -> Settings:
+    env = dict(os.environ) | {name: str(each) for name, each in given.items() if each is not None}
+    return load_settings(path, env)
+
+
+def _tell(settings: Settings, url: str) -> None:
+    """Print what somebody at a terminal wants to know now."""
+    lines = [f"  {name:<11} {one_line(text, _VALUE_CHARS)}" for name, text in facts(settings, url)]
+    sys.stderr.write("\n" + "\n".join(lines) + "\n\n")
+    sys.stderr.flush()
+
+
+def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
+    """What the gateway at `url` will do, as names and values of one line each."""
+    storage, mode = settings.storage, settings.steering.mode
+    yield "agents", f"OPENAI_BASE_URL={url}/v1"
+    yield "", f"ANTHROPIC_BASE_URL={url}"
+    yield "dashboard", f"{url}/dashboard"
+    yield "upstream", settings.default_upstream.api_base
+    if settings.model_list:
+        names = sorted({each.model_name for each in settings.model_list})
+        yield "models", ", ".join(names)
+    yield "database", "in memory" if storage.in_memory else str(Path(storage.path).absolute())
+    yield (
+        "mode",
+        {
+            "on": "on: runs in trouble get guidance",
+            "shadow": "shadow: everything is computed and recorded, no byte changed",
+            "off": "off: requests are recorded, nothing is computed from them",
+        }[mode],
+    )
+    routes = ", ".join(f"{state} {model}" for state, model in settings.model_routing.items())
+    if mode == "on":
+        yield "routing", routes or "none: the model is always the one that was asked for"
+        yield "only watch", "GATEWAY_STEERING__MODE=shadow, or header x-gateway-mode: shadow"

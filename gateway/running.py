@@ -1,0 +1,107 @@
+"""Which gateways of this user run on this machine, and where what has no place of its own is kept.
+
+Each gateway that serves writes a small file while it runs, so that commands find its database from
+any folder. Nothing here may keep a gateway from serving: what cannot be written is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningGateway:
+    """One gateway: `url` without `/v1`; `database` as an absolute path, or an address."""
+
+    pid: int
+    url: str
+    database: str
+    started_at: float
+
+
+@contextlib.contextmanager
+def announced(url: str, database: str) -> Iterator[None]:
+    """List this process among the running gateways while the block runs."""
+    gateway = RunningGateway(pid=os.getpid(), url=url, database=database, started_at=time.time())
+    file = None
+    with contextlib.suppress(OSError):
+        folder = _folder()
+        for entry, known in _entries(folder):
+            if known is None:
+                entry.unlink(missing_ok=True)
+        # One process may run several gateways.
+        file = folder / f"{gateway.pid}-{url.rpartition(':')[2]}.json"
+        file.write_text(json.dumps(asdict(gateway)), encoding="utf-8")
+    try:
+        yield
+    finally:
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
+
+
+def running_gateways() -> list[RunningGateway]:
+    """Those whose process is alive, newest first."""
+    try:
+        found = [gateway for _, gateway in _entries(_folder()) if gateway is not None]
+    except OSError:
+        return []
+    return sorted(found, key=lambda gateway: -gateway.started_at)
+
+
+def state_folder() -> Path:
+    """Where `gateway wrap` keeps its database and log: `$XDG_STATE_HOME`, or `~/.local/state`."""
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "steering-gateway"
+
+
+def state_database() -> Path:
+    """The database of gateways that were started for one command, in any folder."""
+    return state_folder() / "gateway.db"
+
+
+def _folder() -> Path:
+    """A folder that only this user can write. Raises: OSError when it is another's."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    base, name = (
+        (Path(runtime), "steering-gateway")
+        if runtime
+        else (Path(tempfile.gettempdir()), f"steering-gateway-{user}")
+    )
+    folder = base / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    stat = folder.lstat()
+    if folder.is_symlink() or (hasattr(os, "getuid") and (stat.st_uid != user or stat.st_mode & 2)):
+        raise PermissionError(f"{folder} is not this user's")
+    return folder
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, RunningGateway | None]]:
+    """Each file with its gateway; None when that has ended or the file is no entry."""
+    for file in folder.glob("*.json"):
+        try:
+            gateway = RunningGateway(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            yield file, None
+            continue
+        yield file, gateway if _is_alive(gateway.pid) else None
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name == "nt":  # signal 0 is not a question there
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

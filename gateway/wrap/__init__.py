@@ -1,0 +1,9 @@
+"""`gateway wrap`: one command with a gateway in front of its provider, and a summary at its end.
+
+`clients` says what each agent reads, `child` runs it with the terminal untouched, `own_gateway`
+serves it, `summary` tells what happened. May import the whole gateway.
+"""
+
+from gateway.wrap.wrap import WrapOptions, wrap
+
+__all__ = ["WrapOptions", "wrap"]

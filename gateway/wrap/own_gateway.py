@@ -1,0 +1,185 @@
+"""A gateway for the time of one command, in a thread of this process, on a free loopback port."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO, TypeVar
+from urllib.parse import urlsplit
+
+from gateway.app import build_app
+from gateway.auth.hosts import is_loopback_name
+from gateway.config import OPENAI_API_BASE, Settings, load_settings
+from gateway.config.storage import StorageSettings
+from gateway.endpoints.edge import Edge
+from gateway.errors import ConfigError
+from gateway.observability.logging import configure_logging
+from gateway.running import state_database, state_folder
+from gateway.server import GatewayServer, check, uvicorn_config
+from gateway.tasks import spawn
+
+LOOPBACK = "127.0.0.1"
+ANTHROPIC = "https://api.anthropic.com"
+START_S = 60.0
+STOP_S = 15.0
+_POLL_S = 0.01
+_EVENTS_S = 1.0
+_SETTLE_S = 0.05  # for the record of a call whose client has just ended
+_MOST_LOG_BYTES = 5_000_000
+
+Result = TypeVar("Result")
+
+
+def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None) -> Settings:
+    """The settings of a gateway for one command: the user's, with a free port of its own.
+
+    Its database is the one of the working folder if there is one or the config names one, else one
+    in the user's state folder: a command leaves no file in the project it works on.
+
+    Raises:
+        ConfigError: the user's settings are refused.
+    """
+    own = dict(env) | {
+        "GATEWAY_SERVER__HOST": LOOPBACK,
+        "GATEWAY_SERVER__PORT": "0",
+        "GATEWAY_SERVER__DRAIN_S": "1",
+    }
+    if mode is not None:
+        own["GATEWAY_STEERING__MODE"] = mode
+    settings = load_settings(config, own)
+    default = StorageSettings().path
+    if settings.storage.path == default and not Path(default).exists():
+        own["GATEWAY_STORAGE__PATH"] = str(state_database())
+    if settings.default_upstream.messages_api_base is None:
+        base = _messages_base(settings, env)
+        if base is not None:
+            own["GATEWAY_DEFAULT_UPSTREAM__MESSAGES_API_BASE"] = base
+    return load_settings(config, own)
+
+
+def _messages_base(settings: Settings, env: Mapping[str, str]) -> str | None:
+    """Where requests in Anthropic's dialect would have gone without the gateway; None: as set.
+
+    An OPENAI_BASE_URL on another machine is some other provider's, which must not get the key for
+    Anthropic; one on this machine may serve every dialect.
+    """
+    if chosen := env.get("ANTHROPIC_BASE_URL"):
+        chosen = chosen.rstrip("/")
+        return chosen if chosen.endswith("/v1") else f"{chosen}/v1"
+    base = settings.default_upstream.api_base
+    if base == OPENAI_API_BASE or base != env.get("OPENAI_BASE_URL"):
+        return None
+    return None if is_loopback_name(urlsplit(base).hostname or "") else f"{ANTHROPIC}/v1"
+
+
+class OwnGateway:
+    """Serves between `with` and its end; `run_ids` are the runs that it has recorded."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.log = state_folder() / "wrap.log"
+        self._stream: TextIO | None = None
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self.url = ""
+
+    def __enter__(self) -> OwnGateway:
+        self._stream = _open_log(self.log)
+        configure_logging(self.settings.logging, self._stream)
+        check(self.settings)
+        app = build_app(self.settings)
+        server = self._server = _Server(uvicorn_config(app, self.settings), app)
+        sock = socket.socket()
+        sock.bind((LOOPBACK, 0))
+        self.url = f"http://{LOOPBACK}:{sock.getsockname()[1]}"
+        self._thread = threading.Thread(target=_serve, args=(server, sock), daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + START_S
+        while not server.ready.wait(_POLL_S):
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise ConfigError(f"the gateway did not start: the reason is in {self.log}")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(STOP_S)
+        if self._stream is not None:
+            self._stream.close()
+
+    def run_ids(self) -> list[str]:
+        """Ids of the runs of which a step was recorded, in order of their first step."""
+        assert self._server is not None
+        self.call(asyncio.sleep(_SETTLE_S))
+        return list(self._server.run_ids)
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do `work` on the gateway's event loop, and wait for it."""
+        assert self._server is not None
+        assert self._server.loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._server.loop).result(STOP_S)
+
+    @property
+    def app(self) -> Edge:
+        """The application."""
+        assert self._server is not None
+        return self._server.edge
+
+
+class _Server(GatewayServer):
+    """The gateway's server, with its loop and the runs it records."""
+
+    def __init__(self, config: Any, app: Edge) -> None:
+        super().__init__(config, app)
+        self.edge = app
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.ready = threading.Event()
+        self.run_ids: dict[str, None] = {}
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, and begin to collect."""
+        await super().startup(sockets)
+        if self.started:
+            self.loop = asyncio.get_running_loop()
+            self._collector = spawn(self._collect())
+            self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop collecting, then serving."""
+        self._collector.cancel()
+        await super().shutdown(sockets)
+
+    async def _collect(self) -> None:
+        with self.edge.runtime.events.subscribe(tenant=None) as subscription:
+            while True:
+                for event in await subscription.take(_EVENTS_S):
+                    if run_id := event.get("run_id"):
+                        self.run_ids[str(run_id)] = None
+
+
+def _serve(server: _Server, sock: socket.socket) -> None:
+    try:
+        server.run(sockets=[sock])
+    except SystemExit:  # uvicorn's way to say that the start failed
+        return
+
+
+def _open_log(path: Path) -> TextIO:
+    """The log's file; the null device if it cannot be opened. A long one begins again."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        long = path.exists() and path.stat().st_size > _MOST_LOG_BYTES
+        return path.open("w" if long else "a", encoding="utf-8", buffering=1)
+    except OSError:
+        return open(os.devnull, "w", encoding="utf-8")

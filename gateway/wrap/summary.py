@@ -1,0 +1,139 @@
+"""What happened to a wrapped command: its runs, read from the gateway, as a few lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gateway.text import formatting
+from gateway.text.sanitize import one_line
+
+Trace = Mapping[str, Any]
+"""One run as `GET /api/runs/{id}` gives it: `run` and `steps`."""
+
+MOST_RUNS = 20
+"""Runs that are shown one by one; all are counted."""
+
+_TASK_CHARS = 60
+_TEXT_CHARS = 44
+_MOST_TEXTS = 8
+
+
+def lines(traces: Sequence[Trace], *, page: str) -> Iterator[str]:
+    """The summary, at most 80 characters a line where ids allow it.
+
+    page: how one run is shown, with `{run}` in place of its id.
+    """
+    if not traces:
+        yield "nothing was recorded: no request of the command came here"
+        return
+    yield _headline([trace["run"]["totals"] for trace in traces])
+    for trace in traces[:MOST_RUNS]:
+        yield from _run(trace, page)
+    if len(traces) > MOST_RUNS:
+        yield f"  and {len(traces) - MOST_RUNS} more: gateway runs list"
+
+
+def as_json(traces: Sequence[Trace], *, status: int, url: str) -> dict[str, Any]:
+    """The same for a program: exit status, sums, and each run with the guidance it got."""
+    totals = [trace["run"]["totals"] for trace in traces]
+    return {
+        "exit_status": status,
+        "gateway": url,
+        "runs": [{**trace["run"], "guidance": list(_guidance(trace))} for trace in traces],
+        "steps": _sum(totals, "steps"),
+        "calls": _sum(totals, "calls"),
+        "input_tokens": _sum(totals, "input_tokens"),
+        "cached_tokens": _sum(totals, "cached_tokens"),
+        "output_tokens": _sum(totals, "output_tokens"),
+        "cost_usd": _dollars(totals, "cost_usd"),
+        "saved_usd": _dollars(totals, "saved_usd"),
+        "cached_share": _cached_share(totals),
+    }
+
+
+def _headline(totals: Sequence[Mapping[str, Any]]) -> str:
+    tokens = _sum(totals, "input_tokens") + _sum(totals, "output_tokens")
+    parts = [
+        formatting.counted(len(totals), "run"),
+        formatting.counted(_sum(totals, "steps"), "step"),
+        f"{formatting.count(tokens)} tokens",
+        _cost(totals),
+    ]
+    cached = _cached_share(totals)
+    if cached is not None:
+        parts.append(f"{formatting.percent(cached)} of input from cache")
+    unsteered = sum(sum(each["unsteered"].values()) for each in totals)
+    if unsteered:
+        parts.append(f"{formatting.counted(unsteered, 'call')} unsteered")
+    return ", ".join(parts)
+
+
+def _cost(totals: Sequence[Mapping[str, Any]]) -> str:
+    cost = _dollars(totals, "cost_usd")
+    if cost is None:
+        return "cost unknown"
+    estimated = any(each["estimated"] for each in totals)
+    text = f"{'about ' if estimated else ''}{formatting.money(cost)}"
+    saved = _dollars(totals, "saved_usd")
+    return f"{text} ({formatting.money(saved)} saved by routing)" if saved else text
+
+
+def _run(trace: Trace, page: str) -> Iterator[str]:
+    run = trace["run"]
+    totals = run["totals"]
+    task = one_line(run["task_preview"], _TASK_CHARS)
+    yield f"  {run['id']}  {task}"
+    states = "  ".join(f"{name} {number}" for name, number in totals["states"].items())
+    ended = f", outcome {run['outcome']}" if run["outcome"] else ""
+    yield f"    states   {states}, now {run['state']}{ended}"
+    models = "  ".join(
+        f"{one_line(name, 40)} {number}" for name, number in totals["models"].items()
+    )
+    yield f"    models   {models}"
+    if totals["fired"]:
+        fired = "  ".join(f"{name} {number}" for name, number in totals["fired"].items())
+        yield f"    alarms   {fired}"
+    label = "told" if run["mode"] != "shadow" else "shadow"
+    given = list(_guidance(trace))
+    for number, text in enumerate(given[:_MOST_TEXTS]):
+        head = label if number == 0 else ""
+        said = "" if text["rules"] else f": {one_line(text['text'], _TEXT_CHARS)}"
+        yield f"    {head:<8} step {text['step']:<3} {text['name']}{said}"
+    if len(given) > _MOST_TEXTS:
+        yield f"    {'':<8} and {len(given) - _MOST_TEXTS} more"
+    if not given:
+        yield f"    {label:<8} nothing"
+    yield f"    page     {page.replace('{run}', run['id'])}"
+
+
+def _guidance(trace: Trace) -> Iterator[dict[str, Any]]:
+    for step in trace["steps"]:
+        for row in step["guidance"]:
+            rules = row["source"] == "e3"  # one text with many rules
+            name = f"{row['source']} {row['failure_type'] or row['pattern_id'] or 'directive'}"
+            if rules:
+                number = len((row["pattern_id"] or "").split(","))
+                name = formatting.counted(number, "universal rule")
+            yield {
+                "step": step["step_index"],
+                "rules": rules,
+                "name": name,
+                "text": row["text"],
+                "applied": row["applied"],
+            }
+
+
+def _sum(totals: Sequence[Mapping[str, Any]], name: str) -> int:
+    return sum(each[name] for each in totals)
+
+
+def _dollars(totals: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    known = [each[name] for each in totals if each[name] is not None]
+    return sum(known) if known else None
+
+
+def _cached_share(totals: Sequence[Mapping[str, Any]]) -> float | None:
+    """Input tokens that the provider's cache had, of those that it reported; None without any."""
+    tokens = _sum(totals, "input_tokens")
+    return _sum(totals, "cached_tokens") / tokens if tokens else None

@@ -1,0 +1,144 @@
+"""Start or find a gateway, run the command behind it, and tell what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.api.views import run_view, step_views
+from gateway.errors import ConfigError
+from gateway.running import running_gateways
+from gateway.wrap import child, clients, summary
+from gateway.wrap.other_gateway import OtherGateway, gateway_at
+from gateway.wrap.own_gateway import OwnGateway, wrap_settings
+
+RUNNING = "running"
+"""The value of `gateway` for the one that was started last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrapOptions:
+    """How a command is wrapped.
+
+    `gateway`: the address of one that runs, or RUNNING; None starts one. `mode`: on, shadow or off;
+    None: as the settings say. `as_json`: the summary as one JSON object. `quiet`: no lines of ours.
+    """
+
+    command: tuple[str, ...]
+    config: Path | None = None
+    mode: str | None = None
+    gateway: str | None = None
+    as_json: bool = False
+    quiet: bool = False
+
+
+def wrap(options: WrapOptions) -> int:
+    """Run the command with a gateway before its provider; returns its exit status.
+
+    Raises:
+        ConfigError: no command, settings that are refused, no gateway where one should be.
+    """
+    if not options.command:
+        raise ConfigError("wrap: which command? For example: gateway wrap -- claude")
+    say = _silent if options.quiet else _say
+    if shutil.which(options.command[0]) is None and "/" not in options.command[0]:
+        _say(f"wrap: {options.command[0]}: command not found")
+        return child.NOT_FOUND
+    other = _other(options)
+    with ExitStack() as stack:
+        stack.enter_context(child.signals_held())
+        if other is not None:
+            url, began = other.url, time.time()
+            read = lambda: other.traces(began)  # noqa: E731
+            page = f"{url}/dashboard/runs/{{run}}"
+        else:
+            own = OwnGateway(wrap_settings(options.config, os.environ, options.mode))
+            stack.enter_context(own)
+            url, read = own.url, lambda: _own_traces(own)
+            page = "gateway dashboard {run}"
+        status = _run(options, url, say if not options.as_json else _silent, other)
+        traces = _read(read, say)
+        if options.as_json:
+            sys.stderr.write(orjson.dumps(summary.as_json(traces, status=status, url=url)).decode())
+            sys.stderr.write("\n")
+        else:
+            for number, line in enumerate(summary.lines(traces, page=page)):
+                say(line, first=number == 0)
+        return status
+
+
+def _run(
+    options: WrapOptions, url: str, say: Callable[..., None], other: OtherGateway | None
+) -> int:
+    prepared = clients.prepared(options.command, os.environ, url)
+    if prepared.note:
+        say(f"this client reads no variable: {prepared.note}")
+    where = "the gateway that runs at" if other else "watch it at"
+    say(f"{options.command[0]} is steered; {where} {url}/dashboard")
+    try:
+        return child.run(prepared.command, prepared.environment)
+    except child.CannotStart as exc:
+        _say(f"wrap: {exc}")
+        return exc.status
+
+
+def _other(options: WrapOptions) -> OtherGateway | None:
+    """The gateway that runs and is to be used: the named one, or the one the variables name."""
+    if options.gateway == RUNNING:
+        found = next(filter(None, (gateway_at(each.url) for each in running_gateways())), None)
+        if found is None:
+            raise ConfigError("wrap: no gateway runs; without --gateway one is started")
+    elif options.gateway is not None:
+        found = gateway_at(options.gateway)
+        if found is None:
+            raise ConfigError(f"wrap: no gateway answers at {options.gateway}")
+    else:
+        named = (os.environ.get(name) for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"))
+        known = {each.url for each in running_gateways()}
+        bases = [base.rstrip("/").removesuffix("/v1") for base in named if base]
+        found = next(filter(None, (gateway_at(base) for base in bases if base in known)), None)
+    if found is not None and options.mode is not None:
+        raise ConfigError(
+            "wrap: --mode is for a gateway that is started here; "
+            f"the mode of {found.url} is set where it was started"
+        )
+    return found
+
+
+def _own_traces(own: OwnGateway) -> list[summary.Trace]:
+    runtime = own.app.runtime
+    found = []
+    for run_id in own.run_ids():
+        trace = own.call(runtime.runs.get_run(run_id, tenant=None, content=False))
+        if trace is not None:
+            view = {"run": run_view(trace.run, runtime.settings), "steps": step_views(trace)}
+            found.append(json.loads(orjson.dumps(view)))
+    return found
+
+
+def _read(read: Callable[[], list[summary.Trace]], say: Callable[..., None]) -> list[Any]:
+    """The runs; the command's exit status counts, whatever happens to its summary."""
+    try:
+        return read()
+    except Exception as exc:
+        say(f"no summary: {exc}")
+        return []
+
+
+def _say(text: str, *, first: bool = True) -> None:
+    sys.stderr.write(f"gateway: {text}\n" if first else f"{text}\n")
+    sys.stderr.flush()
+
+
+def _silent(_text: str, *, first: bool = True) -> None:
+    """Say nothing."""

@@ -1,0 +1,63 @@
+"""What `gateway serve` says at a terminal, `gateway dashboard`, and variables that set nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.commands.serve import facts
+from gateway.config import misspelt_variables, settings_from_dict
+from gateway.running import announced
+
+
+def test_the_start_says_where_what_and_how_to_only_watch() -> None:
+    """Both base URLs, dashboard, database, mode, routing; each line fits 80 columns."""
+    told = dict(facts(settings_from_dict({"model_routing": {"SLOW": "big"}}), "http://h:1"))
+    assert told["agents"] == "OPENAI_BASE_URL=http://h:1/v1"
+    assert told["dashboard"] == "http://h:1/dashboard"
+    assert told["database"] == str(Path("gateway.db").absolute())
+    assert told["mode"].startswith("on: ")
+    assert told["routing"] == "SLOW big"
+    assert "shadow" in told["only watch"]
+    for mode in ("on", "shadow", "off"):
+        lines = list(facts(settings_from_dict({"steering": {"mode": mode}}), "http://h:1"))
+        assert all(len(text) <= 66 for name, text in lines if name != "database")
+
+
+def test_a_variable_with_one_underscore_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """With the right name; not what is right, unknown, or made by Kubernetes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY_SERVER_PORT", "9000")
+    assert main(["check-config", "--json"]) == 0
+    [warning] = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning.startswith("GATEWAY_SERVER_PORT: ")
+    assert warning.endswith(": GATEWAY_SERVER__PORT")
+    right = {"GATEWAY_STEERING__MODE": "on", "GATEWAY_CONFIG": "x", "GATEWAY_OTHER": "y"}
+    assert misspelt_variables(right | {"GATEWAY_SERVER_PORT": "tcp://10.0.0.1:80"}) == []
+    assert misspelt_variables({"GATEWAY_FSM_FAST_THRESHOLD": "0.1"}) == [
+        ("GATEWAY_FSM_FAST_THRESHOLD", "GATEWAY_FSM__FAST_THRESHOLD")
+    ]
+
+
+def test_the_dashboard_of_a_running_gateway_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """From any folder; without a database it says so and starts nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert main(["dashboard"]) == 2
+    assert "nothing is recorded yet" in capsys.readouterr().err
+    database = tmp_path / "elsewhere.db"
+    database.touch()
+    with announced("http://127.0.0.1:4321", str(database)):
+        assert main(["dashboard", "c-1.0"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "http://127.0.0.1:4321/dashboard/runs/c-1.0\n"
+    assert str(database) in told.err
+    assert not list((tmp_path / "steering-gateway").iterdir())

@@ -1,0 +1,154 @@
+"""`gateway wrap` with real agents as they install, against the scripted upstream.
+
+They are found on the path, in the folder that DIALECT_AGENTS names (npm's `.bin`), and in the
+environments below the folder that GATEWAY_CLIENT_ENVS names (`aider`, `mini-swe-agent`). Seen to
+pass with Claude Code 2.1.197, Codex 0.169.0, opencode 1.18.33, aider 0.86.2, mini-swe-agent 2.4.6.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from tests.patience import DEADLINE_MS
+
+pytestmark = pytest.mark.nightly
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = [
+    os.environ.get("DIALECT_AGENTS", ""),
+    *(str(each / "bin") for each in Path(os.environ.get("GATEWAY_CLIENT_ENVS", "-")).glob("*")),
+]
+PATH = os.pathsep.join([*FOLDERS, os.environ["PATH"]])
+STEPS = 4
+SHELL = 'echo "FAILED tests/test_a.py::test_x"; false'
+DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+CALLS = {
+    "exec_command": ToolCall("exec_command", {"cmd": SHELL}),
+    "shell_command": ToolCall("shell_command", {"command": SHELL}),
+    "shell": ToolCall("shell", {"command": ["bash", "-lc", SHELL]}),
+    "Bash": ToolCall("Bash", {"command": SHELL, "description": "run the test"}),
+    "bash": ToolCall("bash", {"command": SHELL, "description": "run the test"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent's command, what it needs besides a key, and how many steps it makes of STEPS."""
+
+    command: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    steps: int = STEPS
+    last: ToolCall | None = None
+    """The call that ends its task; by default an answer without a call does."""
+
+
+AGENTS = {
+    "claude": Agent(
+        ("claude", "-p", "repair the test", "--allowedTools", "Bash"),
+        {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+    ),
+    "codex": Agent(
+        (
+            *("codex", "exec", "--skip-git-repo-check"),
+            *("--dangerously-bypass-approvals-and-sandbox", "-m", "gpt-5.2-codex"),
+            "repair the test",
+        )
+    ),
+    "opencode": Agent(
+        ("opencode", "run", "-m", "openai/gpt-4.1", "repair the test"),
+        {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_PERMISSION": '{"bash": "allow"}'},
+    ),
+    "aider": Agent(
+        (
+            *("aider", "--model", "openai/gpt-4o", "--yes-always", "--no-git"),
+            *("--no-check-update", "--no-show-model-warnings", "--analytics-disable"),
+            *("--no-pretty", "--message", "say what you would do"),
+        ),
+        steps=0,
+    ),
+    "mini": Agent(
+        ("mini", "-y", "--exit-immediately", "-m", "openai/gpt-4.1", "-t", "repair the test"),
+        {"MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1"},
+        last=ToolCall("bash", {"command": DONE}),
+    ),
+}
+
+
+def model(agent: Agent) -> Callable[[ReceivedRequest], Reply]:
+    """Asks for the first tool it knows STEPS times, then ends the task."""
+    asked = 0
+
+    def reply(request: ReceivedRequest) -> Reply:
+        nonlocal asked
+        tools = request.fields.get("tools") or []
+        names = [tool.get("name") or tool.get("function", {}).get("name") for tool in tools]
+        known = next((CALLS[name] for name in names if name in CALLS), None)
+        if known is None:
+            return Reply("All done.")
+        asked += 1
+        if asked > STEPS:
+            return Reply("All done.", tool_calls=(agent.last,) if agent.last else ())
+        return Reply("Let me run it again.", tool_calls=(known,))
+
+    return reply
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_real_agent_is_wrapped(name: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """It ends with its own status, every step is recorded, and the summary counts them."""
+    agent = AGENTS[name]
+    program = shutil.which(agent.command[0], path=PATH)
+    if program is None:
+        pytest.skip(f"{agent.command[0]} is not installed")
+    upstream.default = model(agent)
+    (tmp_path / "work").mkdir()
+    env = {
+        "PATH": PATH,
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+        "PYTHONPATH": str(ROOT),
+        "OPENAI_BASE_URL": upstream.base_url,
+        "OPENAI_API_KEY": "sk-client",
+        "ANTHROPIC_API_KEY": "sk-client",
+        "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
+        **agent.env,
+    }
+    if name == "mini":  # its own libraries, not those of the gateway
+        program = _without_path(program, tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-m", "gateway", "wrap", "--json", "--", program, *agent.command[1:]],
+        env=env,
+        cwd=tmp_path / "work",
+        capture_output=True,
+        text=True,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    told: dict[str, Any] = json.loads(ended.stderr.splitlines()[-1])
+    assert ended.returncode == told["exit_status"] == 0, ended.stderr[-3000:]
+    assert told["steps"] == agent.steps, ended.stdout[-3000:]
+    assert told["calls"] > agent.steps
+    assert told["runs"][0]["guidance"] or not agent.steps
+    assert upstream.requests
+    keys = {r.header("authorization") or r.header("x-api-key") for r in upstream.requests}
+    assert keys <= {"Bearer sk-client", "sk-client", None}
+
+
+def _without_path(program: str, folder: Path) -> str:
+    """A script that starts `program` without this checkout on Python's path."""
+    script = folder / Path(program).name
+    script.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec "{program}" "$@"\n')
+    script.chmod(0o755)
+    return str(script)

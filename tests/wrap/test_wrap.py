@@ -1,0 +1,206 @@
+"""`gateway wrap` as a process: what the command sees, how it ends, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.testing import ScriptedUpstream
+from tests.patience import DEADLINE_MS
+from tests.relay.processes import GatewayProcess
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 60
+
+AGENT = """
+import json, os, sys, urllib.request
+messages = [{"role": "user", "content": "repair the test"}]
+for _ in range(int(sys.argv[1])):
+    body = json.dumps({"model": "gpt-4o", "messages": messages, "tools": [{"type": "function",
+        "function": {"name": "run", "parameters": {"type": "object"}}}]}).encode()
+    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body,
+        {"content-type": "application/json", "authorization": "Bearer sk-mine"})
+    reply = json.load(urllib.request.urlopen(asked))["choices"][0]["message"]
+    messages.append(reply)
+    for call in reply.get("tool_calls") or []:
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": "1 failed"})
+print("said", reply["content"])
+sys.exit(int(sys.argv[2]))
+"""
+
+TERMINAL = """
+import os, signal, sys, time
+got = []
+for name in ("SIGINT", "SIGTERM", "SIGWINCH"):
+    signal.signal(getattr(signal, name), lambda number, _: got.append(number))
+size = os.get_terminal_size()
+print("tty", os.isatty(0) and os.isatty(1) and os.isatty(2), size.columns, size.lines, flush=True)
+print("group", os.getpgrp() == os.tcgetpgrp(0), flush=True)
+print("default", signal.getsignal(signal.SIGPIPE) is not None, "ready", flush=True)
+while signal.SIGTERM not in got:
+    time.sleep(0.01)
+print("signals", sorted(set(got)), got.count(signal.SIGINT), flush=True)
+print("now", os.get_terminal_size().columns, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def environment(tmp_path: Path, upstream: ScriptedUpstream) -> dict[str, str]:
+    """A new user, whose provider is the scripted upstream."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "OPENAI_BASE_URL": upstream.base_url,
+        "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
+    }
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "gateway", "wrap", *words]
+
+
+def wrapped(
+    tmp_path: Path, upstream: ScriptedUpstream, *words: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """`gateway wrap` with these words, in an empty folder."""
+    work = tmp_path / "work"
+    work.mkdir(exist_ok=True)
+    return subprocess.run(
+        command(*words),
+        cwd=work,
+        env={**environment(tmp_path, upstream), **more},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+def test_an_agent_is_steered_and_summed_up(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Its own output and status, a summary of its run, no file in its folder; later wraps and
+    `gateway runs` find the run; its OPENAI_BASE_URL is where the gateway sends its requests."""
+    agent = [sys.executable, "-c", AGENT]
+    ended = wrapped(tmp_path, upstream, "--", *agent, "1", "3")
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.startswith("said ")
+    assert {r.header("authorization") for r in upstream.requests} == {"Bearer sk-mine"}
+    first, *lines = ended.stderr.splitlines()
+    assert "is steered; watch it at http://127.0.0.1:" in first
+    assert lines[0].startswith("gateway: 1 run, 0 steps, ")
+    told = "\n".join(lines)
+    for part in ("repair the test", "states   INIT 1, now END", "universal rules", "gpt-4o 1"):
+        assert part in told, told
+    run_id = lines[1].split()[0]
+    assert f"gateway dashboard {run_id}" in told
+    assert not list((tmp_path / "work").iterdir())
+    shown = subprocess.run(
+        [sys.executable, "-m", "gateway", "runs", "list", "--json"],
+        cwd=tmp_path / "work",
+        env=environment(tmp_path, upstream),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [json.loads(line)["id"] for line in shown.stdout.splitlines()] == [run_id]
+
+
+def test_shadow_changes_no_byte(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """What the agent sent is what leaves, and the JSON summary says what it would have read."""
+    agent = [sys.executable, "-c", AGENT]
+    ended = wrapped(tmp_path, upstream, "--mode", "shadow", "--json", "--", *agent, "1", "0")
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stderr)
+    assert told["exit_status"] == 0
+    [run] = told["runs"]
+    assert run["mode"] == "shadow"
+    assert run["guidance"]
+    assert not any(text["applied"] for text in run["guidance"])
+    assert [m["role"] for m in upstream.requests[0].fields["messages"]] == ["user"]
+
+
+def test_a_command_that_cannot_start(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """As in a shell: 127 when there is none, 126 when it cannot be executed; 2 without one."""
+    missing = wrapped(tmp_path, upstream, "--quiet", "--", "no-such-agent")
+    assert (missing.returncode, missing.stderr) == (
+        127,
+        "gateway: wrap: no-such-agent: command not found\n",
+    )
+    assert wrapped(tmp_path, upstream, "--").returncode == 2
+    assert wrapped(tmp_path, upstream, "--gateway", "--", "true").returncode == 2
+
+
+def test_a_gateway_that_runs_is_used(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """Named by --gateway, found by it, or already in the agent's variables."""
+    agent = ["--", sys.executable, "-c", AGENT, "1", "0"]
+    steered = {"OPENAI_BASE_URL": upstream.base_url, "XDG_RUNTIME_DIR": str(tmp_path)}
+    with GatewayProcess(tmp_path, env=steered) as gateway:
+        for words, more in (
+            (["--gateway"], {}),
+            ([], {"OPENAI_BASE_URL": gateway.base_url}),
+        ):
+            ended = wrapped(tmp_path, upstream, *words, *agent, **more)
+            assert ended.returncode == 0, ended.stderr
+            assert f"the gateway that runs at {gateway.url}/dashboard" in ended.stderr
+            assert "gateway: 1 run, 0 steps" in ended.stderr
+            assert f"page     {gateway.url}/dashboard/runs/c-" in ended.stderr
+        refused = wrapped(tmp_path, upstream, "--gateway", "--mode", "on", *agent)
+        assert (refused.returncode, "--mode is for" in refused.stderr) == (2, True)
+    assert not list(tmp_path.glob("steering-gateway/*"))
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """A terminal of 100 columns: (the user's end, the program's end)."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (30, 100))
+    yield ours, theirs
+    for end in (ours, theirs):
+        os.close(end)
+
+
+def test_the_terminal_is_the_commands_own(
+    upstream: ScriptedUpstream, tmp_path: Path, terminal: tuple[int, int]
+) -> None:
+    """It is in the foreground, sees the size and its changes, gets Ctrl-C once and a signal sent to
+    the wrapper too; when a signal ends it, the status says so."""
+    ours, theirs = terminal
+    process = subprocess.Popen(
+        command("--", sys.executable, "-c", TERMINAL),
+        cwd=tmp_path,
+        env=environment(tmp_path, upstream),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )
+    shown = _until(ours, "", "ready")
+    assert "tty True 100 30" in shown
+    assert "group True" in shown
+    termios.tcsetwinsize(ours, (30, 90))
+    os.write(ours, b"\x03")
+    shown = _until(ours, shown, "^C")
+    process.send_signal(signal.SIGTERM)
+    shown = _until(ours, shown, "page" if "1 run" in shown else "nothing was recorded")
+    assert process.wait(WAIT_S) == 128 + signal.SIGKILL
+    expected = sorted([signal.SIGINT, signal.SIGTERM, signal.SIGWINCH])
+    assert f"signals {[int(number) for number in expected]} 1" in shown
+    assert "now 90" in shown
+
+
+def _until(ours: int, shown: str, text: str) -> str:
+    """What the terminal shows, read until `text` is in it."""
+    while text not in shown:
+        shown += os.read(ours, 4096).decode()
+    return shown
