@@ -35,7 +35,7 @@ def test_a_spent_budget(
     """From the first call after the budget is spent, the model is asked to wrap up."""
     upstream.default = Reply("look", usage=Usage(prompt_tokens=60, completion_tokens=10))
     budget = {"token_budget": 100, "budget_action": action}
-    server = gateway_server({"steering": budget})
+    server = gateway_server({"steering": budget, "etraces": {"e3_when": "always"}})
     _run(server.url)
     start = SKIP_DIRECTIVE[:40]
     assert [request.body.decode().count(start) for request in upstream.requests] == directives
