@@ -14,13 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from gateway.library import starter_patterns
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Pattern, Tier, causes
 from gateway.steering.guidance.settings import EtraceSettings
 
 FILE = Path(__file__).parent / "situations.jsonl"
 INSTANCES = Path(__file__).parent / "instances.jsonl"
 SETTINGS = EtraceSettings()
-PATTERNS: tuple[Pattern, ...] = tuple(p for p in starter_patterns() if p.tier is Tier.E2)
+PATTERNS: tuple[Pattern, ...] = tuple(
+    p for p in starter_patterns() if p.tier is Tier.E2 and not causes(p)
+)
+"""Failure patterns that are found by similarity; the others are found by their cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

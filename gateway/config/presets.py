@@ -42,7 +42,11 @@ SEEDS: Mapping[str, Any] = {
         "e2_top_k": 2,
         "e2_gate": 0.7,
         "e2_when": "always",
+        "e2_by_cause": False,
         "e3_max": 32,
+        "e3_max_tokens": 0,
+        "e3_when": "always",
+        "e3_by_kind": False,
     },
     "injection": {
         "placement": "system",

@@ -10,7 +10,7 @@ from gateway.conversations.steering_result import SteeringResult
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection
-from gateway.steering.guidance.texts import SKIP_DIRECTIVE
+from gateway.steering.guidance.texts import skip_directive
 from gateway.stores.records import InjectionRow
 
 
@@ -36,7 +36,8 @@ def injection_rows(result: SteeringResult) -> list[InjectionRow]:
 
 def _directive_row(result: SteeringResult, run_id: str, block: Injection) -> InjectionRow:
     row = InjectionRow(run_id=run_id, step_index=result.step, ordinal=0, source="skip")
-    return replace(row, text=SKIP_DIRECTIVE, applied=result.applies, **_place_of(block))
+    text = skip_directive(repairing=result.decided is not None and result.decided.repairing)
+    return replace(row, text=text, applied=result.applies, **_place_of(block))
 
 
 def _place_of(block: Injection | None) -> dict[str, Any]:

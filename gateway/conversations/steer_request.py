@@ -20,6 +20,7 @@ from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot
+from gateway.steering.guidance.agent_kind import offered_tools
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.placement import Placed
@@ -291,6 +292,7 @@ class RequestSteerer:
             repeats_model=_repeated(result, request),
             gates=self._lookup.gates if self._lookup else NO_LIBRARY,
             arm=arm,
+            tools=lambda: offered_tools(request.body),
         )
 
     def _refusal(self, result: SteeringResult, request: SteeredRequest, model: str) -> str | None:

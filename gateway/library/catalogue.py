@@ -151,7 +151,7 @@ class PatternLibrary:
                 limit=query.fetch,
                 failure_type=query.failure_type,
                 model=query.model,
-                floor=query.floor,
+                floor=query.least,
             )
         )
 

@@ -23,6 +23,7 @@ from gateway.offline.recordings import Recording
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.agent_kind import offered_tools
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import Gates
@@ -142,6 +143,7 @@ class ReplayedCalls:
             serves=self._serves(),
             gates=self._look_ups.gates,
             arm=self._arm,
+            tools=lambda: offered_tools(self._recording.request),
         )
         proposal = propose(rules, self._memory, position, call)
         found = self._look_ups.look_up(proposal.plan.queries)

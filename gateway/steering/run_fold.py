@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.steering.evidence.observation import (
+    ObservedCalls,
     ObservedStep,
     ReadsObservations,
     RunObserver,
@@ -31,7 +32,9 @@ class StepOutcome:
     `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
     `state` is the state after this score; `difficulty` is the score, clamped to [0, 1]; `risk` is
     the probability that the run fails, in (0, 1); `trouble` is the kind of trouble of the step;
-    `severity` of the alarm, 0 to 3; `waits`: the step only waits for something.
+    `severity` of the alarm, 0 to 3; `waits`: the step only waits for something; `calls`: the facts
+    of its calls, and what they repeat; `repairing`: files were edited since the last test that
+    passed and the last commit.
     """
 
     index: int
@@ -44,6 +47,8 @@ class StepOutcome:
     trouble: Trouble | None = None
     severity: int = 0
     waits: bool = False
+    calls: ObservedCalls = ()
+    repairing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +158,8 @@ class RunFold:
             trouble=self._observed.trouble,
             severity=severity_of(self._alarmed_steps),
             waits=self._observed.waits,
+            calls=self._observed.actions,
+            repairing=self._observed.repairing,
         )
         self.outcomes.append(outcome)
         return outcome

@@ -122,7 +122,7 @@ class CallFacts:
     `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
     model of the same request when it was sent before; a retry uses it again. `gates`: the least
     similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
-    belongs to.
+    belongs to. `tools`: gives the names of the tools that the request offers.
     """
 
     requested: str
@@ -130,6 +130,7 @@ class CallFacts:
     repeats_model: str | None = None
     gates: Gates = NO_LIBRARY
     arm: RandomArm | None = None
+    tools: Callable[[], Sequence[str]] = tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ def propose(
     """The route of a call, and the plan of its guidance."""
     signals = _act(rules, position, call.arm)
     routed = _route(rules, memory, position.step, signals.routing, call)
-    planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call.gates)
+    planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call)
     return Proposal(
         signals=signals,
         model=routed.model,
@@ -282,8 +283,9 @@ def _plan(
     position: RunPosition,
     signal: ActionSignal,
     model: str,
-    gates: Gates,
+    call: CallFacts,
 ) -> tuple[Plan, tuple[str, ...]]:
+    latest = position.latest
     moment = Moment(
         step=position.step or None,
         state=signal.state,
@@ -291,8 +293,13 @@ def _plan(
         recent=position.recent,
         model=model,
         at_risk=signal.at_risk,
+        calls=latest.calls if latest else (),
+        trouble=latest.trouble if latest else None,
+        repairing=latest is not None and latest.repairing,
+        tools=() if memory.guidance.e3_done else call.tools(),
+        every_alarm=rules.policy.monitors.suite == "reference",
     )
-    planned = plan(memory.guidance, moment, rules.etraces, rules.injection, gates)
+    planned = plan(memory.guidance, moment, rules.etraces, rules.injection, call.gates)
     planned = planned_actions(planned, partial(_meets_bar, rules, signal))
     if rules.wrap_up_at is None or memory.tokens < rules.wrap_up_at:
         return planned, ()

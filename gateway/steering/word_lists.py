@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
@@ -14,6 +15,15 @@ def word_list(module: str, name: str) -> tuple[str, ...]:
         KeyError: there is no such list.
     """
     return tuple(_lists()[module][name])
+
+
+def word_lists(module: str) -> Mapping[str, tuple[str, ...]]:
+    """All lists of a module by name.
+
+    Raises:
+        KeyError: there is no such module.
+    """
+    return {name: word_list(module, name) for name in _lists()[module]}
 
 
 @cache

@@ -19,6 +19,7 @@ from tests.live.client import RETRIED
 
 ORDER = ("skip", "monitor", "e3", "e1", "e2")
 COOLDOWN = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2}
+TOOLS = [{"type": "function", "function": {"name": "bash"}}]
 RETRY_EVERY = 7
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
 
@@ -98,7 +99,7 @@ class Audit:
         runs = 0
         for number, index in enumerate(calls_of(messages)):
             headers = {**conversation, "x-test-reply": f"{run['id']}|{index}"}
-            body = {"model": "scripted", "messages": messages[:index]}
+            body = {"model": "scripted", "messages": messages[:index], "tools": TOOLS}
             answer = await client.post(self._url, json=body, headers=headers)
             sent, looked = self._upstream.last.body, self._watch.take()
             if answer.headers.get("x-gateway-step") == "0":

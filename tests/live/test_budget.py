@@ -45,7 +45,7 @@ def test_the_directive_is_in_the_run_log(gateway_server: Start, upstream: Script
     """The directive is recorded with its place, once even when the call is made again."""
     upstream.default = Reply("look", usage=Usage(prompt_tokens=60, completion_tokens=10))
     budget = {"token_budget": 100, "budget_action": "wrap_up"}
-    server = gateway_server({"steering": budget})
+    server = gateway_server({"steering": budget, "etraces": {"e3_when": "always"}})
     last = _run(server.url)
     url = f"{server.url}/v1/chat/completions"
     again = httpx.post(url, content=last.request.content, headers=RETRIED)

@@ -51,6 +51,10 @@ _PROGRAMS = re.compile(
     r"|g\+\+|bash|sh)$"
 )
 _TEST_NAME = re.compile(r"(?:^|[_\W])tests?(?:$|[_\W])|pytest|run_?tests?")
+_TEST_RUNNERS = frozenset(word_list("commands", "test_runners"))
+_COMMIT_NAME = re.compile(r"commit|submit", re.IGNORECASE)
+_COMMIT_COMMAND = re.compile(r"\bgit\s+(?:commit|restore|reset|stash(?!\s+(?:pop|apply)))\b")
+"""What leaves no change of the agent's own behind."""
 _PLUMBING = re.compile(
     r"(?:(?<!\s)\s++|)(?:2>&1|\|\s*+(?:head|tail|grep|less|cat)\b[^|;&]*)"
     r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
@@ -65,7 +69,8 @@ class ReadCall:
     `operation` is the tool, with its sub-command or, for a shell, the program it starts.
     `canonical` is the arguments' text independent of key order and spacing, `question` what they
     ask for. `program` identifies what is executed, None when nothing is; `changes` says that files
-    may differ afterwards, `waits` that the call itself lets time pass.
+    may differ afterwards, `waits` that the call itself lets time pass, `settles` that its success
+    makes the present state of the files a good one: a test, a commit.
     """
 
     operation: str
@@ -75,6 +80,7 @@ class ReadCall:
     program: str | None
     changes: bool
     waits: bool
+    settles: bool
     edits: tuple[Edit, ...]
 
 
@@ -96,6 +102,7 @@ def read_call(name: str, arguments: str) -> ReadCall:
         program=f"{operation} {canonical}" if _names_test(name) else None,
         changes=bool(edits),
         waits=_waits(name),
+        settles=_names_test(name) or _COMMIT_NAME.search(name) is not None,
         edits=edits,
     )
 
@@ -103,6 +110,11 @@ def read_call(name: str, arguments: str) -> ReadCall:
 @remembered
 def _waits(name: str) -> bool:
     return _WAIT_NAME.search(name) is not None
+
+
+def shell_command(name: str, arguments: str) -> str:
+    """The command line that a call of a shell runs; "" for another tool."""
+    return _shell_command(name, _parse(arguments), arguments) or ""
 
 
 @remembered
@@ -181,8 +193,16 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
         program=_PLUMBING.sub("", head).strip() if executes and not reads else None,
         changes=changes or bool(edits),
         waits=not executes and _WAIT_COMMAND.match(head) is not None,
+        settles=not reads and _settles(word, head, executes),
         edits=edits,
     )
+
+
+def _settles(word: str, command: str, executes: bool) -> bool:
+    """Whether a command that succeeds has tested or committed the files."""
+    if word == "git":
+        return _COMMIT_COMMAND.search(command) is not None
+    return word in _TEST_RUNNERS or (executes and _names_test(command))
 
 
 def _names_test(text: str) -> bool:

@@ -62,7 +62,7 @@ class ActionFacts:
     the arguments. `words` and `result_words` are bounded vocabularies. `failure` is the failure's
     signature, None for a result that reports none. `program` is what the call executes, `reads`
     says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
-    the answer is to come later.
+    the answer is to come later. `settles`: its success makes the state of the files a good one.
     """
 
     operation: str
@@ -79,6 +79,7 @@ class ActionFacts:
     program: int | None
     reads: bool
     changes: bool
+    settles: bool
     edits: tuple[Edit, ...]
 
 
@@ -162,6 +163,7 @@ def describe_action(action: Action) -> ActionFacts:
         program=None if call.program is None else hash(call.program),
         reads=call.reads_content,
         changes=call.changes,
+        settles=call.settles,
         edits=call.edits,
     )
 

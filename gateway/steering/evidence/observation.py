@@ -18,6 +18,8 @@ from gateway.wire.values import dataclass
 
 R = TypeVar("R")
 
+ObservedCalls = tuple[tuple[ActionFacts, Repeat], ...]
+"""The calls of a step, each with what it repeats."""
 Trouble = Literal["same failure", "no news", "reverted edit", "refused edit", "said before"]
 
 FAILURE_CALLS = 12
@@ -42,15 +44,17 @@ class ObservedStep:
 
     `actions`: each call with what it repeats; `novelty`: per call, the share of words of its result
     that no earlier result had, in [0, 1]; `retold`: share of the thought's words that the newest
-    thoughts had, in [0, 1]; `trouble`: the kind of trouble that the step is, None when it is none.
+    thoughts had, in [0, 1]; `trouble`: the kind of trouble that the step is, None when it is none;
+    `repairing`: files were edited since the last test that passed and the last commit.
     """
 
     step: Step
     facts: StepFacts
-    actions: tuple[tuple[ActionFacts, Repeat], ...]
+    actions: ObservedCalls
     novelty: tuple[float, ...]
     retold: float
     trouble: Trouble | None
+    repairing: bool = False
 
     @property
     def waits(self) -> bool:
@@ -61,7 +65,7 @@ class ObservedStep:
 class RunObserver:
     """Observes the steps of one run in order."""
 
-    __slots__ = ("_failures", "_files", "_known", "_memory", "_thoughts")
+    __slots__ = ("_failures", "_files", "_known", "_memory", "_repairing", "_thoughts")
 
     def __init__(self) -> None:
         self._memory = CallMemory()
@@ -69,6 +73,7 @@ class RunObserver:
         self._failures: deque[str | None] = deque(maxlen=FAILURE_CALLS)
         self._files: dict[str, deque[Edit]] = {}
         self._thoughts: deque[frozenset[str]] = deque(maxlen=ECHO_THOUGHTS)
+        self._repairing = False
 
     def observe(self, step: Step) -> ObservedStep:
         """The next step of the run. Never raises."""
@@ -79,6 +84,9 @@ class RunObserver:
         trouble = self._trouble(actions)
         if not actions and echoes:
             trouble = "said before"
+        for action in facts.actions:
+            if action.failure is None and (action.settles or action.edits):
+                self._repairing = not action.settles
         return ObservedStep(
             step=step,
             facts=facts,
@@ -86,6 +94,7 @@ class RunObserver:
             novelty=novelty,
             retold=retold,
             trouble=trouble,
+            repairing=self._repairing,
         )
 
     def _listen(self, words: frozenset[str]) -> tuple[bool, float]:
@@ -99,7 +108,7 @@ class RunObserver:
         self._thoughts.append(words)
         return echoes, 1.0 - len(fresh) / len(words)
 
-    def _trouble(self, actions: tuple[tuple[ActionFacts, Repeat], ...]) -> Trouble | None:
+    def _trouble(self, actions: ObservedCalls) -> Trouble | None:
         found: Trouble | None = None
         news = not actions
         for action, repeat in actions:

@@ -137,6 +137,12 @@ _BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
 _TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
 _NAME_CHARS = 20
+_JSON_MESSAGE = re.compile(
+    r'"(?:error|error_?message|message|detail|reason|msg)"\s*+:\s*+"([^"]{1,300})', re.IGNORECASE
+)
+_SEVERAL = re.compile(r"\d+ x$")
+_HEADLINE_CHARS = 60
+"""A shorter line that ends in a colon announces the next one."""
 _EMPTY_ANSWERS = frozenset(word_list("outcomes", "empty_answers"))
 _EMPTY_OPENING = re.compile(
     r"no (?:matches|results|files|output|data)\b|nothing (?:was )?found|0 results"
@@ -202,6 +208,41 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
     if not suspects:
         return None
     return _complaint(text) if reads_content else _last_failure(text, lowered, suspects)
+
+
+def decisive_line(result: str, *, reads_content: bool = False) -> str:
+    """The line of a failed result that a person would read first, "" when it is blank.
+
+    A headline is followed by what it announces; the number of failures is left out.
+    """
+    text = readable(result.strip())
+    if text[:1] in ("{", "["):
+        found = _JSON_MESSAGE.search(text[:HEAD_CHARS])
+        if found is not None:
+            return found.group(1).strip()
+    line = failure_line(text, reads_content=reads_content)
+    if line is None:
+        return text[:_LINE_CHARS].split("\n", 1)[0].strip()
+    parts = line.split(" / ")
+    while len(parts) > 1 and (_SEVERAL.match(parts[0]) or _COUNT.search(parts[0])):
+        del parts[0]
+    line = " / ".join(parts)
+    return _announced(excerpt(text), line)
+
+
+def _announced(text: str, line: str) -> str:
+    """`line`, or with the lines after it where they say what it only announces."""
+    at = text.rfind(line)
+    after = [each for each in text[at + len(line) :].split("\n")[1:] if each.strip()]
+    if at < 0 or not after:
+        return line
+    if line.startswith("Traceback"):
+        plain = [each for each in after if not each[:1].isspace()]
+        return (plain[0] if plain else after[-1]).strip()[:_LINE_CHARS]
+    if line.endswith(":") and len(line) < _HEADLINE_CHARS:
+        return f"{line} {after[0].strip()}"[:_LINE_CHARS]
+    points = [each.strip() for each in after[:3] if each.lstrip().startswith("- ")]
+    return f"{line.partition('. ')[0]} {points[0]}"[:_LINE_CHARS] if points else line
 
 
 def _complaint(text: str) -> str | None:

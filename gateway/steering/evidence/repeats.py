@@ -27,6 +27,8 @@ SAME_ANSWER_WORDS = 6
 SHOWN_WORDS = 12
 """Different words from which identical content under one name has been seen before."""
 SAME_RESULT = 0.85
+FRAMED_CALLS = 4
+"""Calls from which on words of all their results are taken for the frame around an answer."""
 MAX_WORDS = 4096
 """Words of results remembered at least; up to twice as many are."""
 MAX_CALLS = 256
@@ -54,7 +56,8 @@ class Repeat:
     `strength`: how far it repeats, in [0, 1]; `count`: times this call gave this result; `similar`:
     a recent call of the operation had nearly the same words; `changed`: the same call gave another
     result; `unchanged_files`: nothing was changed since its last run; `waits`: the call waits for
-    something that may still come, a job or the end of a temporary refusal.
+    something that may still come, a job or the end of a temporary refusal; `failures`: times that
+    the failure of this call has come in the run, this time included, 0 for a call without one.
     """
 
     kind: Kind
@@ -64,6 +67,7 @@ class Repeat:
     changed: bool
     unchanged_files: bool
     waits: bool
+    failures: int = 0
 
 
 @dataclass(slots=True)
@@ -77,12 +81,22 @@ class _Past:
 class CallMemory:
     """The calls of one run, as far as repetition needs them."""
 
-    __slots__ = ("_changed_at", "_news_at", "_older", "_past", "_recent", "_time", "_waited_at")
+    __slots__ = (
+        "_changed_at",
+        "_failures",
+        "_news_at",
+        "_older",
+        "_past",
+        "_recent",
+        "_time",
+        "_waited_at",
+    )
 
     def __init__(self) -> None:
         self._past: dict[int, _Past] = {}
         self._older: dict[int, _Past] = {}
         self._recent: deque[ActionFacts] = deque(maxlen=COMPARED)
+        self._failures: dict[str, int] = {}
         self._changed_at = self._news_at = self._waited_at = -1
         self._time = 0
 
@@ -116,6 +130,7 @@ class CallMemory:
             changed=past is not None and not same,
             unchanged_files=unchanged,
             waits=kind == "pending" or for_now,
+            failures=0 if action.failure is None else self._count_failure(action.failure),
         )
         self._remember(action, repeat)
         return repeat
@@ -144,12 +159,25 @@ class CallMemory:
             same_question = other.identity == action.identity
             if not (same_question or action.reads):
                 continue
-            answered = _same_answer(action, other)
+            answered = _same_answer(action, other, self._frame(action))
             if same_question or answered:
                 similar = similar or alike(other.words, action.words, SIMILAR_ARGUMENTS)
             if same_question and answered:
                 reworded = max(reworded, REWORDED_LATER if age else REWORDED_NEXT)
         return (max(reworded, REWORDED_NEXT) if shown else reworded), similar
+
+    def _frame(self, action: ActionFacts) -> frozenset[str]:
+        """The words that this result and those of all recent calls have; empty for few calls."""
+        if len(self._recent) < FRAMED_CALLS:
+            return frozenset()
+        return action.result_words.intersection(*[each.result_words for each in self._recent])
+
+    def _count_failure(self, failure: str) -> int:
+        count = self._failures.pop(failure, 0) + 1
+        self._failures[failure] = count
+        if len(self._failures) > MAX_CALLS:
+            del self._failures[next(iter(self._failures))]
+        return count
 
     def _remember(self, action: ActionFacts, repeat: Repeat) -> None:
         self._past[action.call] = _Past(action.result, action.failure, repeat.count, self._time)
@@ -216,7 +244,10 @@ def _same_content(action: ActionFacts, other: ActionFacts) -> bool:
     return any("." in name or "/" in name for name in action.words & other.words)
 
 
-def _same_answer(action: ActionFacts, other: ActionFacts) -> bool:
+def _same_answer(action: ActionFacts, other: ActionFacts, frame: frozenset[str]) -> bool:
+    """`frame`: words of every recent result, such as a prompt; they are no part of an answer."""
     if _same_outcome(action, other.result, other.failure):
         return True
-    return alike(action.result_words, other.result_words, SAME_RESULT)
+    if not alike(action.result_words, other.result_words, SAME_RESULT):
+        return False
+    return not frame or alike(action.result_words - frame, other.result_words - frame, SAME_RESULT)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gateway.steering.guidance.due_text import MonitorText
 from gateway.steering.guidance.families import ModelFamily, model_family
-from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
+from gateway.steering.guidance.pattern import PatternMatch, Query, Tier, causes, kinds
 from gateway.steering.guidance.plan import Plan
 from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, count, with_count
+from gateway.steering.guidance.state import Counts, GuidanceState, count, with_count
 from gateway.wire.values import dataclass
 
 
@@ -35,12 +37,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """What a call gets: new `items` in the block's order, and the bookkeeping after it."""
+    """What a call gets: new `items` in the block's order, and the bookkeeping after it.
+
+    `repairing`: the directive is for an agent in the middle of a repair.
+    """
 
     step: int
     state: GuidanceState
     items: tuple[Item, ...] = ()
     directive: bool = False
+    repairing: bool = False
     reasons: tuple[str, ...] = ()
 
 
@@ -63,6 +69,7 @@ def decide(
         state=state,
         items=items,
         directive=planned.directive,
+        repairing=planned.repairing,
         reasons=planned.reasons,
     )
 
@@ -70,15 +77,32 @@ def decide(
 def passing(query: Query, matches: Iterable[PatternMatch]) -> tuple[PatternMatch, ...]:
     """The matches an injection may use: over floor and gate, not excluded, best first.
 
-    A pattern's own `gate_threshold` replaces the gate. Universal rules come in order of their ids.
+    A pattern's own `gate_threshold` replaces the gate. Patterns for the query's cause need none;
+    while there are any, used or not, they replace all others. Universal rules are those for all
+    agents, then those for the query's kind, in order of their ids.
     """
     unique = {match.pattern.pattern_id: match for match in matches}
     kept = [match for key, match in unique.items() if key not in query.exclude]
-    if query.tier is not Tier.E3:
+    if query.tier is Tier.E3:
+        return _rules(query, kept)
+    about = [m for m in unique.values() if query.cause and query.cause in causes(m.pattern)]
+    if about:
+        kept = [match for match in about if match.pattern.pattern_id not in query.exclude]
+    else:
         kept = [match for match in kept if match.similarity >= _needed(query, match)]
     kept.sort(key=lambda match: (-match.similarity, match.pattern.pattern_id))
     near = [match for match in kept if match.similarity >= kept[0].similarity - query.margin]
     return tuple(near[: query.top_k])
+
+
+def _rules(query: Query, found: Iterable[PatternMatch]) -> tuple[PatternMatch, ...]:
+    fitting = [
+        match
+        for match in found
+        if not query.kind or not kinds(match.pattern) or query.kind in kinds(match.pattern)
+    ]
+    fitting.sort(key=lambda m: (bool(query.kind and kinds(m.pattern)), m.pattern.pattern_id))
+    return tuple(fitting[: query.top_k])
 
 
 def _needed(query: Query, match: PatternMatch) -> float:
@@ -106,9 +130,11 @@ def _items(
     matches: Same[Sequence[PatternMatch]], query: Query, family: ModelFamily, limit: int
 ) -> tuple[Item, ...]:
     found = []
+    room = query.max_chars or math.inf
     for match in passing(query, matches.value):
         text = pattern_text(match.pattern, family, limit)
-        if text:
+        if text and len(text) <= room:
+            room -= len(text) + len("\n\n")
             failure_type = match.pattern.failure_type
             item = Item(text=text, tier=query.tier, match=match, failure_type=failure_type)
             found.append(item)
@@ -149,6 +175,12 @@ def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> Gui
             state,
             monitor_count=state.monitor_count + 1,
             monitor_step=planned.step,
-            severities=with_count(state.severities, sent.failure_type, sent.severity),
+            severities=_sent(state.severities, sent),
         )
     return state
+
+
+def _sent(severities: Counts, sent: MonitorText) -> Counts:
+    """The severities after a text, of what it is about and of its failure."""
+    severities = with_count(severities, sent.subject, sent.severity)
+    return with_count(severities, sent.failure_type, sent.severity)

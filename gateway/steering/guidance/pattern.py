@@ -35,6 +35,10 @@ MAX_ID_CHARS = 128
 _SPACE = re.compile(r"\s+")
 
 
+CANDIDATES = 32
+"""Patterns among which those for a cause or a kind of agent are looked for."""
+
+
 class Tier(enum.StrEnum):
     """How general a pattern is: one instance, a kind of failure, or a universal rule."""
 
@@ -101,7 +105,9 @@ class Query:
     `top_k` answers are wanted that pass `gate` (cosine similarity; a pattern's own threshold wins)
     and are not in `exclude`, at most `margin` behind the best of them; nothing under `floor` is
     even a candidate. Patterns for a failure type or a model family other than the query's are left
-    out, patterns for none are not.
+    out, patterns for none are not. A pattern for the `cause` of the trouble comes before all others
+    and needs no similarity. Universal rules for another `kind` of agent are left out; they may have
+    `max_chars` together, 0 = any number.
     """
 
     tier: Tier
@@ -113,11 +119,20 @@ class Query:
     gate: float = 0.0
     margin: float = 2.0
     exclude: frozenset[str] = field(default_factory=frozenset)
+    cause: str = ""
+    kind: str = ""
+    max_chars: int = 0
 
     @property
     def fetch(self) -> int:
-        """How many candidates to ask of a store, so that `top_k` are left after `exclude`."""
-        return self.top_k + len(self.exclude)
+        """How many candidates to ask of a store, so that `top_k` are left after the others."""
+        chosen = self.cause or self.kind
+        return max(self.top_k, CANDIDATES if chosen else 0) + len(self.exclude)
+
+    @property
+    def least(self) -> float:
+        """Similarity under which a store need not look; a pattern for the cause may have any."""
+        return -1.0 if self.cause else self.floor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +158,23 @@ def content(fields: Mapping[str, Any]) -> PatternContent:
         question=pick("meta_reasoning_prompt"),
         example=pick("example"),
     )
+
+
+def causes(pattern: Pattern) -> tuple[str, ...]:
+    """The causes of trouble that a pattern answers (`trigger_state.causes`); see `causes.json`."""
+    trigger = pattern.fields.get("trigger_state")
+    return _names(trigger.get("causes")) if isinstance(trigger, Mapping) else ()
+
+
+def kinds(pattern: Pattern) -> tuple[str, ...]:
+    """The kinds of agents that a universal rule is for (`tags`); empty = all."""
+    return _names(pattern.fields.get("tags"))
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(name for name in value if isinstance(name, str))
 
 
 def embedding_text(pattern: Pattern) -> str:

@@ -29,7 +29,7 @@ from gateway.steering.guidance.render import frame
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
-from gateway.steering.guidance.texts import SKIP_DIRECTIVE
+from gateway.steering.guidance.texts import skip_directive
 from gateway.steering.transcript.frame import FRAME_OPEN
 from gateway.wire.values import dataclass
 
@@ -105,7 +105,8 @@ def _directive(decided: Decided, tail_ok: bool, offset: int) -> Injection | None
     if not decided.directive:
         return None
     where: Place = "message" if tail_ok else "system"
-    return Injection(step=decided.step, place=where, offset=offset, text=frame([SKIP_DIRECTIVE]))
+    text = frame([skip_directive(repairing=decided.repairing)])
+    return Injection(step=decided.step, place=where, offset=offset, text=text)
 
 
 def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injection, ...]:

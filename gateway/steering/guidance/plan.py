@@ -7,53 +7,32 @@ once is not decided again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.agent_kind import kind_of_agent
+from gateway.steering.guidance.due_text import MonitorText, due_text
+from gateway.steering.guidance.moment import Moment
 from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, count
-from gateway.steering.guidance.texts import evidence_for, failure_of, monitor_text, severities
 from gateway.steering.monitors import Readings
-from gateway.steering.transcript.steps import Step, recent_text
+from gateway.steering.transcript.steps import recent_text
 from gateway.wire.values import dataclass
 
+__all__ = ["Moment", "Plan", "note", "plan"]
+
+CHARS_PER_TOKEN = 4
+"""Rough size of a token of English text; most are longer."""
 RECOVERED_STEPS = 6
 """Scored steps without an alarm after which a run has recovered: a window of FAST."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """The situation of a run when a call is decided.
-
-    `step` = index of the newest scored step of the run, None on its first call; `state` = the state
-    after that step; `readings` = the monitors on it, None when none is configured; `recent` = the
-    newest steps, oldest first; `model` = the routed model's name; `at_risk` = whether to act on
-    this step, when something other than the readings decides that; None = the readings do.
-    """
-
-    step: int | None
-    state: FSMState
-    readings: Readings | None = None
-    recent: Sequence[Step] = ()
-    model: str = ""
-    at_risk: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorText:
-    """A monitor text that is due, with the failure and severity it speaks of."""
-
-    text: str
-    failure_type: str
-    severity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a call wants: look-ups to make, a monitor text, the SKIP directive.
 
+    `repairing`: files were edited and not tested or committed since, which the directive says.
     `reasons` say why something was held back.
     """
 
@@ -63,6 +42,7 @@ class Plan:
     queries: tuple[Query, ...] = ()
     monitor: MonitorText | None = None
     directive: bool = False
+    repairing: bool = False
     reasons: tuple[str, ...] = ()
 
 
@@ -95,9 +75,9 @@ def plan(
     step = FIRST_CALL if moment.step is None else moment.step
     directive = injection.skip_directive and moment.state is FSMState.SKIP
     if guidance.decided_step is not None and step <= guidance.decided_step:
-        return Plan(step=step, model=moment.model, directive=directive)
+        return Plan(step=step, model=moment.model, directive=directive, repairing=moment.repairing)
     queries, reasons = _queries(guidance, moment, etraces, gates)
-    monitor, held = _monitor(guidance, moment, injection)
+    monitor, held = due_text(guidance, moment, injection)
     return Plan(
         step=step,
         model=moment.model,
@@ -105,6 +85,7 @@ def plan(
         queries=queries,
         monitor=monitor,
         directive=directive,
+        repairing=moment.repairing,
         reasons=reasons + held,
     )
 
@@ -148,9 +129,12 @@ def _queries(
     )
     queries, reasons = [], []
     if settings.e3_max and not guidance.e3_done:
-        queries.append(replace(base, top_k=settings.e3_max))
+        if settings.e3_when == "always" or moment.tools:
+            queries.append(_rules_query(base, moment, settings))
+        else:
+            reasons.append("e3: no tools offered")
     if moment.step is None:
-        return tuple(queries), ()
+        return tuple(queries), tuple(reasons)
     if moment.at_risk is False:
         return tuple(queries), ("look-up: held back",)
     at_risk = _at_risk(guidance, moment, settings)
@@ -164,6 +148,8 @@ def _queries(
     if reason := _e2_held(guidance, settings, at_risk, failure_type):
         reasons.append(reason)
     elif text := recent_text(moment.recent, settings.e2_steps):
+        situation = moment.situation() if settings.e2_by_cause else None
+        fired = moment.readings is not None and bool(moment.readings.fired)
         queries.append(
             replace(
                 base,
@@ -173,9 +159,19 @@ def _queries(
                 gate=_e2_gate(gates, failure_type),
                 margin=settings.e2_margin,
                 failure_type=failure_type or None,
+                cause=situation.cause.name if situation and (fired or situation.persists) else "",
             )
         )
     return tuple(queries), tuple(reasons)
+
+
+def _rules_query(base: Query, moment: Moment, settings: EtraceSettings) -> Query:
+    return replace(
+        base,
+        top_k=settings.e3_max,
+        kind=kind_of_agent(moment.tools) if settings.e3_by_kind else "",
+        max_chars=settings.e3_max_tokens * CHARS_PER_TOKEN,
+    )
 
 
 def _e1_held(guidance: GuidanceState, settings: EtraceSettings, at_risk: bool) -> str:
@@ -196,30 +192,3 @@ def _e2_held(
 def _e2_gate(gates: Gates, failure_type: str) -> float:
     untyped = gates.e2 if gates.e2_untyped is None else gates.e2_untyped
     return gates.e2 if failure_type else untyped
-
-
-def _monitor(
-    guidance: GuidanceState, moment: Moment, injection: InjectionSettings
-) -> tuple[MonitorText | None, tuple[str, ...]]:
-    readings = moment.readings
-    if moment.step is None or readings is None or not injection.monitor_guidance:
-        return None, ()
-    if moment.at_risk is False:
-        return None, ()
-    if not readings.fired and readings.composite < injection.monitor_composite:
-        return None, ()
-    failure_type = failure_of(readings)
-    if failure_type is None:
-        return None, ()
-    if guidance.monitor_count >= injection.monitor_cap:
-        return None, ("monitor: cap reached",)
-    wait = injection.cooldown(moment.state.value)
-    if guidance.monitor_step is not None and moment.step - guidance.monitor_step < wait:
-        return None, ("monitor: cooling down",)
-    severity = count(guidance.severities, failure_type) + 1
-    if not severities(failure_type):
-        return None, (f"monitor: no text for {failure_type}",)
-    if severity > severities(failure_type):
-        return None, ("monitor: all texts sent",)
-    text = monitor_text(failure_type, severity, evidence_for(failure_type, readings))
-    return MonitorText(text=text, failure_type=failure_type, severity=severity), ()

@@ -12,6 +12,7 @@ COOLDOWN_STEPS: Mapping[str, int] = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 
 """Steps between two monitor texts, by difficulty state. Source: reference section 5."""
 
 E2When = Literal["always", "at_risk"]
+E3When = Literal["tools", "always"]
 Placement = Literal["auto", "system", "tail"]
 Lifetime = Literal["run", "call"]
 
@@ -28,6 +29,10 @@ class EtraceSettings:
     `recall_floor` = similarity under which a pattern is no candidate; `e1_gate`, `e2_gate` =
     similarity needed for an injection, None = the value calibrated for the embedder in use;
     `e2_margin` = how far behind the best pattern a further one may be.
+    `e2_by_cause` = patterns for the cause of the trouble first, then the similar ones.
+    `e3_max_tokens` = tokens of all universal rules of a run, 0 = any number; `e3_when` = on calls
+    that offer tools, or on each first call; `e3_by_kind` = only the rules for the kind of agent
+    that the tools show.
     Source: reference section 6.1.
     """
 
@@ -44,7 +49,11 @@ class EtraceSettings:
     e2_when: E2When = "at_risk"
     e2_gate: float | None = None
     e2_margin: float = 0.02
-    e3_max: int = 32
+    e2_by_cause: bool = True
+    e3_max: int = 5
+    e3_max_tokens: int = 120
+    e3_when: E3When = "tools"
+    e3_by_kind: bool = True
     recall_floor: float = 0.25
 
     def __post_init__(self) -> None:
@@ -57,11 +66,13 @@ class EtraceSettings:
             "e2_top_k",
             "e2_per_type",
             "e3_max",
+            "e3_max_tokens",
         ):
             _at_least(self, name, 0)
         for name in ("e1_composite", "e1_gate", "e2_gate", "e2_margin", "recall_floor"):
             _in_unit(self, name)
         _one_of(self, "e2_when", ("always", "at_risk"))
+        _one_of(self, "e3_when", ("tools", "always"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

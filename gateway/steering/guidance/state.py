@@ -38,10 +38,10 @@ class GuidanceState:
     """Bookkeeping of one run.
 
     `fired_step` = newest step on which a monitor fired; `monitor_step` = step of the last monitor
-    text; `severities` = last severity sent by failure type; `e2_counts` = injections by failure
-    type, "" for none; `pattern_ids` = e1 and e2 patterns injected
-    in this run; `decided_step` = newest step a decision
-    was made for; `injections` = blocks in the order they were made.
+    text; `severities` = last severity sent by cause and by failure type; `e2_counts` = injections
+    by failure type, "" for none; `pattern_ids` = e1 and e2 patterns injected in this run;
+    `decided_step` = newest step a decision was made for; `injections` = blocks in the order they
+    were made.
     """
 
     fired_step: int | None = None

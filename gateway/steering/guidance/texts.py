@@ -29,6 +29,20 @@ SKIP_DIRECTIVE = (
 )
 """Sent with every call while the run is in state SKIP. Source: reference section 8."""
 
+SKIP_REPAIR = (
+    "STOP AND DELIVER: this run has been hard for a long stretch without improving, and files were "
+    "edited since the last test that passed. First restore a working state: finish the smallest "
+    "edit that makes the tests pass, or undo the edits since then. Check it once. Then hand over "
+    "what works, and state plainly what is done, what is not done, what you tried and why it "
+    "failed. Do not start new work."
+)
+"""The same in the middle of a repair: what is handed over must work."""
+
+
+def skip_directive(*, repairing: bool) -> str:
+    """The directive for a run, in the middle of a repair or not."""
+    return SKIP_REPAIR if repairing else SKIP_DIRECTIVE
+
 
 def failure_of(readings: Readings) -> str | None:
     """The failure to speak about: that of the worst fired monitor, else of the highest score."""

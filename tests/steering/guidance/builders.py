@@ -69,8 +69,8 @@ def readings(
     )
 
 
-def a_step(index: int, thought: str = "I run the test once more") -> Step:
-    return Step(index=index, thought=thought, actions=(Action(name="bash", arguments="make"),))
+def a_step(index: int, thought: str = "I run the test once more", command: str = "make") -> Step:
+    return Step(index=index, thought=thought, actions=(Action(name="bash", arguments=command),))
 
 
 def turn(index: int) -> list[dict[str, Any]]:
@@ -107,23 +107,31 @@ class Run:
     injection: InjectionSettings = field(default_factory=InjectionSettings)
     lookup: Lookup = lambda query: ()
     model: str = "gpt-4o"
+    command: str = "make"
     messages: list[dict[str, Any]] = field(default_factory=lambda: [dict(SYSTEM), dict(USER)])
     state: GuidanceState = field(default_factory=GuidanceState)
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
     def first(self) -> Call:
-        return self.call(Moment(step=None, state=FSMState.INIT, model=self.model))
+        return self.call(Moment(step=None, state=FSMState.INIT, model=self.model, tools=("bash",)))
 
     def step(self, state: FSMState = FSMState.NORMAL, seen: Readings | None = None) -> Call:
         """One more step of the agent, and the call that follows it."""
         index = len(self.steps)
-        self.steps.append(a_step(index))
+        self.steps.append(a_step(index, command=self.command))
         self.messages += turn(index)
         seen = readings() if seen is None else seen
         self.state = note(self.state, index, seen)
         return self.call(
-            Moment(step=index, state=state, readings=seen, recent=self.steps[-5:], model=self.model)
+            Moment(
+                step=index,
+                state=state,
+                readings=seen,
+                recent=self.steps[-5:],
+                model=self.model,
+                tools=("bash",),
+            )
         )
 
     def call(self, moment: Moment) -> Call:

@@ -27,8 +27,17 @@ def given_tiers(call: Call) -> list[str]:
 def test_the_first_call_asks_for_universal_rules_only() -> None:
     """No step is scored yet, so nothing else is looked up or said."""
     call = Run().first()
-    assert [(q.tier, q.text, q.top_k) for q in call.plan.queries] == [(Tier.E3, "", 32)]
+    assert [(q.tier, q.text, q.top_k) for q in call.plan.queries] == [(Tier.E3, "", 5)]
     assert call.plan.monitor is None
+
+
+def test_a_call_without_tools_is_left_as_it_is() -> None:
+    """Universal rules are for agents; a later call with tools gets them, and `always` each run."""
+    first = Moment(step=None, state=FSMState.INIT)
+    for settings, asked in ((EtraceSettings(), 0), (EtraceSettings(e3_when="always"), 1)):
+        planned = plan(GuidanceState(), first, settings, InjectionSettings(), GATES)
+        assert len(planned.queries) == asked
+    assert tiers(Run().step()) == ["e3"]
 
 
 def test_universal_rules_are_given_once() -> None:
@@ -193,7 +202,11 @@ def test_the_cap_holds_over_all_failures() -> None:
     """Five monitor texts in a run, whatever they are about."""
     run = Run()
     kinds = ["streak", "hedge", "diversity", "test_repeat"]
-    calls = [run.step(FSMState.SLOW, readings(kinds[n % 4])) for n in range(40)]
+    commands = ["make", "grep -rn x .", "cat a.py", "pytest"]
+    calls = []
+    for n in range(40):
+        run.command = commands[n // 4 % 4]
+        calls.append(run.step(FSMState.SLOW, readings(kinds[n % 4])))
     assert sum(len(call.decided.items) for call in calls) == 5
     assert calls[-1].plan.reasons[-1] == "monitor: cap reached"
 
