@@ -212,4 +212,5 @@ def _facts(services: Services, prepared: Recordable, *, answered: bool) -> CallF
         cost_usd=cost,
         cost_unsteered_usd=unsteered,
         answered=answered,
+        masks_secrets=services.settings.storage.mask_secrets,
     )

@@ -151,7 +151,11 @@ class Runtime:
         embedder = await open_embedder(self.settings.embedding)
         patterns = self._opened.patterns
         self.library = await PatternLibrary.open(
-            patterns, embedder, self.settings.etraces, failed=self._lookup_failed
+            patterns,
+            embedder,
+            self.settings.etraces,
+            failed=self._lookup_failed,
+            masks_secrets=self.settings.storage.mask_secrets,
         )
         self.tally = PatternTally(patterns, self._tally_failed)
         self._background_tasks.append(spawn(self.tally.follow(), name="pattern statistics"))

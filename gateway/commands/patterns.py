@@ -82,7 +82,13 @@ async def _library(args: argparse.Namespace, *, repair: bool) -> AsyncIterator[P
     stores = await open_stores(settings.storage, vectors=True)
     try:
         embedder = await open_embedder(settings.embedding)
-        yield await PatternLibrary.open(stores.patterns, embedder, settings.etraces, repair=repair)
+        yield await PatternLibrary.open(
+            stores.patterns,
+            embedder,
+            settings.etraces,
+            repair=repair,
+            masks_secrets=settings.storage.mask_secrets,
+        )
     finally:
         await stores.close()
 

@@ -24,6 +24,8 @@ class StorageSettings:
     `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but
     a power cut may lose the most recent ones; `full` waits for the disk at every commit and loses
     none. The file stays consistent in both cases.
+    `mask_secrets`: keys, tokens and passwords in the texts are replaced before they are stored
+    (docs/security.md); what is sent upstream is not touched.
     `retention_days` and `max_size_mb`: 0 switches the limit off. In memory the limit is 1,535 MB
     at most, and more than 2,047 MB cannot be stored.
     `commit_limit_ms`, `breaker_failures`, `probe_interval_s`, `spool_records`, `spool_mb`: when the
@@ -37,6 +39,7 @@ class StorageSettings:
     path: str = "gateway.db"
     synchronous: str = "normal"
     store_content: bool = True
+    mask_secrets: bool = True
     retention_days: float = 30.0
     max_size_mb: float = 4096.0
     retention_interval_s: float = 3600.0

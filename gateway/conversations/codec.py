@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -24,19 +25,26 @@ from gateway.conversations.conversation import (
 from gateway.conversations.stored_responses import STORED_PER_CONVERSATION, StoredResponse
 from gateway.steering.fold import RunSnapshot
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.state import from_json, to_json
+from gateway.steering.guidance.state import GuidanceState, from_json, to_json
 from gateway.steering.identity import Awaits, Branch
 from gateway.steering.identity.summary import split_line_hashes
 from gateway.steering.routing import ModelPin
 from gateway.steering.steer import RunMemory
 from gateway.stores.records import ConversationRecord
+from gateway.text.secrets import find_secrets, mask_repeated
 from gateway.wire.prefix_hash import ChainState
 
 STATE_VERSION = 1
 
 
-def to_record(conversation: Conversation, message_count: int, now: float) -> ConversationRecord:
-    """The conversation as a store keeps it, at `now` in seconds of the epoch."""
+def to_record(
+    conversation: Conversation, message_count: int, now: float, *, masks_secrets: bool = False
+) -> ConversationRecord:
+    """The conversation as a store keeps it, at `now` in seconds of the epoch.
+
+    With `masks_secrets` guidance is masked, and an answer that holds a secret is stored without its
+    items, as with `store_content: false`: masked ones would give the history other digests.
+    """
     branch = conversation.history.branch
     return ConversationRecord(
         id=branch.conversation_id,
@@ -51,7 +59,7 @@ def to_record(conversation: Conversation, message_count: int, now: float) -> Con
         message_count=message_count,
         signature=branch.signature,
         has_tools=branch.has_tools,
-        state=_state(conversation),
+        state=_state(conversation, masks_secrets),
     )
 
 
@@ -70,10 +78,10 @@ def from_record(record: ConversationRecord) -> Conversation:
         raise ValueError(f"state of conversation {record.id!r}: {exc}") from exc
 
 
-def _state(conversation: Conversation) -> bytes:
+def _state(conversation: Conversation, masks_secrets: bool) -> bytes:
     state = {
         "v": STATE_VERSION,
-        **_run_state(conversation.run),
+        **_run_state(conversation.run, masks_secrets),
         **_branch_state(conversation.history.branch),
         **_start_state(conversation),
         **_snapshot_state(conversation),
@@ -83,20 +91,21 @@ def _state(conversation: Conversation) -> bytes:
     responses = conversation.history.responses
     if responses:
         newest = list(responses.values())[-STORED_PER_CONVERSATION:]
-        state["answered"] = [_response_json(response) for response in newest]
+        state["answered"] = [_response_json(response, masks_secrets) for response in newest]
     try:
         return orjson.dumps(state)
     except TypeError:  # a model name with half of a surrogate pair, which UTF-8 cannot encode
         return json.dumps(state).encode()
 
 
-def _run_state(run: CurrentRun) -> dict[str, Any]:
+def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
     memory = run.memory
+    guidance = _masked(memory.guidance) if masks_secrets else memory.guidance
     state: dict[str, Any] = {
         "run": run.index,
         "run_started_at": run.started_at,
         "run_tokens": memory.tokens,
-        "guidance": to_json(memory.guidance),
+        "guidance": to_json(guidance),
     }
     if pin := memory.pinned_model:
         state["held"] = [pin.model, pin.state.value, pin.since_step]
@@ -109,6 +118,12 @@ def _run_state(run: CurrentRun) -> dict[str, Any]:
     if routed := run.routed:
         state["decided"] = [routed.prefix_hash.hex(), routed.requested, routed.model]
     return state
+
+
+def _masked(guidance: GuidanceState) -> GuidanceState:
+    """Guidance quotes errors, and an error may quote a key."""
+    kept = tuple(replace(item, text=mask_repeated(item.text)) for item in guidance.injections)
+    return replace(guidance, injections=kept) if kept else guidance
 
 
 def _branch_state(branch: Branch) -> dict[str, Any]:
@@ -245,10 +260,15 @@ def _responses(values: Iterable[Any]) -> dict[str, StoredResponse]:
     }
 
 
-def _response_json(response: StoredResponse) -> list[Any]:
+def _response_json(response: StoredResponse, masks_secrets: bool) -> list[Any]:
     chains = [_chain_json(response.chain), _chain_json(response.after)]
-    reply = list(response.reply) if response.storable else []
+    storable = response.storable and not (masks_secrets and _has_secret(response))
+    reply = list(response.reply) if storable else []
     return [response.id, *chains, _snapshot_json(response.snapshot), reply]
+
+
+def _has_secret(response: StoredResponse) -> bool:
+    return bool(find_secrets(json.dumps(response.reply)))
 
 
 def _snapshot_json(snapshot: RunSnapshot) -> list[Any]:

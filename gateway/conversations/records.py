@@ -27,10 +27,12 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
+from gateway.text.secrets import mask_secrets
 from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.values import dataclass
 
 _PREVIEW_CHARACTERS = 200
+_LONGEST_SECRET = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class CallFacts:
     cost_unsteered_usd: float | None = None
     answered: bool = True
     """False for a call whose answer is still being made."""
+    masks_secrets: bool = False
+    """Whether texts are stored without what looks like a secret."""
 
 
 def call_record(
@@ -63,7 +67,8 @@ def call_record(
     call = _call_row(result, exchange, completion, facts)
     reply = replace(_reply_content(completion), messages=tuple(result.prompts))
     steps = _step_rows(result, call if facts.answered else None, reply, now)
-    record = to_record(conversation, result.resolved.incoming.hashes.state.count, now)
+    count = result.resolved.incoming.hashes.state.count
+    record = to_record(conversation, count, now, masks_secrets=facts.masks_secrets)
     return CallRecord(
         conversation=record,
         heads=tuple(prefix_hashes),
@@ -219,7 +224,7 @@ def _run_update(
         outcome=facts.outcome if own else None,
         outcome_source="header" if facts.outcome and own else "",
         agent=facts.agent,
-        task_preview=result.tasks.get(run, "")[:_PREVIEW_CHARACTERS],
+        task_preview=_preview(result.tasks.get(run, ""), facts),
         profile=facts.profile,
         mode=result.mode,
         experiment=facts.experiment,
@@ -229,6 +234,12 @@ def _run_update(
         identity_source=result.resolved.source,
         model_requested=exchange.request.model,
     )
+
+
+def _preview(task: str, facts: CallFacts) -> str:
+    """The start of a task, masked before it is cut: half of a secret has no form."""
+    start = task[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
+    return (mask_secrets(start) if facts.masks_secrets else start)[:_PREVIEW_CHARACTERS]
 
 
 def call_event(record: CallRecord) -> Event | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import itertools
 import time
@@ -15,7 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
 from gateway.stores.protocols import StoreCorrupt, StoreError
 from gateway.tasks import spawn
+from gateway.text.secrets import mask_secrets
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -62,7 +64,10 @@ class ImportReport:
 
 
 class PatternLibrary:
-    """A pattern store whose queries are texts. Make it with `PatternLibrary.open`."""
+    """A pattern store whose queries are texts. Make it with `PatternLibrary.open`.
+
+    `masks_secrets`: what looks like a secret is masked in the patterns it adds.
+    """
 
     def __init__(
         self,
@@ -70,11 +75,14 @@ class PatternLibrary:
         embedder: Embedder,
         settings: EtraceSettings,
         failed: Failed | None = None,
+        *,
+        masks_secrets: bool = True,
     ) -> None:
         self.store = store
         self.embedder = embedder
         self._settings = settings
         self._failed = failed
+        self._masks_secrets = masks_secrets
         self._universal: _Cache[tuple[str, int], list[PatternMatch]] = {}
         self._own: _Cache[str, bool] = {}
 
@@ -88,6 +96,7 @@ class PatternLibrary:
         failed: Failed | None = None,
         starter: bool = True,
         repair: bool = False,
+        masks_secrets: bool = True,
     ) -> PatternLibrary:
         """The library over an open store; an empty store gets the starter patterns.
 
@@ -95,7 +104,7 @@ class PatternLibrary:
         `repair` a damaged search index is rebuilt instead of raising StoreCorrupt.
         Raises: StoreError, EmbeddingError.
         """
-        library = cls(store, embedder, settings, failed)
+        library = cls(store, embedder, settings, failed, masks_secrets=masks_secrets)
         await library.prepare(starter=starter, repair=repair)
         return library
 
@@ -113,8 +122,8 @@ class PatternLibrary:
 
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
         """The same library with other settings; the caches are shared."""
-        other = PatternLibrary(self.store, self.embedder, settings, self._failed)
-        other._universal, other._own = self._universal, self._own
+        other = copy.copy(self)
+        other._settings = settings
         return other
 
     @property
@@ -184,14 +193,22 @@ class PatternLibrary:
     async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
         """Embed and store patterns, all or none; as PatternStore.add."""
         self._clear_caches()
+        patterns = [self._masked(pattern) for pattern in patterns]
         vectors = await self._vectors(patterns)
         return await self.store.add(list(zip(patterns, vectors, strict=True)))
 
     async def edit(self, pattern: Pattern) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
         self._clear_caches()
+        pattern = self._masked(pattern)
         (vector,) = await self._vectors([pattern])
         await self.store.edit(pattern, vector)
+
+    def _masked(self, pattern: Pattern) -> Pattern:
+        """The pattern with what looks like a secret masked in its texts."""
+        if not self._masks_secrets:
+            return pattern
+        return replace(pattern, fields=_mask_values(pattern.fields))
 
     def _clear_caches(self) -> None:
         self._universal.clear()
@@ -280,6 +297,17 @@ async def _read_once(
 
 def _failed(reading: asyncio.Task[Any]) -> bool:
     return reading.done() and (reading.cancelled() or reading.exception() is not None)
+
+
+def _mask_values(value: Any) -> Any:
+    match value:
+        case str():
+            return mask_secrets(value)
+        case Mapping():
+            return {key: _mask_values(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_mask_values(item) for item in value]
+    return value
 
 
 def _batches(items: Iterator[T]) -> Iterator[list[T]]:

@@ -1,18 +1,32 @@
-"""Records without their texts, and records that any database can encode."""
+"""Records without their texts or their secrets, and records that any database can encode."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+from gateway.config.storage import StorageSettings
 from gateway.steering.transcript.steps import Action
-from gateway.stores.records import CallRecord, StepContent, StepRow
+from gateway.stores.records import CallRecord, ItemRecord, StepContent, StepRow
+from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets
 
 T = TypeVar("T")
 
 MAX_INT = 2**63 - 1
+
+
+def redaction(settings: StorageSettings) -> Callable[[CallRecord], CallRecord]:
+    """What a store makes of a record before it writes it. Costs time in proportion to the texts:
+    not to be run on the event loop."""
+    if not settings.store_content:
+        return without_content
+    return without_secrets if settings.mask_secrets else _unchanged
+
+
+def _unchanged(call: CallRecord) -> CallRecord:
+    return call
 
 
 def omit(text: str) -> str:
@@ -40,6 +54,50 @@ def without_content(call: CallRecord) -> CallRecord:
         injections=tuple(replace(row, text=omit(row.text)) for row in call.injections),
         items=(),
     )
+
+
+def without_secrets(call: CallRecord) -> CallRecord:
+    """`call` with what looks like a secret masked in every text.
+
+    An output item in which there is one is left out: its bytes are part of the history's digests,
+    so a masked one would be another item. The conversation's `state` is kept as it is; whoever
+    makes it masks the texts in it.
+    """
+    return replace(
+        call,
+        runs=tuple(replace(run, task_preview=mask_secrets(run.task_preview)) for run in call.runs),
+        steps=tuple(map(_step_without_secrets, call.steps)),
+        injections=tuple(replace(row, text=mask_repeated(row.text)) for row in call.injections),
+        items=tuple(item for item in call.items if not _has_secret(item)),
+    )
+
+
+def _has_secret(item: ItemRecord) -> bool:
+    return bool(find_secrets(item.content.decode("utf-8", "replace")))
+
+
+def _step_without_secrets(step: StepRow) -> StepRow:
+    content, evidence = step.content, step.evidence
+    if content is not None:
+        content = StepContent(
+            messages=tuple(replace(m, text=mask_secrets(m.text)) for m in content.messages),
+            thought=mask_secrets(content.thought),
+            reasoning=mask_secrets(content.reasoning),
+            actions=tuple(map(_mask_action, content.actions)),
+            prompted=content.prompted,
+            reply_text=mask_secrets(content.reply_text),
+            reply_actions=tuple(map(_mask_action, content.reply_actions)),
+        )
+    if evidence:
+        evidence = {name: mask_secrets(text) for name, text in evidence.items()}
+    return replace(step, content=content, evidence=evidence)
+
+
+def _mask_action(action: Action) -> Action:
+    arguments, observation = mask_secrets(action.arguments), mask_secrets(action.observation)
+    if arguments is action.arguments and observation is action.observation:
+        return action
+    return replace(action, arguments=arguments, observation=observation)
 
 
 def _step_without_content(step: StepRow) -> StepRow:

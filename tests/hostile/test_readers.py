@@ -9,6 +9,7 @@ import pytest
 
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
+from gateway.text.secrets import find_secrets
 from tests.hostile.growth import exceeds_linear
 
 SIZES = [4096, 16384, 65536]
@@ -35,6 +36,10 @@ UNITS = (
     "{",
     "<code>",
 )
+SECRETIVE = (
+    *("token=", "secret;secret=", "api_key: ", "sk-", "eyJa.", "://a:", "Bearer ", "curl -u "),
+    *("-----BEGIN PRIVATE KEY-----", "password='", "pwd:", "ghp_" + "a" * 30, "--password "),
+)
 
 
 def call_of(name: str, arguments: str) -> Callable[[], object]:
@@ -58,14 +63,16 @@ READERS: dict[str, Callable[[str], Callable[[], object]]] = {
     "command": lambda text: call_of("bash", text),
     "patch": lambda text: call_of("apply_patch", text),
     "reply": lambda text: fold_of({"role": "assistant", "content": text}),
+    "secrets": lambda text: lambda: find_secrets(text),
 }
 
 
 @pytest.mark.parametrize("kind", READERS)
 def test_a_step_is_read_in_linear_time(kind: str) -> None:
-    """Commands, patches and replies that repeat one unit cost linear time."""
+    """Commands, patches and replies that repeat one unit cost linear time, and so do all texts in
+    which secrets are looked for."""
     slow = {}
-    for unit in UNITS:
+    for unit in (*UNITS, *SECRETIVE) if kind == "secrets" else UNITS:
         longest = unit * (SIZES[-1] // len(unit) + 1)
 
         def text(size: int, longest: str = longest) -> str:

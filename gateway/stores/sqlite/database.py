@@ -118,9 +118,9 @@ class Database:
         return await self._reads.submit(work)  # type: ignore[no-any-return]
 
     @property
-    def store_content(self) -> bool:
-        """Whether texts are stored, or only their lengths and digests."""
-        return self._settings.store_content
+    def settings(self) -> StorageSettings:
+        """What it was opened with."""
+        return self._settings
 
     @property
     def reader_threads(self) -> int:

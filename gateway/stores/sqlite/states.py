@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import orjson
 
 from gateway.stores.protocols import MAX_BRANCHES, MAX_HEADS
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
-from gateway.stores.redact import encodable, without_content
+from gateway.stores.redact import encodable, redaction
 from gateway.stores.sqlite import codec
 from gateway.stores.sqlite.commits import root_key, save_call
 from gateway.stores.sqlite.database import Database
@@ -48,6 +48,7 @@ class SQLiteStateStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._redact = redaction(database.settings)
 
     async def find_prefix_hashes(
         self, tenant: str, digests: Sequence[bytes]
@@ -75,12 +76,10 @@ class SQLiteStateStore:
     async def commit(self, call: CallRecord) -> int:
         """See StateStore."""
         call.check()
-        if not self._database.store_content:
-            call = without_content(call)
         try:
-            return await self._database.write(partial(save_call, call))
+            return await self._database.write(partial(_save, call, self._redact))
         except (UnicodeEncodeError, OverflowError, orjson.JSONEncodeError):
-            return await self._database.write(partial(save_call, encodable(call)))
+            return await self._database.write(partial(_save, encodable(call), self._redact))
 
     async def ping(self) -> None:
         """See StateStore."""
@@ -93,6 +92,12 @@ class SQLiteStateStore:
     async def close(self) -> None:
         """Close the database, for every store in it."""
         await self._database.close()
+
+
+def _save(
+    call: CallRecord, redact: Callable[[CallRecord], CallRecord], connection: apsw.Connection
+) -> int:
+    return save_call(redact(call), connection)
 
 
 def _fetch(sql: str, values: tuple[Any, ...], connection: apsw.Connection) -> list[Any]:

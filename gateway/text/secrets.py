@@ -1,0 +1,150 @@
+"""The one detector of secrets: what looks like a credential in a text, and the text without it.
+
+It finds tokens by their form and values by the name next to them (`gateway/text/secret_shapes.py`).
+A secret that has neither, a word said in conversation, is not found.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gateway.text.secret_shapes import ASSIGNED, SHAPES, Shape, secret_in
+
+MARK = "[masked:"
+"""How what stands in the place of a secret begins; the kind and a bracket follow."""
+
+MOST_REFUSED = 1000
+"""After so many forms in one text that turned out to be none, all that follow count as secrets: a
+text made to be slow is masked more, and not looked at for longer."""
+
+
+class SecretSpan(NamedTuple):
+    """One secret: characters `start` to `end` of a text, and its kind."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def find_secrets(text: str) -> list[SecretSpan]:
+    """The secrets of a text in their order, without overlaps. Linear in the length of the text."""
+    found = sorted(_found(text))
+    joined: list[SecretSpan] = []
+    for span in found:
+        if joined and span.start < joined[-1].end:
+            last = joined[-1]
+            kind = span.kind if last.kind == ASSIGNED.kind else last.kind
+            joined[-1] = SecretSpan(last.start, max(last.end, span.end), kind)
+        else:
+            joined.append(span)
+    return joined
+
+
+def mask_secrets(text: str) -> str:
+    """The text with `[masked:KIND]` in place of each secret; the same text when there is none.
+
+    Equal secrets of one text and different ones of a kind read alike: what is left says nothing of
+    them, not even their length. A masked text is not changed by masking it again.
+    """
+    found = find_secrets(text)
+    if not found:
+        return text
+    parts, at = [], 0
+    for span in found:
+        parts += [text[at : span.start], MARK, span.kind, "]"]
+        at = span.end
+    return "".join([*parts, text[at:]])
+
+
+@functools.lru_cache(maxsize=512)
+def mask_repeated(text: str) -> str:
+    """`mask_secrets` for texts that come again with every call, such as guidance."""
+    return mask_secrets(text)
+
+
+def _found(text: str) -> Iterator[SecretSpan]:
+    lowered = text.lower()
+    if len(lowered) != len(text):  # one capital letter becomes two characters
+        lowered = text.replace("\u0130", "I").lower()
+    yield from _accepted(text, lowered, _rare_candidates(lowered))
+    for shape, anchor in _PLAIN:
+        yield from _accepted(text, lowered, _plain_candidates(lowered, shape, anchor))
+
+
+def _accepted(
+    text: str, lowered: str, candidates: Iterable[tuple[Shape, int]]
+) -> Iterator[SecretSpan]:
+    """The secrets among places where anchors begin, given in their order."""
+    ends: dict[str, int] = {}
+    refused = 0
+    for shape, at in candidates:
+        if at < ends.get(shape.kind, 0):
+            continue  # inside of the shape's last match
+        match = shape.pattern.match(lowered if shape.folded else text, at)
+        if match is None:
+            continue
+        accepts = shape.accepts if refused < MOST_REFUSED else None
+        if accepts is not None and not accepts(text, match):
+            refused += 1
+            continue
+        ends[shape.kind] = match.end()
+        yield SecretSpan(*secret_in(match), shape.kind)
+
+
+def _rare_candidates(lowered: str) -> Iterator[tuple[Shape, int]]:
+    for hit in _RARE.finditer(lowered):
+        at = hit.start()
+        for shape, anchor, offset in _BY_LETTER[lowered[at]]:
+            if lowered.startswith(anchor, at - offset):
+                yield shape, at - offset
+
+
+def _plain_candidates(lowered: str, shape: Shape, anchor: str) -> Iterator[tuple[Shape, int]]:
+    at = lowered.find(anchor)
+    while at >= 0:
+        yield shape, at
+        at = lowered.find(anchor, at + len(anchor))
+
+
+# Rarest first: how often letters and signs occur in the development runs. One expression looks for
+# all anchors by their rarest letter: a search for each of them costs five times as much.
+_LETTERS = "zjxk9vw=_:b-"
+
+
+def _rarest(anchor: str) -> str:
+    return min(anchor, key=lambda letter: f"{_LETTERS}{letter}".index(letter))
+
+
+_PLAIN = tuple(
+    (shape, anchor)
+    for shape in SHAPES
+    for anchor in shape.anchors
+    if _rarest(anchor) not in _LETTERS
+)
+_BY_LETTER = {
+    letter: tuple(
+        (shape, anchor, anchor.index(letter))
+        for shape in SHAPES
+        for anchor in shape.anchors
+        if _rarest(anchor) == letter
+    )
+    for letter in _LETTERS
+}
+
+
+def _around(anchor: str, letter: str) -> str:
+    """The anchor as an expression that begins at its letter."""
+    before, after = anchor[: anchor.index(letter) + 1], anchor[anchor.index(letter) + 1 :]
+    return (f"(?<={re.escape(before)})" if len(before) > 1 else "") + re.escape(after)
+
+
+_RARE = re.compile(
+    "|".join(
+        f"{re.escape(letter)}(?:{'|'.join({_around(anchor, letter): '' for _, anchor, _ in some})})"
+        for letter, some in _BY_LETTER.items()
+        if some
+    )
+)

@@ -1,0 +1,91 @@
+"""What counts as a secret, what does not, and what is left of a text without its secrets."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.testing.secrets import planted_secrets
+from gateway.text.secrets import find_secrets, mask_secrets
+
+SAMPLE = Path(__file__).parents[1] / "replays" / "sample.jsonl.gz"
+
+ORDINARY = """
+commit 4a5d1fe2c9b3a7d8e6f0123456789abcdef01234
+image sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+request 550e8400-e29b-41d4-a716-446655440000 done, order W2378156, build 20250511
+<img src="data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4">
+<div class="sk-toggleable__content sk-container-id-12">
+integrity sha512-9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08Zx==
+token = parser.next_token()
+self.token: Optional[str] = None
+cancellationToken = cancellationTokenSource2.Token
+max_tokens: 4096, "prompt_tokens": 1234, tokens=[1, 2, 3]
+def login(username, password=None, token="", secret=os.environ["SECRET"]): pass
+client.login(user=user, password=password)
+client.login(username=name, password=form2.cleaned_data["password"])
+password: required, at least 8 characters
+Enter your password: the password is wrong
+DB_PASSWORD=${DB_PASSWORD}
+api_key: <your api key>, API_KEY=$API_KEY, api_key=YOUR_API_KEY
+https://user:${TOKEN}@example.com http://localhost:8080/@scope/package
+Authorization: Basic authentication is required; bearer of good news
+key = "cancellation", primary_key=True, foreign_key: "orders.id"
+-----BEGIN CERTIFICATE----- is not "-----BEGIN PRIVATE KEY-----"
+tests pass = 5, pass: all, 3 passed
+npm_config_cache=/root/.npm ghp_ hf_hub_download sk-learn
+docker run -u 1000:1000 image
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_shape_is_masked(seed: int) -> None:
+    """A credential of any shape is gone, wherever it stands, and masking again changes nothing."""
+    for shape, secret, text in planted_secrets(seed):
+        for place in (text, f"run it: {text} then", f"> {text}\n2 lines", f"escaped\\n{text}"):
+            masked = mask_secrets(place)
+            assert secret not in masked, shape
+            assert mask_secrets(masked) == masked, shape
+            assert find_secrets(place), shape
+
+
+def test_json_stays_json() -> None:
+    """Arguments of a call can still be parsed, and keep everything that is no secret."""
+    for shape, secret, text in planted_secrets(7):
+        arguments = json.dumps({"command": f"echo {text}", "lines": 3})
+        masked = mask_secrets(arguments)
+        assert json.dumps(secret)[1:-1] not in masked, shape
+        assert json.loads(masked)["lines"] == 3, shape
+
+
+def test_names_stay() -> None:
+    """What tells of a secret stays readable; only its value is gone."""
+    assert mask_secrets("PGPASSWORD=hunter2 psql") == "PGPASSWORD=[masked:assigned] psql"
+    assert mask_secrets("redis://:s3cr3tX@cache:6379/0") == "redis://:[masked:url]@cache:6379/0"
+
+
+def test_ordinary_text_is_left_alone() -> None:
+    """Hashes, ids, images, code and prose about secrets hold none."""
+    for line in ORDINARY.splitlines():
+        assert mask_secrets(line) == line
+    assert mask_secrets(ORDINARY) is ORDINARY
+
+
+def test_recorded_runs_are_left_alone() -> None:
+    """In recorded runs only the tokens of a browser's settings are taken for secrets."""
+    with gzip.open(SAMPLE, "rt", encoding="utf-8") as lines:
+        runs = [json.loads(line) for line in lines]
+    texts = [str(message.get("content") or "") for run in runs for message in run["messages"]]
+    found = {text[s.start - 9 : s.start] for text in texts for s in find_secrets(text)}
+    assert sum(map(len, texts)) > 100_000
+    assert found <= {'Token": "'}
+
+
+def test_letters_that_change_their_length() -> None:
+    """Places are those of the text itself, though one capital letter becomes two small ones."""
+    text = "\u0130\u0130 password='hunter2'"
+    (span,) = find_secrets(text)
+    assert text[span.start : span.end] == "hunter2"
