@@ -156,7 +156,7 @@ class PatternLibrary:
         them at every step."""
 
         async def read() -> bool:
-            own = PatternFilter(tenant=tenant, tier=Tier.E1)
+            own = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
             return bool((await self.store.list_patterns(own, limit=1)).patterns)
 
         return await _read_once(self._own, tenant, read, _TENANTS_CACHED)
