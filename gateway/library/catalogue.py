@@ -14,7 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -221,8 +221,9 @@ class PatternLibrary:
         return report
 
     async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
-        """The patterns as JSON lines, newest first, read page by page."""
+        """The patterns as JSON lines, newest first, read page by page; lessons are left out."""
         cursor: str | None = None
+        patterns = replace(patterns, learned=False)
         while True:
             page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
             for stored in page.patterns:

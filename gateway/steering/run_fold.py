@@ -30,7 +30,8 @@ class StepOutcome:
     `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
     `state` is the state after this score; `difficulty` is the score, clamped to [0, 1]; `risk` is
     the probability that the run fails, in (0, 1); `trouble` is the kind of trouble of the step;
-    `severity` of the alarm, 0 to 3; `waits`: the step only waits for something.
+    `severity` of the alarm, 0 to 3; `waits`: the step only waits for something; `failed`: a call of
+    the step failed.
     """
 
     index: int
@@ -43,6 +44,7 @@ class StepOutcome:
     trouble: Trouble | None = None
     severity: int = 0
     waits: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,7 @@ class RunFold:
             trouble=self._observed.trouble,
             severity=severity_of(self._alarmed_steps),
             waits=self._observed.waits,
+            failed=self._observed.failed,
         )
         self.outcomes.append(outcome)
         return outcome

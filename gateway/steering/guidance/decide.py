@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.steering.guidance.families import ModelFamily, model_family
-from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.plan import Plan
 from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
 from gateway.steering.guidance.settings import InjectionSettings
@@ -33,14 +33,32 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LessonDecision:
+    """One lesson that fitted a call, and whether it was given.
+
+    `share`: the probability with which it was to be given; `key`: of the failure that it fitted.
+    """
+
+    pattern: Pattern
+    share: float
+    given: bool
+    similarity: float
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """What a call gets: new `items` in the block's order, and the bookkeeping after it."""
+    """What a call gets: new `items` in the block's order, and the bookkeeping after it.
+
+    `lessons`: the decisions about lessons, whether given or not.
+    """
 
     step: int
     state: GuidanceState
     items: tuple[Item, ...] = ()
     directive: bool = False
     reasons: tuple[str, ...] = ()
+    lessons: tuple[LessonDecision, ...] = ()
 
 
 def decide(

@@ -14,7 +14,14 @@ import orjson
 from gateway.steering.guidance.families import family_matches
 from gateway.steering.guidance.lesson import Lesson, Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier, content_id
-from gateway.stores.patterns import Added, Event, PatternFilter, StoredPattern, Vector
+from gateway.stores.patterns import (
+    Added,
+    Event,
+    PatternConflict,
+    PatternFilter,
+    StoredPattern,
+    Vector,
+)
 from gateway.stores.protocols import StoreCorrupt
 from gateway.stores.sqlite.pattern_index import VectorSpace
 
@@ -53,9 +60,11 @@ def add(
             space.put(connection, same[0], vector)
         return Added.UNCHANGED, same[1]
     row = connection.execute(
-        "SELECT pk FROM patterns WHERE tenant = ? AND pattern_id = ?",
+        "SELECT pk, origin FROM patterns WHERE tenant = ? AND pattern_id = ?",
         (pattern.tenant, pattern.pattern_id),
     ).fetchone()
+    if row is not None and row[1]:
+        raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
     if row is not None:
         replace(connection, space, row[0], pattern, vector)
         return Added.REPLACED, pattern.pattern_id
@@ -117,7 +126,7 @@ def _forget(connection: apsw.Connection, space: VectorSpace, pk: int) -> None:
 def same_content(connection: apsw.Connection, pattern: Pattern) -> tuple[int, str] | None:
     """Row and id of the tenant's pattern with this content, None when there is none."""
     row: Any = connection.execute(
-        "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ?",
+        "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ? AND origin = ''",
         (pattern.tenant, content_id(pattern)),
     ).fetchone()
     return (row[0], row[1]) if row else None

@@ -114,7 +114,7 @@ async def learns_a_lesson_once(stores: Stores) -> None:
 
 
 async def keeps_lessons_apart_from_patterns_and_tenants(stores: Stores) -> None:
-    """A lesson is listed with its tenant's patterns, found by no search, seen by no other tenant."""
+    """A lesson is listed with its tenant's patterns, in no search, and seen by no other tenant."""
     store = stores.learning
     await stores.patterns.open_space("test", 2)
     await store.learn([(a_lesson(), [some_evidence()]), (a_lesson("e2-b", tier=Tier.E2), [])])
@@ -209,7 +209,7 @@ async def replaces_a_posterior(stores: Stores) -> None:
 
 
 async def gives_each_job_to_one(stores: Stores) -> None:
-    """A job is added once, held by one, claimed again when its holder is gone, and then given up."""
+    """A job is added once, held by one, claimed again when its holder is gone, then given up."""
     store = stores.learning
     job = Job(kind="distil", key="a", tenant=TENANT, payload={"run": "r1"}, created_at=START)
     assert await store.enqueue(job)
