@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.learning import LearningStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
 
@@ -19,6 +20,7 @@ class Stores:
     runs: RunStore
     patterns: PatternStore
     keys: KeyStore
+    learning: LearningStore
     close: Callable[[], Awaitable[None]]
 
 
@@ -43,6 +45,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
     from gateway.stores.sqlite.connection import load_vector_extension
     from gateway.stores.sqlite.database import Database
     from gateway.stores.sqlite.keys import SQLiteKeyStore
+    from gateway.stores.sqlite.learning import SQLiteLearningStore
     from gateway.stores.sqlite.patterns import SQLitePatternStore
     from gateway.stores.sqlite.runs import SQLiteRunStore
     from gateway.stores.sqlite.states import SQLiteStateStore
@@ -56,6 +59,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         runs=SQLiteRunStore(database),
         patterns=SQLitePatternStore(database),
         keys=SQLiteKeyStore(database),
+        learning=SQLiteLearningStore(database),
         close=database.close,
     )
 

@@ -16,6 +16,7 @@ from gateway import __version__
 from gateway.commands import (
     completion,
     keys,
+    learn,
     migrate,
     patterns,
     recorded,
@@ -58,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     wrap.add_parser(commands)
     _add_demo(commands)
     _add_check_config(commands)
-    for module in (recorded, patterns, runs, report, keys, migrate):
+    for module in (recorded, patterns, learn, runs, report, keys, migrate):
         module.add_parser(commands)
     _add_bench(commands)
     completion.add_parser(commands, build_parser)

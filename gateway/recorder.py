@@ -139,6 +139,7 @@ class Recorder:
             record = call_record(result, exchange, completion, facts, hashes, time.time())
             version = await self._runtime.store.commit(record)
         conversation.stored(version, snapshot)
+        self._touch(record)
         self._count(outcomes)
         if not result.stored:
             self._count_injections(record)
@@ -150,6 +151,17 @@ class Recorder:
         events = self._runtime.events
         if events.active and (event := call_event(record)) is not None:
             events.publish(event)
+
+    def _touch(self, record: CallRecord) -> None:
+        """Tell learning which runs had a call, and which are over."""
+        learner = self._runtime.learner
+        if learner is None:
+            return
+        for run in record.runs:
+            step = max((s.step_index for s in record.steps if s.run_id == run.id), default=0)
+            decided = any(each.run_id == run.id for each in record.decisions)
+            ended, tenant = run.ended_at is not None, record.conversation.tenant
+            learner.touch(run.id, tenant, step=step, ended=ended, decided=decided)
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:
         metrics = self._runtime.metrics

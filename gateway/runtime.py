@@ -19,6 +19,9 @@ from gateway.conversations.logged_steps import LoggedSteps
 from gateway.conversations.stored_responses import PendingResponses, ResponseTargets
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
+from gateway.learning.book import LessonBook
+from gateway.learning.secrets import has_secret
+from gateway.learning.worker import Learner
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
@@ -32,6 +35,7 @@ from gateway.steering.guidance.pattern import Tier
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
+from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.tasks import spawn
 from gateway.upstream.prices import default_list
@@ -81,7 +85,13 @@ class Runtime:
         self.library: PatternLibrary | None = None
         """The guidance patterns; None when `etraces.enabled` is false."""
 
-        self._lookup_logged: dict[Tier, float] = {}
+        self.book: LessonBook | None = None
+        """The lessons that runs may be given."""
+
+        self.learner: Learner | None = None
+        """Reads runs that are over; None before the start."""
+
+        self._lookup_logged: dict[str, float] = {}
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
         """Which deployment stores an answer."""
@@ -139,6 +149,7 @@ class Runtime:
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
         await self._open_patterns()
+        self._open_learning()
         self._services = self._build(self.settings)
         await asyncio.to_thread(_warm_up, self.settings)
         if self._services.table.needs_litellm:
@@ -166,6 +177,30 @@ class Runtime:
                 embedder=embedder.embedder_id,
             )
 
+    def _open_learning(self) -> None:
+        stores = self._opened
+        self.book = book = LessonBook(
+            stores.learning,
+            self.library.embedder if self.library is not None else None,
+            similarity=lambda: self.settings.learning.similarity,
+            failed=lambda error: self._note_failed_lookup("lessons", error),
+        )
+        self.learner = Learner(
+            stores.learning,
+            stores.runs,
+            self.store,
+            lambda: self.settings.learning,
+            has_secret=has_secret,
+            changed=book.forget,
+            failed=lambda error: self.log.warning("runs not read", reason=str(error)),
+        )
+        self._background_tasks.append(spawn(self.learner.follow(), name="learning"))
+
+    @property
+    def learning(self) -> LearningStore:
+        """The store of outcomes, lessons and their trials."""
+        return self._opened.learning
+
     def _watch(self, states: GuardedStateStore) -> None:
         states.reopened.append(self._reopened)
         metrics = self.metrics
@@ -187,12 +222,15 @@ class Runtime:
         self.log.warning("pattern statistics not stored", reason=str(error))
 
     def _lookup_failed(self, tier: Tier, error: Exception) -> None:
-        self.metrics.lookup_failures.labels(tier.value).inc()
+        self._note_failed_lookup(tier.value, error)
+
+    def _note_failed_lookup(self, tier: str, error: Exception) -> None:
+        self.metrics.lookup_failures.labels(tier).inc()
         now = time.monotonic()
         if now - self._lookup_logged.get(tier, float("-inf")) < _LOOKUP_LOG_S:
             return
         self._lookup_logged[tier] = now
-        self.log.warning("pattern look-up failed", tier=tier.value, reason=str(error))
+        self.log.warning("pattern look-up failed", tier=tier, reason=str(error))
 
     def problems(self) -> list[str]:
         """Why the gateway cannot serve requests now; empty when it can."""
@@ -252,6 +290,7 @@ class Runtime:
             history=history,
             rests=self._rests,
             instance=self.instance,
+            lessons=self.book,
         )
 
     async def aclose(self) -> None:

@@ -12,6 +12,7 @@ from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import (
+    LessonLookup,
     ModelTraits,
     PatternLookup,
     RequestSteerer,
@@ -44,6 +45,7 @@ class Services:
         history: StepHistory | None,
         rests: DeploymentRests,
         instance: str,
+        lessons: LessonLookup | None = None,
     ) -> None:
         self.settings = settings
         self.table = DeploymentTable(settings, os.environ, rests)
@@ -73,6 +75,7 @@ class Services:
             lookup,
             history,
             self._judge(metrics),
+            lessons,
         )
         self._users = 0
         self._retired = False

@@ -144,6 +144,8 @@ class PatternRecord(BaseModel):
     gate_threshold: float | None
     source_trace_id: str | None
     fields: Mapping[str, Any]
+    status: Annotated[str, Field(description="Of a learned pattern; else `active`.")]
+    origin: Annotated[str, Field(description="How it was learned; empty when it was not.")]
     created_at: float
     updated_at: float
     counts: Mapping[str, int]

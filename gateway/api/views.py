@@ -60,13 +60,19 @@ def pattern_view(stored: StoredPattern) -> dict[str, Any]:
         "model_family": "",
         "gate_threshold": None,
         "source_trace_id": None,
-        **to_record(pattern),
+        **_without(to_record(pattern), "lesson"),
+        "status": pattern.lesson.status.value if pattern.lesson else "active",
+        "origin": pattern.lesson.origin if pattern.lesson else "",
         "tenant": pattern.tenant,
         "created_at": stored.created_at,
         "updated_at": stored.updated_at,
         "counts": dict(stored.counts),
         "indexed": stored.indexed,
     }
+
+
+def _without(record: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != name}
 
 
 def _values(record: Any, *without: str) -> dict[str, Any]:

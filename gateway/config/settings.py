@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from gateway.config.embedding import EmbeddingSettings
+from gateway.config.learning import LearningSettings
 from gateway.config.presets import PresetName
 from gateway.config.scorer import ScorerSettings
 from gateway.config.storage import StorageSettings
@@ -185,6 +186,7 @@ class Settings:
     embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    learning: LearningSettings = field(default_factory=LearningSettings)
 
     def __post_init__(self) -> None:
         self.routes()
@@ -205,6 +207,7 @@ class Settings:
             wrap_up_at=self.steering.wrap_up_at,
             etraces=self.etraces,
             injection=self.injection,
+            lessons=self.learning.rules(),
         )
 
     def judge_limit_s(self) -> float | None:

@@ -11,6 +11,7 @@ from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection
 from gateway.steering.guidance.texts import skip_directive
+from gateway.stores.learning import DecisionRow
 from gateway.stores.records import InjectionRow
 
 
@@ -32,6 +33,31 @@ def injection_rows(result: SteeringResult) -> list[InjectionRow]:
     if placed.directive is not None and not result.conversation.history.branch.retries:
         rows.insert(0, _directive_row(result, run_id, placed.directive))
     return rows
+
+
+def decision_rows(result: SteeringResult) -> list[DecisionRow]:
+    """One row for each lesson that fitted this call, given or not; none where nothing is sent."""
+    decision = result.decision
+    if decision is None or not result.applies or result.unsteered:
+        return []
+    run_id = result.conversation.run_id(result.run)
+    readings = decision.proposal.signals.guidance.readings
+    return [
+        DecisionRow(
+            run_id=run_id,
+            step_index=result.step,
+            pattern_id=each.pattern.pattern_id,
+            owner=each.pattern.tenant,
+            version=each.pattern.lesson.version if each.pattern.lesson else 1,
+            share=each.share,
+            given=each.given,
+            similarity=each.similarity,
+            key=each.key,
+            state=result.state.value,
+            failure_type=(readings.failure_type if readings else None) or "",
+        )
+        for each in decision.decided.lessons
+    ]
 
 
 def _directive_row(result: SteeringResult, run_id: str, block: Injection) -> InjectionRow:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
 from gateway.conversations.codec import to_record
-from gateway.conversations.injection_records import injection_rows
+from gateway.conversations.injection_records import decision_rows, injection_rows
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.stored_responses import items_by_id
 from gateway.dialects.base import ANSWER_ID
@@ -78,6 +78,7 @@ def call_record(
         steps=tuple(steps),
         injections=tuple(injection_rows(result)),
         items=tuple(_items(completion)),
+        decisions=tuple(decision_rows(result)),
     )
 
 

@@ -27,6 +27,7 @@ from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.settings import Gates
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
+from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import (
     NO_LIBRARY,
     CallFacts,
@@ -55,6 +56,12 @@ class PatternLookup(Protocol):
     def gates(self) -> Gates: ...
 
     async def look_up_all(self, queries: Sequence[Query], tenant: str) -> Found: ...
+
+
+class LessonLookup(Protocol):
+    """Finds lessons for failures; nothing when it cannot."""
+
+    async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]: ...
 
 
 class StepHistory(Protocol):
@@ -87,12 +94,14 @@ class RequestSteerer:
         lookup: PatternLookup | None,
         history: StepHistory | None = None,
         judge: StepJudge | None = None,
+        lessons: LessonLookup | None = None,
     ) -> None:
         self.rules = rules
         self._models = models
         self._lookup = lookup
         self._history = history
         self._judge = judge
+        self._lessons = lessons
 
     async def steer(
         self,
@@ -242,12 +251,18 @@ class RequestSteerer:
                     proposal.plan.queries, result.conversation.tenant
                 )
             own_time.check()
+        lessons: Sequence[LessonMatch] = ()
+        if proposal.lessons is not None and self._lessons is not None:
+            with _timed(result.timings_ms, "look_up"):
+                lessons = await self._lessons.find(proposal.lessons, result.conversation.tenant)
+            own_time.check()
         result.model = proposal.model
         decision = conclude(
             rules,
             current.memory,
             proposal,
             found,
+            lessons,
             server_keeps_history=request.earlier is not None,
         )
         result.reasons += decision.reasons
@@ -293,6 +308,7 @@ class RequestSteerer:
             gates=self._lookup.gates if self._lookup else NO_LIBRARY,
             arm=arm,
             tools=lambda: offered_tools(request.body),
+            unit=result.conversation.experiment_unit,
         )
 
     def _refusal(self, result: SteeringResult, request: SteeredRequest, model: str) -> str | None:

@@ -169,7 +169,7 @@ class PatternLibrary:
         them at every step."""
 
         async def read() -> bool:
-            own = PatternFilter(tenant=tenant, tier=Tier.E1)
+            own = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
             return bool((await self.store.list_patterns(own, limit=1)).patterns)
 
         return await _read_once(self._own, tenant, read, _TENANTS_CACHED)
@@ -242,8 +242,9 @@ class PatternLibrary:
         return report
 
     async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
-        """The patterns as JSON lines, newest first, read page by page."""
+        """The patterns as JSON lines, newest first, read page by page; lessons are left out."""
         cursor: str | None = None
+        patterns = replace(patterns, learned=False)
         while True:
             page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
             for stored in page.patterns:

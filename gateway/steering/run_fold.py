@@ -34,7 +34,7 @@ class StepOutcome:
     the probability that the run fails, in (0, 1); `trouble` is the kind of trouble of the step;
     `severity` of the alarm, 0 to 3; `waits`: the step only waits for something; `calls`: the facts
     of its calls, and what they repeat; `repairing`: files were edited since the last test that
-    passed and the last commit.
+    passed and the last commit; `failed`: a call of the step failed.
     """
 
     index: int
@@ -49,6 +49,7 @@ class StepOutcome:
     waits: bool = False
     calls: ObservedCalls = ()
     repairing: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,7 @@ class RunFold:
             waits=self._observed.waits,
             calls=self._observed.actions,
             repairing=self._observed.repairing,
+            failed=self._observed.failed,
         )
         self.outcomes.append(outcome)
         return outcome

@@ -37,6 +37,13 @@ from gateway.steering.guidance.plan import Moment, Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState
 from gateway.steering.guidance.target import GuidanceTarget
+from gateway.steering.lessons import (
+    LessonMatch,
+    LessonQuery,
+    LessonSettings,
+    lesson_query,
+    with_lessons,
+)
 from gateway.steering.policy import Policy
 from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
 from gateway.steering.scoring.calibration import shipped_calibration
@@ -64,6 +71,7 @@ class SteeringRules:
     wrap_up_at: int | None = None
     etraces: EtraceSettings = field(default_factory=EtraceSettings)
     injection: InjectionSettings = field(default_factory=InjectionSettings)
+    lessons: LessonSettings = field(default_factory=LessonSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +130,8 @@ class CallFacts:
     `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
     model of the same request when it was sent before; a retry uses it again. `gates`: the least
     similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
-    belongs to. `tools`: gives the names of the tools that the request offers.
+    belongs to. `tools`: gives the names of the tools that the request offers. `unit`: of what is
+    drawn for the run, equal wherever the run is decided about.
     """
 
     requested: str
@@ -131,16 +140,22 @@ class CallFacts:
     gates: Gates = NO_LIBRARY
     arm: RandomArm | None = None
     tools: Callable[[], Sequence[str]] = tuple
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The model to request, and the look-ups that the decision on guidance needs."""
+    """The model to request, and the look-ups that the decision on guidance needs.
+
+    `lessons`: what to look up among the lessons, None for nothing; `unit`: as in `CallFacts`.
+    """
 
     signals: ActionSignals
     model: str
     pinned_model: ModelPin | None
     plan: Plan
+    lessons: LessonQuery | None = None
+    unit: str = ""
     reasons: tuple[str, ...] = ()
 
 
@@ -184,6 +199,8 @@ def propose(
         model=routed.model,
         pinned_model=routed.pin,
         plan=planned,
+        lessons=_lessons(rules, memory, position, signals.guidance),
+        unit=f"{call.unit}.{position.run}",
         reasons=(*signals.reasons, *routed.reasons, *reasons),
     )
 
@@ -193,15 +210,24 @@ def conclude(
     memory: RunMemory,
     proposal: Proposal,
     found: Found,
+    lessons: Sequence[LessonMatch] = (),
     *,
     server_keeps_history: bool = False,
 ) -> Decision:
-    """The decision, given the results of the plan's look-ups.
+    """The decision, given the results of the look-ups.
 
     With `server_keeps_history` earlier blocks between messages are dropped: the server has stored
     them with the history, and they are not sent again.
     """
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
+    if lessons:
+        decided = with_lessons(
+            decided,
+            lessons,
+            unit=proposal.unit,
+            settings=rules.lessons,
+            injection=rules.injection,
+        )
     if server_keeps_history:
         decided = _without_kept(decided)
     after = replace(memory, guidance=decided.state, pinned_model=proposal.pinned_model)
@@ -304,6 +330,18 @@ def _plan(
     if rules.wrap_up_at is None or memory.tokens < rules.wrap_up_at:
         return planned, ()
     return replace(planned, directive=True), ("budget: token_budget used up",)
+
+
+def _lessons(
+    rules: SteeringRules, memory: RunMemory, position: RunPosition, signal: ActionSignal
+) -> LessonQuery | None:
+    """What to look up among the lessons: only behind a call that failed."""
+    latest = position.latest
+    if latest is None or not latest.failed or not rules.lessons.trials:
+        return None
+    if signal.at_risk is False:
+        return None
+    return lesson_query(rules.lessons, memory.guidance, latest.step, position.step)
 
 
 def _meets_bar(rules: SteeringRules, signal: ActionSignal, action: str) -> bool:

@@ -2,7 +2,8 @@
 
 A store keeps patterns with one vector each, in the *space* of the embedder in use. Opening another
 space keeps the patterns, which then need new vectors; vectors of two spaces are never compared.
-Universal rules (tier e3) are listed, not searched, and have no vector.
+Universal rules (tier e3) are listed, not searched, and have no vector. Lessons, which were learned
+from runs, are listed with the others, and found by their keys (`gateway/stores/learning.py`).
 
 Every store must pass the checks of `gateway.testing.store_conformance`.
 """
@@ -67,8 +68,8 @@ class StoredPattern:
 class PatternFilter:
     """Which patterns to list; a field of None does not filter.
 
-    `tenant`: its own e1 patterns and the shared ones, None every tenant's. `text`: occurs in the
-    fields, case ignored.
+    `tenant`: its own patterns and the shared ones, None every tenant's. `text`: occurs in the
+    fields, case ignored. `learned`: whether it was learned from runs. `status`: of a lesson.
     """
 
     tenant: str | None = None
@@ -76,6 +77,8 @@ class PatternFilter:
     failure_type: str | None = None
     model_family: str | None = None
     text: str | None = None
+    learned: bool | None = None
+    status: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import field
 
 from gateway.errors import UpstreamUnreachable
 from gateway.steering.transcript.steps import Action
+from gateway.stores.learning import DecisionRow
 from gateway.wire.values import dataclass
 
 
@@ -225,7 +226,7 @@ class CallRecord:
     """Everything one request commits, all or nothing.
 
     Prefix hashes (`heads`) and runs belong to the conversation; every step and injection names a
-    run in `runs`. `items`: the output items of the answer.
+    run in `runs`. `items`: the output items of the answer. `decisions`: about learned patterns.
     """
 
     conversation: ConversationRecord
@@ -234,6 +235,7 @@ class CallRecord:
     steps: tuple[StepRow, ...] = ()
     injections: tuple[InjectionRow, ...] = ()
     items: tuple[ItemRecord, ...] = ()
+    decisions: tuple[DecisionRow, ...] = ()
 
     def check(self) -> None:
         """Raises: ValueError when the parts do not belong together."""

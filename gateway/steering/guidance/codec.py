@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
+from gateway.steering.guidance.lesson import Lesson, Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.steering.monitors import FAILURE_TYPES
 
@@ -23,6 +25,7 @@ STRUCTURAL = frozenset(
         "gate_threshold",
         "source_trace_id",
         "fields",
+        "lesson",
         "stats",
     }
 )
@@ -51,20 +54,54 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
         "source_trace_id": pattern.source_trace_id,
     }
     record |= {key: value for key, value in optional.items() if value is not None}
+    if pattern.lesson is not None:
+        record["lesson"] = _lesson_record(pattern.lesson)
     return record | {"fields": dict(pattern.fields)}
 
 
+def _lesson_record(lesson: Lesson) -> dict[str, Any]:
+    values = {each.name: getattr(lesson, each.name) for each in fields(Lesson)}
+    return {**values, "applies_when": dict(lesson.applies_when)}
+
+
+def lesson_of(record: Mapping[str, Any]) -> Lesson | None:
+    """What a record says of a learned pattern, None for one that was not learned.
+
+    Raises: ValueError for what is missing or of a wrong type.
+    """
+    given = record.get("lesson")
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise ValueError("lesson: not a JSON object")
+    try:
+        values = {each.name: given[each.name] for each in fields(Lesson) if each.name in given}
+        values["status"] = Status(values.get("status", Status.CANDIDATE))
+        values["trust"] = Trust(values.get("trust", Trust.TOOL))
+        return Lesson(**values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"lesson: {error}") from None
+
+
 def from_record(
-    record: Mapping[str, Any], *, tenant: str = "", names_tenant: bool = False
+    record: Mapping[str, Any],
+    *,
+    tenant: str = "",
+    names_tenant: bool = False,
+    lessons: bool = False,
 ) -> Pattern:
     """A pattern from a JSON object, its payload under `fields` or flat next to `tier`.
 
     `tenant` owns the pattern when it is of tier e1; a tenant named in the record is ignored, so
     that a file can not put patterns into another tenant's store, unless `names_tenant` lets it.
+    `lessons`: whether a learned pattern is read; as a pattern it would be given without a trial.
     Raises: ValueError, with the key in front, for what is missing, of a wrong type or too long.
     """
     if not isinstance(record, Mapping):
         raise ValueError("a pattern is a JSON object")
+    lesson = lesson_of(record)
+    if lesson is not None and not lessons:
+        raise ValueError("lesson: a learned pattern is no pattern to add; see `gateway learn`")
     tier = _tier(_string(record, "tier") or _string(record, "level"))
     flat = {key: value for key, value in record.items() if key not in STRUCTURAL}
     fields = record.get("fields", flat)
@@ -76,11 +113,12 @@ def from_record(
         tier=tier,
         fields={key: value for key, value in fields.items() if key not in STRUCTURAL},
         pattern_id=_string(record, "pattern_id") or _string(record, "id"),
-        tenant=owner if tier is Tier.E1 else "",
+        tenant=owner if tier is Tier.E1 or (lesson and tier is Tier.E2) else "",
         failure_type=failure_label(_string(found, "failure_type")),
         model_family=_string(found, "model_family"),
         gate_threshold=_number(found, "gate_threshold"),
         source_trace_id=_string(found, "source_trace_id") or None,
+        lesson=lesson,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gateway.steering.guidance.due_text import MonitorText
 from gateway.steering.guidance.families import ModelFamily, model_family
-from gateway.steering.guidance.pattern import PatternMatch, Query, Tier, causes, kinds
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, kinds
 from gateway.steering.guidance.plan import Plan
 from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
 from gateway.steering.guidance.settings import InjectionSettings
@@ -36,10 +36,25 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LessonDecision:
+    """One lesson that fitted a call, and whether it was given.
+
+    `share`: the probability with which it was to be given; `key`: of the failure that it fitted.
+    """
+
+    pattern: Pattern
+    share: float
+    given: bool
+    similarity: float
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """What a call gets: new `items` in the block's order, and the bookkeeping after it.
 
-    `repairing`: the directive is for an agent in the middle of a repair.
+    `repairing`: the directive is for an agent in the middle of a repair. `lessons`: the decisions
+    about lessons, whether given or not.
     """
 
     step: int
@@ -48,6 +63,7 @@ class Decided:
     directive: bool = False
     repairing: bool = False
     reasons: tuple[str, ...] = ()
+    lessons: tuple[LessonDecision, ...] = ()
 
 
 def decide(

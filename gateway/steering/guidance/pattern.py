@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
 
+from gateway.steering.guidance.lesson import Lesson
 from gateway.wire.values import dataclass
 
 MAX_TEXT_CHARS = 64_000
@@ -51,9 +52,10 @@ class Tier(enum.StrEnum):
 class Pattern:
     """One stored piece of learned guidance.
 
-    `fields` is the JSON payload; `tenant` is empty for what all tenants share (always so for e2
-    and e3); `failure_type` and `model_family` limit where it applies, empty or None = anywhere;
-    `gate_threshold` in [0, 1] replaces the tier's injection gate for this pattern.
+    `fields` is the JSON payload; `tenant` is empty for what all tenants share (always so for e3,
+    and for e2 that was not learned); `failure_type` and `model_family` limit where it applies,
+    empty or None = anywhere; `gate_threshold` in [0, 1] replaces the tier's injection gate for this
+    pattern. `lesson`: what is known of a learned pattern, None for one that was not learned.
     Raises: ValueError, with the field's name in front, for anything that cannot be stored.
     """
 
@@ -65,12 +67,14 @@ class Pattern:
     model_family: str = ""
     gate_threshold: float | None = None
     source_trace_id: str | None = None
+    lesson: Lesson | None = None
 
     def __post_init__(self) -> None:
         _check_fields(self.fields)
         for name in ("pattern_id", "tenant", "model_family", "source_trace_id"):
             _check_short(name, getattr(self, name))
-        if self.tier is not Tier.E1 and self.tenant:
+        owned = self.tier is Tier.E1 or (self.tier is Tier.E2 and self.lesson is not None)
+        if self.tenant and not owned:
             raise ValueError(
                 f"tenant: a pattern of tier {self.tier.value} is shared, not a tenant's"
             )

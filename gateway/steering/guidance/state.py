@@ -41,7 +41,8 @@ class GuidanceState:
     text; `severities` = last severity sent by cause and by failure type; `e2_counts` = injections
     by failure type, "" for none; `pattern_ids` = e1 and e2 patterns injected in this run;
     `decided_step` = newest step a decision was made for; `injections` = blocks in the order they
-    were made.
+    were made; `lesson_steps` = step of the newest decision about a lesson, by its id; `lessons` =
+    how many were given.
     """
 
     fired_step: int | None = None
@@ -54,6 +55,8 @@ class GuidanceState:
     pattern_ids: tuple[str, ...] = ()
     decided_step: int | None = None
     injections: tuple[Injection, ...] = ()
+    lesson_steps: Counts = ()
+    lessons: int = 0
 
     def next_run(self) -> GuidanceState:
         """The state a conversation's next run starts with: fresh caps, nothing to send again."""
@@ -95,7 +98,7 @@ def to_json(state: GuidanceState) -> dict[str, Any]:
             record[item.name] = value
     if "fired_step" in record:  # stored as the list that it once was
         record["fired_steps"] = [record.pop("fired_step")]
-    for name in ("severities", "e2_counts"):
+    for name in ("severities", "e2_counts", "lesson_steps"):
         if name in record:
             record[name] = dict(record[name])
     if state.injections:
@@ -122,6 +125,8 @@ def from_json(record: Mapping[str, Any]) -> GuidanceState:
             pattern_ids=tuple(str(item) for item in record.get("pattern_ids", ())),
             decided_step=_optional(record.get("decided_step")),
             injections=tuple(_injection(item) for item in record.get("injections", ())),
+            lesson_steps=_counts(record.get("lesson_steps", {})),
+            lessons=int(record.get("lessons", 0)),
         )
     except (TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"guidance state: {error}") from None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import orjson
 
 from gateway.steering.transcript.steps import Action
+from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
     CallRow,
     ConversationRecord,
@@ -51,9 +52,11 @@ STEP_COLUMNS = (
     "content",
 )
 INJECTION_COLUMNS = names(InjectionRow, "run_id")
+DECISION_COLUMNS = names(DecisionRow)
 
 _sums = attrgetter(*SUM_COLUMNS)
 _injection = attrgetter(*INJECTION_COLUMNS)
+decision_row: Callable[[DecisionRow], tuple[Any, ...]] = attrgetter(*DECISION_COLUMNS)
 update_row: Callable[[RunUpdate], tuple[Any, ...]] = attrgetter(*UPDATE_COLUMNS)
 
 

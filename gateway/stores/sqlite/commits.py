@@ -70,6 +70,10 @@ _INSERT_INJECTION = f"""
 INSERT INTO injections (run_pk, {", ".join(codec.INJECTION_COLUMNS)})
 VALUES ({_marks(1 + len(codec.INJECTION_COLUMNS))}) ON CONFLICT DO NOTHING
 """
+_INSERT_DECISION = f"""
+INSERT INTO pattern_decisions ({", ".join(codec.DECISION_COLUMNS)}, tenant, at)
+VALUES ({_marks(2 + len(codec.DECISION_COLUMNS))}) ON CONFLICT DO NOTHING
+"""
 
 
 def root_key(root: bytes) -> int:
@@ -92,6 +96,9 @@ def save_call(call: CallRecord, connection: apsw.Connection) -> int:
         connection.execute(_INSERT_ITEM, values)
     for run in call.runs:
         _save_run(call, run, conversation_pk, connection)
+    for decision in call.decisions:
+        made = (conversation.tenant, conversation.updated_at)
+        connection.execute(_INSERT_DECISION, (*codec.decision_row(decision), *made))
     return conversation.version + 1
 
 

@@ -123,7 +123,7 @@ class VectorSpace:
     def lacking(self, connection: apsw.Connection) -> int:
         """How many searchable patterns have no vector here."""
         row: Any = connection.execute(
-            "SELECT count(*) FROM patterns AS p WHERE p.tier <> 'e3' "
+            "SELECT count(*) FROM patterns AS p WHERE p.tier <> 'e3' AND p.origin = '' "
             f"AND NOT EXISTS (SELECT 1 FROM {self.vectors} AS v WHERE v.pk = p.pk)"
         ).fetchone()
         return int(row[0])

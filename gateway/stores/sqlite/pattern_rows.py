@@ -12,14 +12,24 @@ import apsw
 import orjson
 
 from gateway.steering.guidance.families import family_matches
+from gateway.steering.guidance.lesson import Lesson, Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier, content_id
-from gateway.stores.patterns import Added, Event, PatternFilter, StoredPattern, Vector
+from gateway.stores.patterns import (
+    Added,
+    Event,
+    PatternConflict,
+    PatternFilter,
+    StoredPattern,
+    Vector,
+)
 from gateway.stores.protocols import StoreCorrupt
 from gateway.stores.sqlite.pattern_index import VectorSpace
 
 COLUMNS = (
     "p.pk, p.tenant, p.pattern_id, p.tier, p.failure_type, p.model_family, p.gate_threshold, "
-    "p.source_trace_id, p.fields, p.created_at, p.updated_at, p.injected, p.helped, p.hurt"
+    "p.source_trace_id, p.fields, p.created_at, p.updated_at, p.injected, p.helped, p.hurt, "
+    "p.status, p.version, p.supersedes, p.origin, p.trust, p.key, p.applies_when, "
+    "p.last_confirmed_at, p.expires_at"
 )
 _CONTENT = (
     "tier = ?, digest = ?, failure_type = ?, model_family = ?, gate_threshold = ?, "
@@ -51,22 +61,36 @@ def add(
             space.put(connection, same[0], vector)
         return Added.UNCHANGED, same[1]
     row = connection.execute(
-        "SELECT pk FROM patterns WHERE tenant = ? AND pattern_id = ?",
+        "SELECT pk, origin FROM patterns WHERE tenant = ? AND pattern_id = ?",
         (pattern.tenant, pattern.pattern_id),
     ).fetchone()
+    if row is not None and row[1]:
+        raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
     if row is not None:
         replace(connection, space, row[0], pattern, vector)
         return Added.REPLACED, pattern.pattern_id
-    values = _content_values(pattern, digest)
-    connection.execute(
-        "INSERT INTO patterns (tier, digest, failure_type, model_family, gate_threshold, "
-        "source_trace_id, fields, updated_at, created_at, tenant, pattern_id) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*values, values[-1], pattern.tenant, pattern.pattern_id),
-    )
+    insert(connection, pattern, digest)
     if vector is not None:
         space.put_first(connection, connection.last_insert_rowid(), vector)
     return Added.ADDED, pattern.pattern_id
+
+
+def insert(connection: apsw.Connection, pattern: Pattern, digest: str) -> None:
+    """Insert a pattern that is not there yet, without a vector; `digest`: its content id."""
+    values = _content_values(pattern, digest)
+    connection.execute(
+        "INSERT INTO patterns (tier, digest, failure_type, model_family, gate_threshold, "
+        "source_trace_id, fields, updated_at, created_at, tenant, pattern_id, status, version, "
+        "supersedes, origin, trust, key, applies_when, last_confirmed_at, expires_at) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *values,
+            values[-1],
+            pattern.tenant,
+            pattern.pattern_id,
+            *_lesson_values(pattern.lesson),
+        ),
+    )
 
 
 def replace(
@@ -108,7 +132,8 @@ def same_content(connection: apsw.Connection, pattern: Pattern) -> tuple[int, st
 
 def _of_digest(connection: apsw.Connection, tenant: str, digest: str) -> tuple[int, str] | None:
     row: Any = connection.execute(
-        "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ?", (tenant, digest)
+        "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ? AND origin = ''",
+        (tenant, digest),
     ).fetchone()
     return (row[0], row[1]) if row else None
 
@@ -132,7 +157,7 @@ def select(
 ) -> list[tuple[int, StoredPattern]]:
     """Rows and patterns that match `condition` over `patterns AS p`, newest first."""
     rows = connection.execute(
-        f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' "
+        f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' OR p.origin <> '' "
         f"FROM patterns AS p LEFT JOIN {space.vectors} AS v USING (pk) "
         f"WHERE {condition} ORDER BY p.pk DESC LIMIT ?",
         (*values, limit),
@@ -148,6 +173,8 @@ def where(patterns: PatternFilter, before: int | None) -> tuple[str, tuple[Any, 
         ("p.failure_type = ?", patterns.failure_type),
         ("p.model_family = ?", patterns.model_family),
         ("instr(lower(p.fields), ?) > 0", patterns.text.lower() if patterns.text else None),
+        ("(p.origin <> '') = ?", patterns.learned),
+        ("p.origin <> '' AND p.status = ?", patterns.status),
         ("p.pk < ?", before),
     ]
     used = [(condition, value) for condition, value in wanted if value is not None]
@@ -174,9 +201,42 @@ def to_pattern(row: tuple[Any, ...]) -> Pattern:
             gate_threshold=row[6],
             source_trace_id=row[7],
             fields=orjson.loads(row[8]),
+            lesson=_lesson(row[14:23]) if row[17] else None,
         )
     except (ValueError, TypeError) as error:
         raise StoreCorrupt(f"the pattern {row[2]!r} is damaged ({error})") from error
+
+
+def _lesson(row: tuple[Any, ...]) -> Lesson:
+    status, version, supersedes, origin, trust, key, applies_when, confirmed, expires = row
+    return Lesson(
+        key=key,
+        status=Status(status),
+        version=version,
+        supersedes=supersedes,
+        origin=origin,
+        trust=Trust(trust),
+        applies_when=orjson.loads(applies_when),
+        last_confirmed_at=confirmed,
+        expires_at=expires,
+    )
+
+
+def _lesson_values(lesson: Lesson | None) -> tuple[Any, ...]:
+    """The columns of a lesson; the defaults for a pattern that was not learned."""
+    if lesson is None:
+        return (Status.ACTIVE.value, 1, "", "", "", "", "{}", 0.0, None)
+    return (
+        lesson.status.value,
+        lesson.version,
+        lesson.supersedes,
+        lesson.origin,
+        lesson.trust.value,
+        lesson.key,
+        orjson.dumps(dict(lesson.applies_when)).decode(),
+        lesson.last_confirmed_at,
+        lesson.expires_at,
+    )
 
 
 def _stored(row: tuple[Any, ...]) -> StoredPattern:
@@ -185,7 +245,7 @@ def _stored(row: tuple[Any, ...]) -> StoredPattern:
         created_at=row[9],
         updated_at=row[10],
         counts=dict(zip((event.value for event in Event), row[11:14], strict=True)),
-        indexed=bool(row[14]),
+        indexed=bool(row[23]),
     )
 
 

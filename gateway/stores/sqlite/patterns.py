@@ -196,7 +196,7 @@ class SQLitePatternStore:
 
         def work(connection: apsw.Connection) -> list[Pattern]:
             found = connection.execute(
-                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE p.tier <> 'e3' "
+                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE p.tier <> 'e3' AND p.origin = '' "
                 f"AND NOT EXISTS (SELECT 1 FROM {space.vectors} AS v WHERE v.pk = p.pk) "
                 "ORDER BY p.pk LIMIT ?",
                 (limit,),

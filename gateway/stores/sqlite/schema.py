@@ -182,10 +182,112 @@ CREATE TABLE keys (
 );
 """
 
+_LEARNING = """
+ALTER TABLE patterns ADD COLUMN status TEXT NOT NULL DEFAULT 'active';
+ALTER TABLE patterns ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE patterns ADD COLUMN supersedes TEXT NOT NULL DEFAULT '';
+ALTER TABLE patterns ADD COLUMN origin TEXT NOT NULL DEFAULT '';
+ALTER TABLE patterns ADD COLUMN trust TEXT NOT NULL DEFAULT '';
+ALTER TABLE patterns ADD COLUMN key TEXT NOT NULL DEFAULT '';
+ALTER TABLE patterns ADD COLUMN applies_when TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE patterns ADD COLUMN last_confirmed_at REAL NOT NULL DEFAULT 0;
+ALTER TABLE patterns ADD COLUMN expires_at REAL;
+ALTER TABLE patterns ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+CREATE INDEX patterns_by_status ON patterns (status, tenant) WHERE origin <> '';
+CREATE INDEX patterns_by_key ON patterns (key, tenant) WHERE origin <> '';
+
+CREATE TABLE outcomes (
+    pk INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    source TEXT NOT NULL,
+    metric TEXT NOT NULL,
+    verdict TEXT NOT NULL,
+    score REAL,
+    comment TEXT NOT NULL,
+    weight REAL NOT NULL,
+    at REAL NOT NULL,
+    evidence TEXT NOT NULL
+);
+CREATE INDEX outcomes_by_run ON outcomes (run_id, source, metric);
+
+CREATE TABLE pattern_evidence (
+    tenant TEXT NOT NULL,
+    pattern_id TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    step_index INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    conversation TEXT NOT NULL,
+    task TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (tenant, pattern_id, run_id, step_index, kind)
+);
+CREATE INDEX pattern_evidence_by_run ON pattern_evidence (run_id);
+
+CREATE TABLE pattern_decisions (
+    run_id TEXT NOT NULL,
+    step_index INTEGER NOT NULL,
+    pattern_id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    share REAL NOT NULL,
+    given INTEGER NOT NULL,
+    similarity REAL NOT NULL,
+    key TEXT NOT NULL,
+    state TEXT NOT NULL,
+    failure_type TEXT NOT NULL,
+    at REAL NOT NULL,
+    recurred INTEGER,
+    calls_to_success INTEGER,
+    steps_left INTEGER,
+    PRIMARY KEY (run_id, step_index, pattern_id)
+);
+CREATE INDEX pattern_decisions_by_pattern ON pattern_decisions (owner, pattern_id, version);
+
+CREATE TABLE pattern_posteriors (
+    owner TEXT NOT NULL,
+    pattern_id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    decisions INTEGER NOT NULL,
+    given INTEGER NOT NULL,
+    rate_given REAL,
+    rate_held REAL,
+    effect REAL,
+    low REAL,
+    high REAL,
+    helps REAL,
+    harms REAL,
+    share REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    PRIMARY KEY (owner, pattern_id, version)
+);
+
+CREATE TABLE jobs (
+    pk INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    state TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    lease_until REAL NOT NULL,
+    claimed_at REAL NOT NULL,
+    created_at REAL NOT NULL,
+    done_at REAL,
+    tokens INTEGER NOT NULL,
+    cost_usd REAL NOT NULL,
+    error TEXT NOT NULL,
+    UNIQUE (kind, key)
+);
+CREATE INDEX jobs_by_state ON jobs (kind, state, lease_until);
+"""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_001_conversations_and_runs", apply=script(_CORE)),
     Migration(name="core_002_items_of_answers", apply=script(_ITEMS)),
     Migration(name="patterns_001_patterns_and_spaces", apply=script(_PATTERNS)),
     Migration(name="keys_001_keys", apply=script(_KEYS)),
+    Migration(name="learning_001_outcomes_lessons_jobs", apply=script(_LEARNING)),
 )
 """Every change a file needs, in order; new ones are appended."""

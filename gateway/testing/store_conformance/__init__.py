@@ -17,6 +17,7 @@ The checks need the packages of the gateway only. Imports allowed: `gateway.stor
 from gateway.testing.store_conformance.check import Check
 from gateway.testing.store_conformance.histories import HISTORY_CHECKS
 from gateway.testing.store_conformance.keys import KEY_CHECKS
+from gateway.testing.store_conformance.learning import LEARNING_CHECKS
 from gateway.testing.store_conformance.patterns import PATTERN_CHECKS
 from gateway.testing.store_conformance.retention import RETENTION_CHECKS
 from gateway.testing.store_conformance.run_lists import RUN_LIST_CHECKS
@@ -33,12 +34,14 @@ ALL_CHECKS: tuple[Check, ...] = (
     *PATTERN_CHECKS,
     *SEARCH_CHECKS,
     *KEY_CHECKS,
+    *LEARNING_CHECKS,
 )
 
 __all__ = [
     "ALL_CHECKS",
     "HISTORY_CHECKS",
     "KEY_CHECKS",
+    "LEARNING_CHECKS",
     "PATTERN_CHECKS",
     "RETENTION_CHECKS",
     "RUN_CHECKS",

@@ -1,0 +1,77 @@
+"""Lessons as the control plane shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gateway.learning.life_cycle import why_not_active
+from gateway.learning.posterior import interval
+from gateway.steering.guidance.lesson import Lesson
+from gateway.steering.guidance.pattern import content
+from gateway.stores.learning import Posterior, SettledDecision, StoredLesson
+
+
+def lesson_view(stored: StoredLesson, *, trials: bool) -> dict[str, Any]:
+    """A lesson with its support, its trial, and why it is not active."""
+    pattern = stored.pattern
+    lesson, texts = pattern.lesson or Lesson(key=""), content(pattern.fields)
+    return {
+        "pattern_id": pattern.pattern_id,
+        "tier": pattern.tier.value,
+        "tenant": pattern.tenant,
+        "status": lesson.status.value,
+        "version": lesson.version,
+        "supersedes": lesson.supersedes,
+        "origin": lesson.origin,
+        "trust": lesson.trust.value,
+        "key": lesson.key,
+        "situation": texts.situation,
+        "advice": texts.move or texts.avoid,
+        "source_trace_id": pattern.source_trace_id,
+        "conversations": stored.conversations,
+        "tasks": stored.tasks,
+        "created_at": stored.created_at,
+        "updated_at": stored.updated_at,
+        "last_confirmed_at": lesson.last_confirmed_at,
+        "expires_at": lesson.expires_at,
+        "reason": stored.reason,
+        "why_not_active": why_not_active(stored, trials=trials),
+        "posterior": asdict(stored.posterior),
+        "arms": arm_views(stored.posterior),
+    }
+
+
+def arm_views(found: Posterior) -> list[dict[str, Any]]:
+    """Both arms: how often the failure came again, with a 95 % interval."""
+    held = found.decisions - found.given
+    return [
+        _arm("given", found.rate_given, found.given),
+        _arm("held", found.rate_held, held),
+    ]
+
+
+def _arm(name: str, rate: float | None, decisions: int) -> dict[str, Any]:
+    low, high = interval(rate or 0.0, decisions)
+    return {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
+
+
+def decision_views(decisions: Sequence[SettledDecision]) -> list[dict[str, Any]]:
+    """Decisions about a lesson, with what came after each."""
+    return [
+        {
+            "run_id": each.decision.run_id,
+            "step": each.decision.step_index,
+            "at": each.at,
+            "share": each.decision.share,
+            "given": each.decision.given,
+            "similarity": each.decision.similarity,
+            "state": each.decision.state,
+            "failure_type": each.decision.failure_type,
+            "recurred": each.recurred,
+            "calls_to_success": each.calls_to_success,
+            "steps_left": each.steps_left,
+        }
+        for each in decisions
+    ]

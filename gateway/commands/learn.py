@@ -1,0 +1,188 @@
+"""`gateway learn`: what was learned from runs, in a terminal, also while a gateway is running."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from gateway.api.lesson_views import decision_views, lesson_view
+from gateway.backends import Stores
+from gateway.commands.store import add_verb, say
+from gateway.config import Settings
+from gateway.errors import ConfigError
+from gateway.learning.actions import LessonActions
+from gateway.learning.secrets import has_secret
+from gateway.learning.worker import Learner, Report
+from gateway.steering.guidance.codec import to_line
+from gateway.steering.guidance.lesson import Status
+from gateway.stores.learning import LessonFilter
+from gateway.stores.queries import PageRequest, RunFilter
+from gateway.text.formatting import ago
+from gateway.text.sanitize import one_line
+
+_PAGE = 200
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its verbs."""
+    learn = commands.add_parser("learn", help="what was learned from runs, and how its trials go")
+    verbs = learn.add_subparsers(required=True, metavar="VERB")
+    run = add_verb(verbs, "run", "read the stored runs, or those of a JSONL file", _run)
+    run.add_argument("files", nargs="*", type=Path, help="recorded runs; nothing is stored")
+    run.add_argument("--tenant", help="only runs of this tenant")
+    status = add_verb(verbs, "status", "lessons by status, and trials", _status, existing=True)
+    status.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
+    status.add_argument("--status", choices=[each.value for each in Status])
+    status.add_argument("--limit", type=int, default=50)
+    show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show, existing=True)
+    approve = add_verb(verbs, "approve", "let a lesson be given", _approve, existing=True)
+    approve.add_argument("--active", action="store_true", help="without a trial")
+    approve.add_argument("--share", action="store_true", help="give an e2 lesson to all tenants")
+    retire = add_verb(verbs, "retire", "give a lesson no more", _retire, existing=True)
+    retire.add_argument("--pause", action="store_true", help="only until it is approved again")
+    for parser in (show, approve, retire):
+        parser.add_argument("pattern_id")
+        parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
+    forget = add_verb(verbs, "forget", "remove what only one run supports", _forget, existing=True)
+    forget.add_argument("run_id")
+    forget.add_argument("--tenant", help="only a run of this tenant")
+    export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export, existing=True)
+    export.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
+    export.add_argument("--status", choices=[each.value for each in Status])
+
+
+async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    if args.files:
+        from gateway.offline.learning_evidence import measure, summary_lines
+
+        found = measure(args.files)
+        if args.json:
+            say(json.dumps(found))
+        else:
+            for line in summary_lines(found):
+                say(line)
+        return
+    learner = _learner(stores, settings)
+    report = Report()
+    page = PageRequest(limit=_PAGE, descending=False)
+    while True:
+        runs = await stores.runs.list_runs(RunFilter(tenant=args.tenant), page)
+        for run in runs.runs:
+            report.add(await learner.read(run.id, run.tenant))
+        if runs.next_cursor is None:
+            break
+        page = PageRequest(limit=_PAGE, descending=False, cursor=runs.next_cursor)
+    report.moves += await learner.review(args.tenant)
+    counts = {name: getattr(report, name) for name in Report.__slots__}
+    if args.json:
+        say(json.dumps(counts))
+    else:
+        say(", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items()))
+
+
+async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    statuses = (Status(args.status),) if args.status else ()
+    wanted = LessonFilter(tenant=args.tenant, statuses=statuses)
+    found = await stores.learning.lessons(wanted, limit=args.limit)
+    trials = settings.learning.trials == "on"
+    for stored in found:
+        view = lesson_view(stored, trials=trials)
+        if args.json:
+            say(json.dumps(view))
+            continue
+        effect = view["posterior"]["effect"]
+        trial = f"{view['posterior']['decisions']} decisions"
+        if effect is not None:
+            trial += f", {100 * effect:+.0f} points"
+        say(
+            f"{view['status']:<12} {view['tier']}  {view['pattern_id']}  "
+            f"{view['conversations']} conversations  {trial}  {one_line(view['advice'], 90)}"
+        )
+    if not found and not args.json:
+        say("nothing learned yet")
+
+
+async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    stored = await _stored(stores, args)
+    pattern = stored.pattern
+    view = lesson_view(stored, trials=settings.learning.trials == "on")
+    evidence = await stores.learning.evidence(pattern.tenant, pattern.pattern_id)
+    version = pattern.lesson.version if pattern.lesson else 1
+    decisions = await stores.learning.decisions(pattern.tenant, pattern.pattern_id, version)
+    if args.json:
+        rows = [
+            {"run_id": e.run_id, "step": e.step_index, "kind": e.kind, "at": e.at} for e in evidence
+        ]
+        say(json.dumps({**view, "evidence": rows, "decisions": decision_views(decisions)}))
+        return
+    say(f"{view['pattern_id']}  {view['tier']}  {view['status']}  tenant {view['tenant'] or 'all'}")
+    say(one_line(view["advice"], 600))
+    for arm in view["arms"]:
+        rate = "-" if arm["rate"] is None else f"{100 * arm['rate']:.0f} %"
+        low, high = 100 * arm["low"], 100 * arm["high"]
+        say(f"{arm['name']:<6} came again {rate} [{low:.0f}, {high:.0f}] in {arm['decisions']}")
+    if view["why_not_active"]:
+        say(f"not active: {view['why_not_active']}")
+    for row in evidence:
+        say(f"{row.kind:<12} run {row.run_id} step {row.step_index}  {ago(row.at)}")
+
+
+async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    stored = await _stored(stores, args)
+    actions = LessonActions(stores.learning)
+    if args.share:
+        changed = await actions.share(stored, time.time())
+    else:
+        status = Status.ACTIVE if args.active else Status.TRIAL
+        changed = await actions.move(stored, status, "approved by the operator", time.time())
+    _told(args, stored.pattern.pattern_id, changed)
+
+
+async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    stored = await _stored(stores, args)
+    status = Status.QUARANTINED if args.pause else Status.RETIRED
+    reason = f"{'paused' if args.pause else 'retired'} by the operator"
+    changed = await LessonActions(stores.learning).move(stored, status, reason, time.time())
+    _told(args, stored.pattern.pattern_id, changed)
+
+
+async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    removed = await stores.learning.forget(args.tenant, args.run_id)
+    if args.json:
+        say(json.dumps({"run_id": args.run_id, "removed": removed}))
+    else:
+        say(f"{len(removed)} lessons removed")
+
+
+async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    statuses = (Status(args.status),) if args.status else ()
+    wanted = LessonFilter(tenant=args.tenant, statuses=statuses)
+    for stored in await stores.learning.lessons(wanted, limit=100_000):
+        say(to_line(stored.pattern))
+
+
+def _learner(stores: Stores, settings: Settings) -> Learner:
+    return Learner(
+        stores.learning,
+        stores.runs,
+        stores.states,
+        lambda: settings.learning,
+        has_secret=has_secret,
+    )
+
+
+async def _stored(stores: Stores, args: argparse.Namespace) -> Any:
+    stored = await stores.learning.lesson(args.tenant, args.pattern_id)
+    if stored is None:
+        raise ConfigError(f"there is no lesson {args.pattern_id!r}")
+    return stored
+
+
+def _told(args: argparse.Namespace, pattern_id: str, changed: bool) -> None:
+    if args.json:
+        say(json.dumps({"pattern_id": pattern_id, "changed": changed}))
+    else:
+        say("done" if changed else "nothing changed")

@@ -1,0 +1,147 @@
+"""The lessons that runs may be given, by tenant, in memory: found by key first, by words second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.embedding.base import Embedder, EmbeddingError
+from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
+from gateway.steering.guidance.lesson import RETRIEVED
+from gateway.steering.guidance.pattern import Pattern
+from gateway.steering.lessons import LessonMatch, LessonQuery
+from gateway.stores.learning import LearningStore, LessonFilter
+from gateway.stores.protocols import StoreError
+from gateway.tasks import spawn
+
+CACHED_S = 5.0
+"""Seconds for which the lessons of a tenant are kept: a change is seen after this time."""
+MOST_TENANTS = 1024
+MOST_LESSONS = 2000
+
+SIGNS = "signs"
+"""Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """The lessons of one tenant and the shared ones."""
+
+    read_at: float
+    by_key: dict[str, list[Pattern]] = field(default_factory=dict)
+    by_head: dict[str, list[Pattern]] = field(default_factory=dict)
+    vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    """By head, one row per lesson of `by_head`."""
+
+
+class LessonBook:
+    """Answers the look-ups of requests.
+
+    `similarity`: that a lesson for another key needs; above 1 only keys count. Without an embedder
+    only keys count.
+    """
+
+    def __init__(
+        self,
+        store: LearningStore,
+        embedder: Embedder | None,
+        *,
+        similarity: Callable[[], float],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._similarity = similarity
+        self._failed = failed
+        self._shelves: dict[str, _Shelf] = {}
+        self._reading: dict[str, asyncio.Task[_Shelf]] = {}
+
+    async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]:
+        """The lessons that fit, those of the exact key first; nothing when the store fails."""
+        try:
+            shelf = await self._shelf(tenant)
+            found = _exact(shelf, query)
+            return found or await self._near(shelf, query)
+        except (StoreError, EmbeddingError) as error:
+            self._failed(error)
+            return ()
+
+    def forget(self) -> None:
+        """Read everything again: lessons have changed here."""
+        self._shelves.clear()
+
+    async def _shelf(self, tenant: str) -> _Shelf:
+        known = self._shelves.get(tenant)
+        if known is not None and time.monotonic() - known.read_at < CACHED_S:
+            return known
+        reading = self._reading.get(tenant)
+        if reading is None:
+            reading = self._reading[tenant] = spawn(self._read(tenant), name="read lessons")
+            reading.add_done_callback(lambda _: self._reading.pop(tenant, None))
+        # One caller that gives up must not cancel what the others wait for.
+        return await asyncio.shield(reading)
+
+    async def _read(self, tenant: str) -> _Shelf:
+        wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
+        stored = await self._store.lessons(wanted, limit=MOST_LESSONS)
+        shelf = _Shelf(time.monotonic())
+        for each in stored:
+            lesson = each.pattern.lesson
+            if lesson is None:
+                continue
+            shelf.by_key.setdefault(lesson.key, []).append(each.pattern)
+            if lesson.applies_when.get(SIGNS):
+                shelf.by_head.setdefault(lesson.applies_when["head"], []).append(each.pattern)
+        for head, patterns in shelf.by_head.items() if self._embedder else ():
+            texts = [lesson_signs(pattern) for pattern in patterns]
+            shelf.vectors[head] = await self._embed(texts)
+        if len(self._shelves) >= MOST_TENANTS:
+            self._shelves.clear()
+        self._shelves[tenant] = shelf
+        return shelf
+
+    async def _near(self, shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
+        """The most similar lesson for another failure of the same tool."""
+        least = self._similarity()
+        found: list[LessonMatch] = []
+        for failure in query.failures:
+            if self._embedder is None or failure.head not in shelf.vectors or least > 1.0:
+                continue
+            similar = shelf.vectors[failure.head] @ (await self._embed([signs_of(failure)]))[0]
+            for pattern, similarity in zip(shelf.by_head[failure.head], similar, strict=True):
+                if similarity >= least and pattern.pattern_id not in query.exclude:
+                    near = min(float(similarity), 1.0)
+                    found.append(LessonMatch(pattern=pattern, similarity=near, key=failure.key))
+        return found
+
+    async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        assert self._embedder is not None
+        vectors = await self._embedder.embed(texts)
+        return np.array([np.frombuffer(vector, dtype=np.float32) for vector in vectors])
+
+
+def _exact(shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
+    return [
+        LessonMatch(pattern=pattern, similarity=1.0, key=key)
+        for key in query.keys
+        for pattern in shelf.by_key.get(key, ())
+        if pattern.pattern_id not in query.exclude
+    ]
+
+
+def signs_of(failure: Failure) -> str:
+    """The text by which a failure is compared with others: the situation, never the advice."""
+    return f"{failure.head} {KIND_WORDS[failure.kind]} {failure.words}"
+
+
+def lesson_signs(pattern: Pattern) -> str:
+    """The same of a lesson."""
+    lesson = pattern.lesson
+    marks = {} if lesson is None else lesson.applies_when
+    words = KIND_WORDS.get(marks.get("kind", ""), "")
+    return f"{marks.get('head', '')} {words} {marks.get(SIGNS, '')}"

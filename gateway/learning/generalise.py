@@ -1,0 +1,67 @@
+"""From instances to a general lesson: what several runs on several tasks support. Pure.
+
+A general lesson (tier e2) belongs to one key. Its text is that of the most typical of the instances
+(the medoid), never a summary, and is not written again when more evidence comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
+from gateway.learning.mining import lesson_id
+from gateway.steering.guidance.pattern import Pattern, Tier, content
+from gateway.stores.learning import EvidenceRow
+
+Entry = tuple[Pattern, Sequence[EvidenceRow]]
+Vectors = Mapping[str, Sequence[float]]
+"""Vectors of texts, all of unit length."""
+
+
+def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -> Entry | None:
+    """The general lesson of instances with one key, with its evidence; None without support.
+
+    `instances`: of one tenant. `vectors`: of the instances' advice, for the choice of the medoid;
+    without them it is the instance that most runs support.
+    """
+    rows = [row for _, evidence in instances for row in evidence if row.kind != "failed_again"]
+    conversations, tasks = {row.conversation for row in rows}, {row.task for row in rows}
+    if len(conversations) < NEEDED_CONVERSATIONS or len(tasks) < NEEDED_TASKS:
+        return None
+    chosen = _medoid(instances, vectors)
+    known = chosen.lesson
+    assert known is not None, "an instance is a lesson"
+    pattern = replace(
+        chosen,
+        tier=Tier.E2,
+        pattern_id=lesson_id(Tier.E2, chosen.tenant, known.key),
+        fields={
+            "situation": content(chosen.fields).situation,
+            "intervention": content(chosen.fields).move,
+            "anti_pattern": content(chosen.fields).avoid,
+        },
+    )
+    return pattern, [replace(row, pattern_id=pattern.pattern_id) for row in rows]
+
+
+def _medoid(instances: Sequence[Entry], vectors: Vectors | None) -> Pattern:
+    def support(entry: Entry) -> tuple[float, int, str]:
+        pattern, evidence = entry
+        near = 0.0
+        own = vectors.get(advice(pattern)) if vectors else None
+        if vectors and own is not None:
+            others = (vectors.get(advice(other)) for other, _ in instances)
+            near = sum(_dot(own, other) for other in others if other is not None)
+        return near, len({row.run_id for row in evidence}), pattern.pattern_id
+
+    return max(instances, key=support)[0]
+
+
+def advice(pattern: Pattern) -> str:
+    """What the lesson says, as one text."""
+    return content(pattern.fields).move
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))

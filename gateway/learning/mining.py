@@ -1,0 +1,252 @@
+"""What one run teaches: calls that failed and were then made to work, dead ends, what is missing.
+
+    fix        the first failure of a key, and the nearest later call of the same tool and head with
+               other arguments that did not fail
+    dead_end   a key that failed several times and had no fix
+    fact       a program that was not there, and the one that worked in its place
+
+Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.learning.templates import (
+    SLOT_CHARS,
+    HasSecret,
+    command_of,
+    command_shape,
+    difference,
+    fixed,
+    harmful,
+    refused_again,
+    repeated,
+    replaced,
+    situation,
+    slot,
+)
+from gateway.steering.evidence.failure_keys import CallReading, Failure, read_action
+from gateway.steering.guidance.lesson import Lesson, Trust
+from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.transcript.step import Action, Step
+from gateway.stores.learning import EvidenceRow
+
+WINDOW_CALLS = 6
+"""Calls after a failure among which its fix is looked for. Source: design, `learning.md`."""
+DEAD_END_FAILURES = 2
+"""How often a key has to fail, without a fix, to be a dead end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinedRun:
+    """One run to learn from.
+
+    `conversation`: the root of its tree; `task`: digest of what it was to do; `at`: when it ended,
+    in seconds of the epoch. `steps` have the index that the run log gives them, from 1.
+    """
+
+    id: str
+    tenant: str
+    conversation: str
+    task: str
+    steps: Sequence[Step]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadCallOfRun:
+    """One call of a run, read; `step` is its step's index."""
+
+    step: int
+    action: Action
+    reading: CallReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that the run teaches.
+
+    `pattern` is None where it cannot be said without the run's own content, or may not be said.
+    """
+
+    kind: str
+    key: str
+    step: int
+    pattern: Pattern | None
+    evidence: EvidenceRow | None
+
+
+def read_run(steps: Sequence[Step]) -> list[ReadCallOfRun]:
+    """Every call of a run with its result, in order."""
+    return [
+        ReadCallOfRun(step=step.index, action=action, reading=read_action(action))
+        for step in steps
+        for action in step.actions
+    ]
+
+
+def mine(
+    run: MinedRun, calls: Sequence[ReadCallOfRun], *, has_secret: HasSecret, expires_s: float
+) -> list[Finding]:
+    """What the run teaches, in the order of its steps."""
+    miner = _Miner(run, calls, has_secret, expires_s)
+    seen: set[str] = set()
+    found: list[Finding] = []
+    for position, call in enumerate(calls):
+        failure = call.reading.failure
+        if failure is None or failure.key in seen:
+            continue
+        seen.add(failure.key)
+        found += miner.after(position, call, failure)
+    return found
+
+
+class _Miner:
+    def __init__(
+        self,
+        run: MinedRun,
+        calls: Sequence[ReadCallOfRun],
+        has_secret: HasSecret,
+        expires_s: float,
+    ) -> None:
+        self._run = run
+        self._calls = calls
+        self._has_secret = has_secret
+        self._expires_at = run.at + expires_s
+
+    def after(self, position: int, call: ReadCallOfRun, failure: Failure) -> list[Finding]:
+        """What the calls after the first failure of a key teach about it."""
+        later = self._calls[position + 1 : position + 1 + WINDOW_CALLS]
+        for distance, other in enumerate(later):
+            if is_fix(failure, other.reading):
+                between = self._calls[position + 1 : position + 1 + distance]
+                return [self._fix(call, failure, other, between)]
+        if failure.kind == "missing_command":
+            for other in later:
+                if other.reading.failure is None and other.reading.call.program is not None:
+                    return [self._fact(call, failure, other)]
+        times = sum(_key(each) == failure.key for each in self._calls[position:])
+        return [self._dead_end(call, failure)] if times >= DEAD_END_FAILURES else []
+
+    def _fix(
+        self,
+        call: ReadCallOfRun,
+        failure: Failure,
+        other: ReadCallOfRun,
+        between: Sequence[ReadCallOfRun],
+    ) -> Finding:
+        how = difference(
+            call.action.arguments,
+            other.action.arguments,
+            shell=failure.head.startswith("$"),
+            has_secret=self._has_secret,
+        )
+        through = next((b.reading.head for b in reversed(between) if _reads(b, failure)), "")
+        if not how:
+            how = "" if how is None or not through else "with other arguments"
+        text = fixed(failure.head, how, through.lstrip("$")) if how else ""
+        fix = call_digest(other.reading)
+        return self._finding("fix", call, failure, text, {"fix": fix})
+
+    def _fact(self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun) -> Finding:
+        command = command_of(other.action.arguments) or ""
+        instead = None if harmful(command) else slot(command_shape(command), self._has_secret)
+        text = replaced(failure.head, instead) if instead and instead != "``" else ""
+        fix = call_digest(other.reading)
+        return self._finding("fact", call, failure, text, {"fix": fix})
+
+    def _dead_end(self, call: ReadCallOfRun, failure: Failure) -> Finding:
+        return self._finding("dead_end", call, failure, refused_again(failure.head), {})
+
+    def _finding(
+        self, kind: str, call: ReadCallOfRun, failure: Failure, text: str, marks: dict[str, str]
+    ) -> Finding:
+        if not text or self._has_secret(text):
+            return Finding(kind=kind, key=failure.key, step=call.step, pattern=None, evidence=None)
+        run = self._run
+        words = failure.words[:SLOT_CHARS]
+        if not harmful(words) and not self._has_secret(words):
+            marks = {**marks, "signs": words}
+        fields = {
+            "task_context_embedding_text": situation(failure.head, failure.kind),
+            "observation": repeated(failure.head),
+            "recommended_action": text,
+        }
+        pattern = Pattern(
+            tier=Tier.E1,
+            fields=fields,
+            pattern_id=lesson_id(Tier.E1, run.tenant, failure.key, text),
+            tenant=run.tenant,
+            source_trace_id=source_of(run.id, call.step),
+            lesson=Lesson(
+                key=failure.key,
+                trust=Trust.TEMPLATE,
+                applies_when={"head": failure.head, "kind": failure.kind, **marks},
+                last_confirmed_at=run.at,
+                expires_at=self._expires_at,
+            ),
+        )
+        evidence = EvidenceRow(
+            tenant=run.tenant,
+            pattern_id=pattern.pattern_id,
+            run_id=run.id,
+            step_index=call.step,
+            kind=kind,
+            conversation=run.conversation,
+            task=run.task,
+            at=run.at,
+        )
+        return Finding(
+            kind=kind, key=failure.key, step=call.step, pattern=pattern, evidence=evidence
+        )
+
+
+def is_fix(failure: Failure, later: CallReading) -> bool:
+    """Whether a later call is the failed one made to work."""
+    return (
+        later.failure is None
+        and not later.transient
+        and later.head == failure.head
+        and later.call.canonical != failure.call.canonical
+    )
+
+
+def call_digest(reading: CallReading) -> str:
+    """By which a call with the same arguments is known again."""
+    text = f"{reading.call.operation} {reading.call.canonical}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def lesson_id(tier: Tier, *parts: str) -> str:
+    """The id of a lesson: equal for equal parts, on every gateway."""
+    joined = "\x1f".join(parts).encode("utf-8", "surrogatepass")
+    return f"{tier.value}-{hashlib.sha256(joined).hexdigest()[:16]}"
+
+
+def task_digest(text: str) -> str:
+    """The digest of a task; numbers, ids and letter case make no other task."""
+    words = [word for word in text.lower().split() if word.isalpha()]
+    kept = " ".join(words or text.lower().split())
+    return hashlib.sha256(kept.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+SOURCE_CHARS = 128
+
+
+def source_of(run_id: str, step: int) -> str:
+    """The link from a lesson to the run and step that it came from."""
+    return f"{run_id}#{step}"[:SOURCE_CHARS]
+
+
+def _key(call: ReadCallOfRun) -> str | None:
+    return call.reading.failure.key if call.reading.failure else None
+
+
+def _reads(call: ReadCallOfRun, failure: Failure) -> bool:
+    """Whether a call between failure and fix looked something up."""
+    reading = call.reading
+    looks = reading.failure is None and not reading.call.changes
+    return looks and reading.head != failure.head

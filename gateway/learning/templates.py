@@ -1,0 +1,197 @@
+"""The texts of mined lessons: templates of ours, with slots for the difference of two calls.
+
+A slot is in backticks, at most SLOT_CHARS long, and shows names and options of a call, never a
+sentence that a model, a user or a tool wrote. A slot that could do harm when it is followed makes
+the whole lesson void.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.steering.evidence.failure_keys import KIND_WORDS
+
+SLOT_CHARS = 40
+"""Longest text in a slot; no longer piece of a transcript is in any lesson."""
+
+_HARMFUL = re.compile(
+    r"""(?xi)
+      \b[a-z][a-z0-9+.-]*:// | \bwww\. | \S@\S+\.\w | \b\d{1,3}(?:\.\d{1,3}){3}\b
+    | \|\s*(?:sudo\s+)?(?:\S*/)?(?:ba|z|da|k|fi)?sh\b
+    | \|\s*(?:sudo\s+)?(?:python|perl|ruby|node|php|xargs)
+    | \b(?:curl|wget|nc|ncat|telnet|ssh|scp|eval|sudo|mkfs|shutdown|reboot|base64)\b
+    | \brm\s+-\w*[rf] | \bdd\s+if= | \bchmod\s+(?:-R\s+)?[0-7]*7 | \bchown\b
+    | \bgit\s+(?:push|reset\s+--hard|clean) | --force\b | --no-verify\b
+    | \b(?:drop|truncate)\s+(?:table|database) | \bdelete\s+from\b | /dev/sd | :\(\)\s*\{
+    | steering[\s_-]*guidance | \bsystem-reminder\b | <\|
+    """
+)
+"""Addresses, pipes into interpreters, destructive commands, and marks of our own."""
+
+_PROGRAM = re.compile(r"[a-z0-9_.][a-z0-9_.+/-]{0,23}")
+_FILE = re.compile(r"[A-Za-z_.][\w.+/-]{0,22}[._/-][\w.+/-]{0,22}\w")
+_PLAIN = re.compile(r"[a-z][a-z0-9]{0,15}")
+_OPTION = re.compile(r"--?[A-Za-z][\w-]{0,23}")
+_VALUE = re.compile(r"[A-Za-z_.][A-Za-z_./-]{0,23}|\d{1,3}|true|false")
+_NAME = re.compile(r"[A-Za-z_][\w.-]{0,39}")
+_SEGMENT = re.compile(r"&&|\|\||;|\n|\|")
+_QUOTED = re.compile(r"'[^']{0,4000}'|\"[^\"]{0,4000}\"|['\"].*", re.DOTALL)
+_INTERPRETER = re.compile(
+    r"(?:\S*/)?(?:python[\d.]*|node|ruby|perl|php|java|bash|sh|Rscript)(?: |$)"
+)
+_SKIPPED = frozenset({"cd", "export", "source", ".", "set", "echo"})
+_LEFT_OUT = "..."
+_MOST_NAMES = 3
+
+HasSecret = Callable[[str], bool]
+
+
+def slot(text: str, has_secret: HasSecret) -> str | None:
+    """`text` for a slot, or None when it may not be shown."""
+    text = " ".join(text.replace("`", "'").split())
+    if not text.isprintable() or _HARMFUL.search(text) is not None or has_secret(text):
+        return None
+    cut = text if len(text) <= SLOT_CHARS else text[: SLOT_CHARS - 3].rstrip() + _LEFT_OUT
+    return f"`{cut}`"
+
+
+def harmful(text: str) -> bool:
+    """Whether a text names what no lesson may suggest."""
+    return _HARMFUL.search(text) is not None
+
+
+def command_shape(command: str) -> str:
+    """The program of a shell command with its options, files and at most one plain word.
+
+    Empty for what does not look like a command: a sentence is not shown as one.
+    """
+    bare = _QUOTED.sub(f" {_LEFT_OUT} ", command)
+    segments = [part.split() for part in _SEGMENT.split(bare)]
+    words = next((s for s in segments if s and s[0] not in _SKIPPED), [])
+    if not words or _PROGRAM.fullmatch(words[0]) is None:
+        return ""
+    shown, plain = [words[0]], 0
+    for word in words[1:]:
+        kept = _OPTION.fullmatch(word) or (_FILE.fullmatch(word) and word.count("/") < 3)
+        if not kept and _PLAIN.fullmatch(word) and not plain:
+            kept, plain = True, 1
+        if kept or shown[-1] != _LEFT_OUT:
+            shown.append(word if kept else _LEFT_OUT)
+    return " ".join(shown)
+
+
+def command_of(arguments: str) -> str | None:
+    """The shell command in a call's arguments, None where there is none."""
+    values = parse(arguments)
+    if values is None:
+        return arguments if arguments and arguments[0] not in "{[" else None
+    for key in ("command", "cmd", "script", "code", "input", "commandline"):
+        value = values.get(key)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            parts = [str(part) for part in value]
+            return parts[2] if len(parts) == 3 and parts[1] in ("-c", "-lc") else " ".join(parts)
+    return None
+
+
+def parse(arguments: str) -> Mapping[str, Any] | None:
+    """The arguments as a JSON object, None for anything else."""
+    try:
+        values = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, Mapping) else None
+
+
+def changed_arguments(before: str, after: str) -> tuple[tuple[str, str], ...]:
+    """Names of the arguments that differ, each with how: `added`, `dropped`, or its plain new value
+    (empty where the value is no plain word)."""
+    old, new = parse(before), parse(after)
+    if old is None or new is None:
+        return ()
+    changes = []
+    for name in dict.fromkeys([*old, *new]):
+        if not _NAME.fullmatch(name) or old.get(name) == new.get(name):
+            continue
+        value = new.get(name)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        how = "added" if name not in old else "dropped" if name not in new else ""
+        if not how and _VALUE.fullmatch(text):
+            how = f"={text}"
+        changes.append((name, how))
+    return tuple(changes)
+
+
+def difference(before: str, after: str, *, shell: bool, has_secret: HasSecret) -> str | None:
+    """How the call that worked differs from the one that failed, in words with slots.
+
+    Empty when it cannot be said without the content of the call; None when it may not be said.
+    """
+    if shell:
+        return _command_difference(command_of(before), command_of(after), has_secret)
+    parts, others = [], []
+    for name, how in changed_arguments(before, after)[:_MOST_NAMES]:
+        if how == "":
+            others.append(f"`{name}`")
+        elif how.startswith("="):
+            value = slot(how[1:], has_secret)
+            if value is None:
+                return None
+            parts.append(f"with {value} as `{name}`")
+        else:
+            parts.append(f"with `{name}` added" if how == "added" else f"without `{name}`")
+    if others:
+        parts.append(f"with another {' and '.join(others)}")
+    return ", ".join(parts)
+
+
+def _command_difference(before: str | None, after: str | None, has_secret: HasSecret) -> str | None:
+    if before is None or after is None:
+        return ""
+    if harmful(after) or has_secret(after):
+        return None
+    old, new = command_shape(before), command_shape(after)
+    if old == new or not new:
+        return ""
+    if _options(old) == _options(new) and _INTERPRETER.match(new):
+        return ""  # another script was run: that says nothing about the first
+    shown = slot(new, has_secret)
+    return None if shown is None else f"as {shown}"
+
+
+def _options(shape: str) -> tuple[str, ...]:
+    """What is asked of a program, without the files that it is asked for."""
+    return tuple(word for word in shape.split() if not _FILE.fullmatch(word) and word != _LEFT_OUT)
+
+
+def situation(head: str, kind: str) -> str:
+    """What happened, in our words."""
+    return f"`{head.lstrip('$')}`: {KIND_WORDS[kind]}."
+
+
+def fixed(head: str, how: str, through: str) -> str:
+    """What worked. `through`: the tool that was called in between, empty for none."""
+    after = f", after `{through}`" if through else ""
+    return f"In an earlier run the same call of `{head.lstrip('$')}` worked {how}{after}."
+
+
+def refused_again(head: str) -> str:
+    """What did not work, however it was tried."""
+    return (
+        f"In an earlier run `{head.lstrip('$')}` failed several times in this way, and no "
+        "variation of the call helped. Look for the cause, or go another way."
+    )
+
+
+def replaced(head: str, instead: str) -> str:
+    """What works in place of a command that is not there."""
+    return f"`{head.lstrip('$')}` was not there in an earlier run; {instead} worked."
+
+
+def repeated(head: str) -> str:
+    """What to leave: the same call again."""
+    return f"Sending the same call of `{head.lstrip('$')}` again: it failed in the same way."

@@ -1,0 +1,393 @@
+"""Reads runs that are over, off the path of requests: outcomes, lessons, and how trials go.
+
+Everything it does can be done again without effect, so a gateway that dies in between loses
+nothing, and two gateways may read the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.config.learning import LearningSettings
+from gateway.learning.generalise import Entry, general_lesson
+from gateway.learning.life_cycle import next_move
+from gateway.learning.mining import (
+    WINDOW_CALLS,
+    Finding,
+    MinedRun,
+    ReadCallOfRun,
+    call_digest,
+    mine,
+    read_run,
+    task_digest,
+)
+from gateway.learning.near import near_outcome
+from gateway.learning.outcomes import PRECISION, best, implicit
+from gateway.learning.posterior import observations, posterior
+from gateway.learning.templates import HasSecret
+from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.lesson import RETRIEVED, Status
+from gateway.steering.guidance.pattern import Tier
+from gateway.steering.transcript.step import Step
+from gateway.stores.learning import (
+    EvidenceRow,
+    LearningStore,
+    LessonFilter,
+    OutcomeRow,
+    Posterior,
+    StoredLesson,
+)
+from gateway.stores.protocols import RunStore, StateStore, StoreError
+from gateway.stores.queries import PageRequest, RunFilter, RunTrace
+from gateway.stores.totals import DERIVED, RunRecord
+
+MOST_PARENTS = 16
+CATCH_UP_RUNS = 200
+"""Newest runs that are read again after a start: those that ended while no gateway ran."""
+_FAILING = (FSMState.SLOW.value, FSMState.SKIP.value)
+_TOLD_SOURCES = {"header": "told_header", "api": "told_api", "cli": "told_cli"}
+
+
+@dataclass(slots=True)
+class Report:
+    """What reading runs came to."""
+
+    runs: int = 0
+    fixes: int = 0
+    dead_ends: int = 0
+    facts: int = 0
+    lessons: int = 0
+    evidence: int = 0
+    outcomes: int = 0
+    settled: int = 0
+    moves: int = 0
+
+    def add(self, other: Report) -> None:
+        """Add the counts of another report."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True)
+class _Touched:
+    """A run with calls: when the newest was made, and whether it ended the run."""
+
+    tenant: str
+    at: float
+    ended: bool
+    step: int
+    decided: int | None = None
+
+
+class Learner:
+    """Learns from the runs of one store. `now`: seconds of the epoch."""
+
+    def __init__(
+        self,
+        store: LearningStore,
+        runs: RunStore,
+        states: StateStore,
+        settings: Callable[[], LearningSettings],
+        *,
+        has_secret: HasSecret,
+        changed: Callable[[], None] = lambda: None,
+        failed: Callable[[StoreError], None] = lambda error: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._runs = runs
+        self._states = states
+        self._settings = settings
+        self._has_secret = has_secret
+        self._changed = changed
+        self._failed = failed
+        self._now = now
+        self._touched: dict[str, _Touched] = {}
+
+    def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
+        """A call of the run was committed. `decided`: about a lesson, too."""
+        known = self._touched.pop(run_id, None)
+        newest = step if decided else known.decided if known else None
+        self._touched[run_id] = _Touched(tenant, self._now(), ended, step, newest)
+
+    async def follow(self) -> None:
+        """Read runs as they end, without end."""
+        await self._catch_up()
+        while True:
+            await asyncio.sleep(self._settings().interval_s)
+            await self.look()
+
+    async def look(self) -> Report:
+        """Read the runs that are over, or whose decisions can be settled."""
+        report, settings, now = Report(), self._settings(), self._now()
+        for run_id, run in list(self._touched.items()):
+            over = run.ended or now - run.at >= settings.idle_s
+            settles = run.decided is not None and run.step >= run.decided + WINDOW_CALLS
+            if not over and not settles:
+                continue
+            try:
+                report.add(await self.read(run_id, run.tenant, over=over))
+            except StoreError as error:
+                self._failed(error)
+                return report  # it stays touched, and is read later
+            if self._touched.get(run_id) is run:
+                if over:
+                    del self._touched[run_id]
+                else:
+                    run.decided = None
+        if report.runs and report.evidence + report.settled:
+            report.moves += await self.review()
+        return report
+
+    async def _catch_up(self) -> None:
+        try:
+            page = await self._runs.list_runs(
+                RunFilter(), PageRequest(limit=CATCH_UP_RUNS, sort="updated_at")
+            )
+        except StoreError as error:
+            self._failed(error)
+            return
+        for run in page.runs:
+            ended = run.ended_at is not None
+            known = _Touched(run.tenant, run.updated_at, ended, run.totals.steps)
+            self._touched.setdefault(run.id, known)
+
+    async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> Report:
+        """Learn from one run. `over`: no call will come; otherwise only decisions are settled."""
+        trace = await self._runs.get_run(run_id, tenant=tenant)
+        if trace is None:
+            return Report()
+        steps = steps_of(trace)
+        calls = await asyncio.to_thread(read_run, steps)
+        report = Report(runs=1)
+        report.settled = await self._settle(trace, calls, over)
+        if not over:
+            return report
+        await self._keep_outcomes(trace.run, calls, report)
+        if self._settings().mining:
+            await self._mine(trace.run, steps, calls, report)
+        return report
+
+    async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
+        waiting = await self._store.open_decisions(trace.run.id)
+        last = trace.run.totals.scored_steps
+        found = [near_outcome(each, calls, ended=over, last_step=last) for each in waiting]
+        known = [near for near in found if near is not None]
+        if not known or not await self._store.settle(known):
+            return 0
+        for owner, pattern_id, version in {(d.owner, d.pattern_id, d.version) for d in waiting}:
+            await self.recompute(owner, pattern_id, version)
+        return len(known)
+
+    async def recompute(self, owner: str, pattern_id: str, version: int) -> None:
+        """Compute the posterior of a lesson from all its decisions."""
+        stored = await self._store.lesson(owner or None, pattern_id)
+        seen = observations(await self._store.decisions(owner, pattern_id, version))
+        lesson = stored.pattern.lesson if stored else None
+        active = lesson is not None and lesson.status is Status.ACTIVE
+        parent = await self._parent(stored) if stored else None
+        found = await asyncio.to_thread(posterior, seen, active=active, parent=parent)
+        now = self._now()
+        await self._store.put_posterior(owner, pattern_id, version, found, now)
+        if seen:
+            await self._store.prolong(owner, pattern_id, now + self._settings().expire_s)
+        self._changed()
+
+    async def _parent(self, stored: StoredLesson) -> Posterior | None:
+        """The posterior of the general lesson of an instance."""
+        pattern = stored.pattern
+        if pattern.tier is not Tier.E1 or pattern.lesson is None:
+            return None
+        wanted = LessonFilter(tenant=pattern.tenant, tier=Tier.E2, key=pattern.lesson.key)
+        found = await self._store.lessons(wanted, limit=1)
+        return found[0].posterior if found and found[0].posterior.decisions else None
+
+    async def _keep_outcomes(
+        self, run: RunRecord, calls: Sequence[ReadCallOfRun], report: Report
+    ) -> None:
+        if run.outcome and run.outcome_source in _TOLD_SOURCES:
+            told = _outcome(
+                run, _TOLD_SOURCES[run.outcome_source], run.outcome, 1.0, run.updated_at
+            )
+            report.outcomes += await self._store.add_outcome(told)
+        await self._read_off(run, calls, None, report)
+        if run.sequence:
+            earlier = await self._runs.get_run(
+                f"{run.conversation_id}.{run.sequence - 1}", tenant=run.tenant
+            )
+            if earlier is not None:
+                before = await asyncio.to_thread(read_run, steps_of(earlier))
+                await self._read_off(earlier.run, before, run.task_preview, report)
+
+    async def _read_off(
+        self,
+        run: RunRecord,
+        calls: Sequence[ReadCallOfRun],
+        next_task: str | None,
+        report: Report,
+    ) -> None:
+        found = implicit(
+            calls,
+            answered=run.state == FSMState.END.value,
+            failing_state=run.state in _FAILING,
+            next_task=next_task,
+        )
+        for source, verdict, where in found:
+            weight = PRECISION[source]
+            row = replace(_outcome(run, source, verdict, weight, run.updated_at), evidence=where)
+            report.outcomes += await self._store.add_outcome(row)
+        await self._apply_best(run)
+
+    async def _apply_best(self, run: RunRecord) -> None:
+        """What was read off a run becomes its outcome, as long as nobody has told one."""
+        if run.outcome is not None and run.outcome_source != DERIVED:
+            return
+        chosen = best(await self._store.outcomes(run.tenant, run.id))
+        if chosen is not None and chosen.source in PRECISION and chosen.verdict != run.outcome:
+            await self._runs.set_outcome(run.id, chosen.verdict, source=DERIVED, tenant=run.tenant)
+
+    async def _mine(
+        self,
+        run: RunRecord,
+        steps: Sequence[Step],
+        calls: Sequence[ReadCallOfRun],
+        report: Report,
+    ) -> None:
+        settings = self._settings()
+        mined = MinedRun(
+            id=run.id,
+            tenant=run.tenant,
+            conversation=await self._root(run),
+            task=task_digest(run.task_preview),
+            steps=steps,
+            at=run.updated_at,
+        )
+        found = await asyncio.to_thread(
+            mine, mined, calls, has_secret=self._has_secret, expires_s=settings.expire_s
+        )
+        _count(found, report)
+        entries = [(f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence]
+        entries += await self._failed_again(mined, calls)
+        if not entries:
+            return
+        learned = await self._store.learn(entries)
+        report.lessons += learned.lessons
+        report.evidence += learned.evidence
+        if learned.evidence:
+            for key in {f.key for f in found if f.pattern}:
+                await self._generalise(run.tenant, key, report)
+            await self._store.trim(run.tenant, Tier.E1, settings.max_instances)
+            await self._store.trim(run.tenant, Tier.E2, settings.max_general)
+            self._changed()
+
+    async def _generalise(self, tenant: str, key: str, report: Report) -> None:
+        """Make, or confirm, the general lesson of a key."""
+        wanted = LessonFilter(tenant=tenant, tier=Tier.E1, key=key)
+        instances: list[Entry] = [
+            (stored.pattern, await self._store.evidence(tenant, stored.pattern.pattern_id))
+            for stored in await self._store.lessons(wanted)
+            if stored.pattern.tenant == tenant
+        ]
+        general = general_lesson(instances)
+        if general is not None:
+            learned = await self._store.learn([general])
+            report.lessons += learned.lessons
+            report.evidence += learned.evidence
+
+    async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
+        """Lessons whose own fix failed in this run, with the failure that it was to answer."""
+        failing = {
+            (call.reading.failure.key, call_digest(call.reading)): call.step
+            for call in calls
+            if call.reading.failure is not None
+        }
+        found: list[Entry] = []
+        for key in {key for key, _ in failing}:
+            wanted = LessonFilter(tenant=run.tenant, tier=Tier.E1, key=key)
+            for stored in await self._store.lessons(wanted):
+                pattern = stored.pattern
+                fix = pattern.lesson.applies_when.get("fix", "") if pattern.lesson else ""
+                step = failing.get((key, fix))
+                if step is None or pattern.tenant != run.tenant:
+                    continue
+                await self._store.move(
+                    run.tenant,
+                    pattern.pattern_id,
+                    Status.QUARANTINED,
+                    reason=f"its own fix failed in run {run.id}, step {step}",
+                    at=self._now(),
+                )
+                found.append((pattern, [_again(run, pattern.pattern_id, step)]))
+        return found
+
+    async def review(self, tenant: str | None = None) -> int:
+        """Move the lessons whose time has come; how many moved."""
+        settings, now, moved = self._settings(), self._now(), 0
+        trials = settings.trials == "on"
+        statuses = (Status.CANDIDATE, *RETRIEVED)
+        for stored in await self._store.lessons(LessonFilter(tenant=tenant, statuses=statuses)):
+            move = next_move(stored, now, trials=trials)
+            pattern = stored.pattern
+            if move is None or not await self._store.move(
+                pattern.tenant, pattern.pattern_id, move.status, reason=move.reason, at=now
+            ):
+                continue
+            moved += 1
+            if move.status in RETRIEVED and pattern.lesson is not None:
+                await self.recompute(pattern.tenant, pattern.pattern_id, pattern.lesson.version)
+        if moved:
+            self._changed()
+        return moved
+
+    async def _root(self, run: RunRecord) -> str:
+        """The conversation at the root of the run's tree."""
+        found = run.conversation_id
+        for _ in range(MOST_PARENTS):
+            record = await self._states.load(run.tenant, found)
+            if record is None or not record.parent_id:
+                break
+            found = record.parent_id
+        return found
+
+
+def steps_of(trace: RunTrace) -> list[Step]:
+    """The steps of a stored run with the index that the run log gives them."""
+    return [
+        Step(
+            index=row.step_index,
+            thought=row.content.thought,
+            reasoning=row.content.reasoning,
+            actions=row.content.actions,
+            prompted=row.content.prompted,
+        )
+        for row in trace.steps
+        if row.content is not None and row.step_index > 0
+    ]
+
+
+def _outcome(run: RunRecord, source: str, verdict: str, weight: float, at: float) -> OutcomeRow:
+    return OutcomeRow(
+        run_id=run.id, tenant=run.tenant, source=source, verdict=verdict, weight=weight, at=at
+    )
+
+
+def _again(run: MinedRun, pattern_id: str, step: int) -> EvidenceRow:
+    return EvidenceRow(
+        tenant=run.tenant,
+        pattern_id=pattern_id,
+        run_id=run.id,
+        step_index=step,
+        kind="failed_again",
+        conversation=run.conversation,
+        task=run.task,
+        at=run.at,
+    )
+
+
+def _count(found: Sequence[Finding], report: Report) -> None:
+    report.fixes += sum(finding.kind == "fix" for finding in found)
+    report.dead_ends += sum(finding.kind == "dead_end" for finding in found)
+    report.facts += sum(finding.kind == "fact" for finding in found)

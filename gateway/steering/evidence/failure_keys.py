@@ -1,0 +1,200 @@
+"""By what a failure is recognised in another run: its kind, its tool, a skeleton of its text.
+
+The key of a failure is the same wherever the same tool complains about the same thing, whatever
+the file, the number or the name was. It contains a digest of the tool's words, never the words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.steering.evidence.commands import ReadCall, read_call
+from gateway.steering.evidence.outcomes import failure_line, readable, signature
+from gateway.steering.evidence.pending_results import is_transient
+from gateway.steering.transcript.step import Action
+
+Kind = Literal[
+    "missing_command",
+    "missing_module",
+    "refused_edit",
+    "missing_file",
+    "usage",
+    "denied",
+    "syntax",
+    "test",
+    "build",
+    "not_found",
+    "refused",
+    "error",
+]
+
+KIND_WORDS: dict[str, str] = {
+    "missing_command": "the command is not installed",
+    "missing_module": "a module or package is missing",
+    "refused_edit": "the edit was refused",
+    "missing_file": "a file or folder is not there",
+    "usage": "the call had wrong or missing arguments",
+    "denied": "access was denied",
+    "syntax": "the code could not be parsed",
+    "test": "a test failed",
+    "build": "the build failed",
+    "not_found": "what was asked for was not found",
+    "refused": "the request was refused",
+    "error": "it ended with an error",
+}
+"""The kinds, in words of ours."""
+
+_KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        (
+            "missing_command",
+            r"command not found|is not recognized as|sh: \S+ not found|executable file not found"
+            r"|(?:command|program) .{0,40}not installed",
+        ),
+        (
+            "missing_module",
+            r"no module named|cannot find (?:module|package)|could not (?:find|resolve) .{0,40}"
+            r"(?:artifact|dependenc|package|module)|package .{0,40} does not exist"
+            r"|modulenotfounderror|importerror",
+        ),
+        (
+            "refused_edit",
+            r"no replacement was performed|did not appear verbatim|text to replace|old_str"
+            r"|new syntax error|patch (?:failed|does not apply)|edit (?:was |has )?(?:not|failed)",
+        ),
+        (
+            "missing_file",
+            r"no such file|file .{0,60}(?:not found|does(?: not|n't) exist)"
+            r"|path .{0,80}(?:not found|does(?: not|n't) exist)|filenotfounderror|not a directory",
+        ),
+        (
+            "usage",
+            r"^usage:|invalid (?:option|argument|choice|value|parameter|format)|unrecognized"
+            r"|unknown (?:tool|function|command|argument|option|parameter)|illegal option"
+            r"|missing .{0,30}(?:argument|parameter|field)|unexpected keyword|required"
+            r"|takes .{0,30}argument|unsupported",
+        ),
+        (
+            "denied",
+            r"permission denied|access denied|not authorized|unauthorized|forbidden|\b40[13]\b",
+        ),
+        ("syntax", r"syntaxerror|parse ?error|unexpected (?:token|eof|indent)|indentationerror"),
+        (
+            "test",
+            r"assert|\d+ (?:\w+ )?(?:failed|failing|failures?)|--- fail|^fail(?:ed|ures?)?\b"
+            r"|tests? failed|not ok",
+        ),
+        (
+            "build",
+            r"compil|build fail|undefined (?:reference|symbol)|undefined:|linker|make: \*\*\*"
+            r"|cannot find symbol|error\[e\d+\]|error ts\d+|failed to execute goal",
+        ),
+        ("not_found", r"not found|does(?: not|n't) exist|no (?:such|matching|results?)\b|\b404\b"),
+        (
+            "refused",
+            r"cannot|can't|could not|not (?:allowed|available|possible|permitted|valid|enough)"
+            r"|invalid|unable to|failed to|already|exceed|mismatch|does not match",
+        ),
+    )
+)
+
+_QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")
+_WORD = re.compile(r"[A-Za-z]+(?:[A-Z][a-z]+)*:?$")
+_MOST_WORDS = 12
+_HEAD_CHARS = 40
+_HEAD = re.compile(r"[\w.$-]{1,40}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failed call: its key, and what the call does.
+
+    `kind`: what went wrong, one of KIND_WORDS; `head`: the tool, or the program that a shell ran;
+    `words`: of the tool's complaint, without names, numbers and quotations.
+    """
+
+    key: str
+    kind: str
+    head: str
+    words: str
+    call: ReadCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReading:
+    """One call as learning sees it: what it does, and its failure, None where it did not fail.
+
+    `transient`: it failed, or waits, for a reason that passes: that is no lesson.
+    """
+
+    call: ReadCall
+    head: str
+    failure: Failure | None
+    transient: bool
+
+
+def read_action(action: Action) -> CallReading:
+    """The reading of one call with its result; never raises."""
+    call = read_call(action.name, action.arguments)
+    head = head_of(call.operation)
+    result = readable(action.observation.strip())
+    line = failure_line(result, reads_content=call.reads_content)
+    if line is None and action.is_error:
+        line = result[:_ERROR_CHARS]
+    if line is None:
+        return CallReading(call=call, head=head, failure=None, transient=call.waits)
+    if call.waits or passes_by_itself(line, result):
+        return CallReading(call=call, head=head, failure=None, transient=True)
+    kind = kind_of(line)
+    words = skeleton(signature(line))
+    key = f"{kind}|{head}|{_digest(words)}"
+    failure = Failure(key=key, kind=kind, head=head, words=words, call=call)
+    return CallReading(call=call, head=head, failure=failure, transient=False)
+
+
+_ERROR_CHARS = 400
+_PASSES = re.compile(
+    r"\b(?:5\d\d|429)\b (?:\w+ ){0,3}|rate.?limit|too many requests|timed? ?out|overloaded"
+    r"|temporarily|service unavailable|bad gateway|connection (?:reset|refused|aborted|closed)"
+    r"|try again later|ECONNRESET|ETIMEDOUT",
+    re.IGNORECASE,
+)
+
+
+def passes_by_itself(line: str, result: str) -> bool:
+    """Whether a failure is a fault of the moment (5xx, a rate limit, a lost connection)."""
+    if _PASSES.search(line[:_ERROR_CHARS]) is not None:
+        return True
+    return is_transient(result[:_ERROR_CHARS], frozenset(result[:_ERROR_CHARS].lower().split()))
+
+
+def kind_of(line: str) -> Kind:
+    """What went wrong, from the line in which a tool reports it."""
+    for kind, pattern in _KINDS:
+        if pattern.search(line) is not None:
+            return kind
+    return "error"
+
+
+def head_of(operation: str) -> str:
+    """A tool's name or a shell's program, bounded, in characters that need no care."""
+    return "".join(_HEAD.findall(operation))[:_HEAD_CHARS] or "tool"
+
+
+def skeleton(text: str) -> str:
+    """The words that stay when names, paths, numbers and quotations are left out."""
+    words: list[str] = []
+    for word in _QUOTED.sub(" _ ", text).split():
+        bare = word.strip("()[]{}<>,;.!?*=")
+        kept = bare if _WORD.match(bare) else "_"
+        if kept != "_" or words[-1:] != ["_"]:
+            words.append(kept)
+    return " ".join(words[:_MOST_WORDS])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.lower().encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -1,0 +1,161 @@
+"""Lessons for a call: which failure to look one up for, and whether it is given.
+
+A lesson is looked up when the newest step has a call that failed, by the key of that failure first
+and by the words of it second. Whether a lesson that fits is given is drawn: that is its trial, and
+the hold-out of one that has passed it. The draw depends on the lesson's version, the run and the
+step alone, so that it is the same on every gateway, after a restart and in a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gateway.steering.evidence.failure_keys import Failure, read_action
+from gateway.steering.experiments import draw
+from gateway.steering.guidance.decide import Decided, Item, LessonDecision
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, content
+from gateway.steering.guidance.render import FRAME_CHARS, sanitise
+from gateway.steering.guidance.settings import InjectionSettings
+from gateway.steering.guidance.state import GuidanceState, with_count
+from gateway.steering.transcript.step import Step
+
+WINDOW_STEPS = 6
+"""Steps in which a decision about a lesson shows its effect: until then there is no other one."""
+MOST_REMEMBERED = 64
+"""Newest lessons of a run about which a decision is remembered."""
+LEARNED = "LEARNED FROM EARLIER RUNS"
+QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LessonSettings:
+    """What of the learned is given.
+
+    `trials`: whether any lesson is given; `per_call`, `per_run`: most lessons; `max_chars` of one;
+    `similarity` in [0, 1] that a lesson for another key needs.
+    """
+
+    trials: bool = False
+    per_call: int = 2
+    per_run: int = 4
+    max_chars: int = 600
+    similarity: float = 0.85
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LessonQuery:
+    """The failures to look lessons up for, newest first; lessons in `exclude` are not wanted."""
+
+    failures: tuple[Failure, ...]
+    exclude: frozenset[str]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the failures."""
+        return tuple(failure.key for failure in self.failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LessonMatch:
+    """A lesson that fits; `key`: of the failure that it fits, `similarity` 1 for its own key."""
+
+    pattern: Pattern
+    similarity: float
+    key: str
+
+
+def lesson_query(
+    settings: LessonSettings, guidance: GuidanceState, newest: Step, step: int
+) -> LessonQuery | None:
+    """What to look up after a step with a failed call; None for nothing."""
+    if not settings.trials or guidance.lessons >= settings.per_run:
+        return None
+    if guidance.decided_step is not None and step <= guidance.decided_step:
+        return None
+    readings = [read_action(action) for action in newest.actions]
+    failures = tuple(r.failure for r in reversed(readings) if r.failure is not None)
+    if not failures:
+        return None
+    recent = (name for name, at in guidance.lesson_steps if step - at < WINDOW_STEPS)
+    return LessonQuery(failures=failures, exclude=frozenset((*guidance.pattern_ids, *recent)))
+
+
+def with_lessons(
+    decided: Decided,
+    matches: Sequence[LessonMatch],
+    *,
+    unit: str,
+    settings: LessonSettings,
+    injection: InjectionSettings,
+) -> Decided:
+    """The decision about a call with those of the lessons that are drawn. `unit`: of the draw."""
+    room = injection.max_block_chars - FRAME_CHARS
+    room -= sum(len(item.text) + 2 for item in decided.items)
+    most = min(settings.per_call, settings.per_run - decided.state.lessons)
+    items: list[Item] = []
+    decisions: list[LessonDecision] = []
+    for match in sorted(matches, key=_order):
+        text = lesson_text(match.pattern, settings.max_chars)
+        if len(decisions) >= most or not text or len(text) + 2 > room:
+            continue
+        decision = _drawn(match, unit, decided.step)
+        decisions.append(decision)
+        if decision.given:
+            room -= len(text) + 2
+            found = PatternMatch(pattern=match.pattern, similarity=match.similarity)
+            items.append(Item(text=text, tier=match.pattern.tier, match=found))
+    if not decisions:
+        return decided
+    state = _remembered(decided.state, decisions, decided.step)
+    lessons = (*decided.lessons, *decisions)
+    return replace(decided, items=(*decided.items, *items), state=state, lessons=lessons)
+
+
+def lesson_text(pattern: Pattern, limit: int) -> str:
+    """A lesson as it is given, at most `limit` characters; empty when it says nothing.
+
+    Text that neither we nor an operator wrote is given as a quotation.
+    """
+    texts, lesson = content(pattern.fields), pattern.lesson
+    advice = " ".join(part for part in (texts.situation, texts.move or texts.avoid) if part)
+    if lesson is None or not advice:
+        return ""
+    label = LEARNED if lesson.trust.advises else QUOTED
+    body = sanitise(advice, limit - len(label) - 4).replace("\n", " ")
+    return f"{label}: {body}" if lesson.trust.advises else f'{label}: "{body}"'
+
+
+def _order(match: LessonMatch) -> tuple[float, bool, str]:
+    return -match.similarity, match.pattern.tier is not Tier.E1, match.pattern.pattern_id
+
+
+def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
+    lesson = match.pattern.lesson
+    share = lesson.share if lesson is not None else 0.0
+    version = lesson.version if lesson is not None else 0
+    point = draw(f"{match.pattern.pattern_id}@{version}", f"{unit}#{step}")
+    return LessonDecision(
+        pattern=match.pattern,
+        share=share,
+        given=point < share,
+        similarity=match.similarity,
+        key=match.key,
+    )
+
+
+def _remembered(
+    state: GuidanceState, decisions: Sequence[LessonDecision], step: int
+) -> GuidanceState:
+    steps = state.lesson_steps
+    for decision in decisions:
+        steps = with_count(steps, decision.pattern.pattern_id, step)
+    given = tuple(each.pattern.pattern_id for each in decisions if each.given)
+    decided = step if state.decided_step is None else max(state.decided_step, step)
+    return replace(
+        state,
+        decided_step=decided,
+        pattern_ids=(*state.pattern_ids, *given),
+        lesson_steps=steps[-MOST_REMEMBERED:],
+        lessons=state.lessons + len(given),
+    )

@@ -1,0 +1,272 @@
+"""What learning needs of a store, and its values.
+
+    outcomes     verdicts on a run, from every source; none is overwritten
+    lessons      learned patterns, with the evidence that supports each
+    decisions    each occasion on which a lesson could be given, whether it was, and what came then
+    posteriors   what the decisions about a lesson come to
+    jobs         work to be done once, over crashes and gateways
+
+Decisions are written with the call that they belong to (`CallRecord.decisions`). Times are seconds
+of the epoch. Every store must pass the checks of `gateway.testing.store_conformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.steering.guidance.lesson import Status
+from gateway.steering.guidance.pattern import Pattern, Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRow:
+    """One verdict on a run.
+
+    `source`: told_header, told_api, told_cli, result, correction, abandoned or moved_on. `metric`:
+    what is judged, usually `task`. `verdict`: success, failure, other, or "" for a score without
+    one. `weight` in [0, 1]: the precision of the source, 1 for what was told. `evidence`: where the
+    verdict was read, such as `step 12`.
+    """
+
+    run_id: str
+    tenant: str
+    source: str
+    metric: str = "task"
+    verdict: str = ""
+    score: float | None = None
+    comment: str = ""
+    weight: float = 1.0
+    at: float
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow:
+    """One run's support of a lesson, at one step.
+
+    `kind`: fix, dead_end, fact or failed_again. `task`: digest of what the run was to do, equal for
+    runs of one task. `conversation`: the root of the conversation's tree.
+    """
+
+    tenant: str
+    pattern_id: str
+    run_id: str
+    step_index: int
+    kind: str
+    conversation: str
+    task: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """One occasion on which a lesson could be given, at one step of a run.
+
+    `share`: the probability with which it was to be given. `similarity` is 1 for an exact key.
+    """
+
+    run_id: str
+    step_index: int
+    pattern_id: str
+    owner: str
+    version: int
+    share: float
+    given: bool
+    similarity: float
+    key: str
+    state: str
+    failure_type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearOutcome:
+    """What came after a decision.
+
+    `recurred`: whether the same failure came again within the window; `calls_to_success`: calls
+    until the same kind of call worked, None = not within the window; `steps_left` of the run.
+    """
+
+    run_id: str
+    step_index: int
+    pattern_id: str
+    recurred: bool
+    calls_to_success: int | None
+    steps_left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledDecision:
+    """A decision with its near outcome; `at` of the call, `tenant` of the run."""
+
+    decision: DecisionRow
+    tenant: str
+    at: float
+    recurred: bool | None
+    calls_to_success: int | None
+    steps_left: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """What the settled decisions about one version of a lesson come to.
+
+    `rate_given`, `rate_held`: recurrence in each arm, weighted by inverse propensity. `effect`:
+    held minus given, in points of probability, with its 95 % interval `low` to `high`. `helps`:
+    probability that the effect is at least what counts; `harms`: that it is below 0. `share`: the
+    probability with which the lesson is given next.
+    """
+
+    decisions: int = 0
+    given: int = 0
+    rate_given: float | None = None
+    rate_held: float | None = None
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    helps: float | None = None
+    harms: float | None = None
+    share: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLesson:
+    """A lesson, its support and its trial.
+
+    `conversations`, `tasks`: how many different ones support it; `reason`: of its last change.
+    """
+
+    pattern: Pattern
+    created_at: float
+    updated_at: float
+    conversations: int
+    tasks: int
+    reason: str
+    posterior: Posterior
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LessonFilter:
+    """Which lessons; a field of None does not filter. `tenant`: its own and the shared ones."""
+
+    tenant: str | None = None
+    statuses: Sequence[Status] = ()
+    tier: Tier | None = None
+    key: str | None = None
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """How many lessons were new, and how much evidence."""
+
+    lessons: int = 0
+    evidence: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One piece of work; `key` is unique within its kind.
+
+    `attempts`: how often it was claimed. `state`: waiting, done or failed.
+    """
+
+    kind: str
+    key: str
+    tenant: str
+    payload: Mapping[str, object] = field(default_factory=dict)
+    state: str = "waiting"
+    attempts: int = 0
+    lease_until: float = 0.0
+    created_at: float = 0.0
+    done_at: float | None = None
+    tokens: int = 0
+    cost_usd: float = 0.0
+    error: str = ""
+
+
+class LearningStore(Protocol):
+    """Outcomes, lessons, decisions and jobs. Every method may raise StoreError.
+
+    `tenant` None, where it is allowed, means every tenant.
+    """
+
+    async def add_outcome(self, outcome: OutcomeRow) -> bool:
+        """Store a verdict; False when the newest of its source and metric says the same."""
+
+    async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
+        """The verdicts on a run, oldest first."""
+
+    async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
+        """Store lessons with their evidence, all or none.
+
+        A lesson whose id the tenant has already only gets the evidence that is new, and is then
+        confirmed at the evidence's time. Raises: ValueError for a pattern that is no lesson.
+        """
+
+    async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
+        """Lessons, last changed first."""
+
+    async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
+        """The tenant's own or the shared lesson of that id."""
+
+    async def move(
+        self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
+    ) -> bool:
+        """Change the status of the lesson of exactly this owner; False when it has that status."""
+
+    async def prolong(self, tenant: str, pattern_id: str, expires_at: float) -> None:
+        """Set when the lesson expires."""
+
+    async def share(self, tenant: str, pattern_id: str, at: float) -> bool:
+        """Give a tenant's e2 lesson to all tenants; False when the tenant has none of that id, or
+        all have it already."""
+
+    async def trim(self, tenant: str, tier: Tier, most: int) -> int:
+        """Remove candidates, the longest unconfirmed first, until the tenant has at most `most`
+        lessons of the tier or no candidate; returns how many were removed."""
+
+    async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
+        """The evidence for the lesson of exactly this owner, newest first."""
+
+    async def decisions(
+        self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
+    ) -> list[SettledDecision]:
+        """The decisions about a lesson in every run, oldest first."""
+
+    async def open_decisions(self, run_id: str) -> list[DecisionRow]:
+        """The decisions of a run whose near outcome is not known yet, in step order."""
+
+    async def settle(self, outcomes: Sequence[NearOutcome]) -> int:
+        """Fill in near outcomes; one that is known already stays. Returns how many were new."""
+
+    async def put_posterior(
+        self, owner: str, pattern_id: str, version: int, posterior: Posterior, at: float
+    ) -> None:
+        """Store what the decisions come to, in place of the earlier one."""
+
+    async def enqueue(self, job: Job) -> bool:
+        """Add a job; False when one of its kind and key exists."""
+
+    async def claim(
+        self, kind: str, *, now: float, lease_s: float, most_attempts: int
+    ) -> Job | None:
+        """The oldest waiting job that nobody holds, held from now on for `lease_s` seconds.
+
+        A job whose lease ended was abandoned and can be claimed again, `most_attempts` times in
+        all; after that it is `failed`.
+        """
+
+    async def finish(self, job: Job, *, now: float, error: str = "") -> None:
+        """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept."""
+
+    async def spent(self, kind: str, tenant: str, since: float) -> tuple[int, float]:
+        """Tokens and USD of a tenant's jobs that were claimed since then, unfinished included."""
+
+    async def jobs(self, kind: str, *, limit: int = 100) -> list[Job]:
+        """The newest jobs."""
+
+    async def forget(self, tenant: str | None, run_id: str) -> list[str]:
+        """Remove a run's evidence, outcomes and decisions, and the lessons that nothing else
+        supports; returns the ids of those lessons."""

@@ -1,0 +1,204 @@
+"""Outcomes, decisions and jobs of learning in SQLite; its lessons are in `lessons`."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import apsw
+import orjson
+
+from gateway.stores.learning import (
+    DecisionRow,
+    Job,
+    NearOutcome,
+    OutcomeRow,
+    Posterior,
+    SettledDecision,
+)
+from gateway.stores.sqlite import codec
+from gateway.stores.sqlite.lessons import SQLiteLessons
+
+_OUTCOME = codec.names(OutcomeRow)
+_POSTERIOR = codec.names(Posterior)
+_JOB = codec.names(Job)
+_DECISION = ", ".join(codec.DECISION_COLUMNS)
+_NEAR = ("recurred", "calls_to_success", "steps_left")
+
+
+def _marks(names: Sequence[str]) -> str:
+    return ", ".join("?" * len(names))
+
+
+class SQLiteLearningStore(SQLiteLessons):
+    """`LearningStore` over a Database."""
+
+    async def add_outcome(self, outcome: OutcomeRow) -> bool:
+        """See LearningStore."""
+        return await self._database.write(partial(_add_outcome, outcome))
+
+    async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
+        """See LearningStore."""
+        sql = (
+            f"SELECT {', '.join(_OUTCOME)} FROM outcomes "
+            "WHERE run_id = ? AND (? IS NULL OR tenant = ?) ORDER BY pk"
+        )
+        rows = await self._rows(sql, run_id, tenant, tenant)
+        return [OutcomeRow(**dict(zip(_OUTCOME, row, strict=True))) for row in rows]
+
+    async def decisions(
+        self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
+    ) -> list[SettledDecision]:
+        """See LearningStore."""
+        sql = (
+            f"SELECT {_DECISION}, tenant, at, {', '.join(_NEAR)} FROM pattern_decisions "
+            "WHERE owner = ? AND pattern_id = ? AND (? IS NULL OR version = ?) "
+            "ORDER BY at, run_id, step_index LIMIT ?"
+        )
+        rows = await self._rows(sql, owner, pattern_id, version, version, limit)
+        return [_settled(row) for row in rows]
+
+    async def open_decisions(self, run_id: str) -> list[DecisionRow]:
+        """See LearningStore."""
+        sql = (
+            f"SELECT {_DECISION} FROM pattern_decisions WHERE run_id = ? AND recurred IS NULL "
+            "ORDER BY step_index, pattern_id"
+        )
+        return [_decision(row) for row in await self._rows(sql, run_id)]
+
+    async def settle(self, outcomes: Sequence[NearOutcome]) -> int:
+        """See LearningStore."""
+
+        def work(connection: apsw.Connection) -> int:
+            known = 0
+            for near in outcomes:
+                connection.execute(
+                    "UPDATE pattern_decisions SET recurred = ?, calls_to_success = ?, "
+                    "steps_left = ? WHERE run_id = ? AND step_index = ? AND pattern_id = ? "
+                    "AND recurred IS NULL",
+                    (
+                        *(near.recurred, near.calls_to_success, near.steps_left),
+                        *(near.run_id, near.step_index, near.pattern_id),
+                    ),
+                )
+                known += connection.changes()
+            return known
+
+        return await self._database.write(work)
+
+    async def put_posterior(
+        self, owner: str, pattern_id: str, version: int, posterior: Posterior, at: float
+    ) -> None:
+        """See LearningStore."""
+        values = [getattr(posterior, name) for name in _POSTERIOR]
+        names = ("owner", "pattern_id", "version", *_POSTERIOR, "updated_at")
+        changed = ", ".join(f"{name} = excluded.{name}" for name in names[3:])
+        await self._run(
+            f"INSERT INTO pattern_posteriors ({', '.join(names)}) VALUES ({_marks(names)}) "
+            f"ON CONFLICT (owner, pattern_id, version) DO UPDATE SET {changed}",
+            *(owner, pattern_id, version, *values, at),
+        )
+
+    async def enqueue(self, job: Job) -> bool:
+        """See LearningStore."""
+        return await self._run(
+            f"INSERT INTO jobs ({', '.join(_JOB)}, claimed_at) VALUES ({_marks(_JOB)}, 0) "
+            "ON CONFLICT (kind, key) DO NOTHING",
+            *_job_row(job),
+        )
+
+    async def claim(
+        self, kind: str, *, now: float, lease_s: float, most_attempts: int
+    ) -> Job | None:
+        """See LearningStore."""
+        work = partial(_claim, kind, now, lease_s, most_attempts)
+        return await self._database.write(work)
+
+    async def finish(self, job: Job, *, now: float, error: str = "") -> None:
+        """See LearningStore."""
+        await self._run(
+            "UPDATE jobs SET state = ?, done_at = ?, tokens = ?, cost_usd = ?, error = ? "
+            "WHERE kind = ? AND key = ?",
+            *("failed" if error else "done", now, job.tokens, job.cost_usd, error),
+            *(job.kind, job.key),
+        )
+
+    async def spent(self, kind: str, tenant: str, since: float) -> tuple[int, float]:
+        """See LearningStore."""
+        rows = await self._rows(
+            "SELECT coalesce(sum(tokens), 0), coalesce(sum(cost_usd), 0.0) FROM jobs "
+            "WHERE kind = ? AND tenant = ? AND claimed_at >= ?",
+            *(kind, tenant, since),
+        )
+        return int(rows[0][0]), float(rows[0][1])
+
+    async def jobs(self, kind: str, *, limit: int = 100) -> list[Job]:
+        """See LearningStore."""
+        sql = f"SELECT {', '.join(_JOB)} FROM jobs WHERE kind = ? ORDER BY pk DESC LIMIT ?"
+        return [_job(row) for row in await self._rows(sql, kind, limit)]
+
+
+def _add_outcome(outcome: OutcomeRow, connection: apsw.Connection) -> bool:
+    newest: Any = connection.execute(
+        "SELECT verdict, score, comment FROM outcomes WHERE run_id = ? AND source = ? "
+        "AND metric = ? ORDER BY pk DESC LIMIT 1",
+        (outcome.run_id, outcome.source, outcome.metric),
+    ).fetchone()
+    if newest == (outcome.verdict, outcome.score, outcome.comment):
+        return False
+    connection.execute(
+        f"INSERT INTO outcomes ({', '.join(_OUTCOME)}) VALUES ({_marks(_OUTCOME)})",
+        tuple(getattr(outcome, name) for name in _OUTCOME),
+    )
+    return True
+
+
+def _claim(
+    kind: str, now: float, lease_s: float, most_attempts: int, connection: apsw.Connection
+) -> Job | None:
+    connection.execute(
+        "UPDATE jobs SET state = 'failed', done_at = ?, error = 'abandoned too often' "
+        "WHERE kind = ? AND state = 'waiting' AND lease_until <= ? AND attempts >= ?",
+        (now, kind, now, most_attempts),
+    )
+    rows: list[Any] = connection.execute(
+        "UPDATE jobs SET attempts = attempts + 1, lease_until = ?, claimed_at = ? WHERE pk = "
+        "(SELECT pk FROM jobs WHERE kind = ? AND state = 'waiting' AND lease_until <= ? "
+        f"ORDER BY pk LIMIT 1) RETURNING {', '.join(_JOB)}",
+        (now + lease_s, now, kind, now),
+    ).fetchall()
+    return _job(rows[0]) if rows else None
+
+
+def _job_row(job: Job) -> tuple[Any, ...]:
+    values = {name: getattr(job, name) for name in _JOB}
+    values["payload"] = orjson.dumps(dict(job.payload)).decode()
+    return tuple(values.values())
+
+
+def _job(row: Sequence[Any]) -> Job:
+    values = dict(zip(_JOB, row, strict=True))
+    values["payload"] = orjson.loads(values["payload"])
+    return Job(**values)
+
+
+def _decision(row: Sequence[Any]) -> DecisionRow:
+    values = dict(zip(codec.DECISION_COLUMNS, row, strict=True))
+    values["given"] = bool(values["given"])
+    return DecisionRow(**values)
+
+
+def _settled(row: Sequence[Any]) -> SettledDecision:
+    width = len(codec.DECISION_COLUMNS)
+    tenant, at, recurred, calls, left = row[width:]
+    return SettledDecision(
+        decision=_decision(row[:width]),
+        tenant=tenant,
+        at=at,
+        recurred=None if recurred is None else bool(recurred),
+        calls_to_success=calls,
+        steps_left=left,
+    )

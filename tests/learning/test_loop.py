@@ -1,0 +1,124 @@
+"""The loop on a running gateway: runs fail, a fix is mined, a later run is told where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from gateway.backends import open_stores
+from gateway.config.storage import StorageSettings
+from gateway.steering.guidance.lesson import Status
+from gateway.steering.lessons import LEARNED
+from gateway.stores.learning import LessonFilter, StoredLesson
+from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from tests.live.client import PLAIN, TOOLS, opening
+
+Start = Callable[..., AppServer]
+COMMANDS = ("mvn test", "./gradlew test")
+RESULTS = {
+    "mvn test": "bash: mvn: command not found",
+    "./gradlew test": "BUILD SUCCESSFUL in 3s",
+}
+
+
+def builder(request: ReceivedRequest) -> Reply:
+    """Runs the two commands in order, then answers."""
+    turn = sum(m.get("role") == "assistant" for m in request.messages)
+    if turn >= len(COMMANDS):
+        return Reply("It builds.")
+    return Reply("", tool_calls=(ToolCall("bash", {"command": COMMANDS[turn]}, id=f"c{turn}"),))
+
+
+async def play(http: httpx.AsyncClient, url: str, task: str, name: str) -> list[list[Any]]:
+    """One run to its final answer; the messages of each request as sent."""
+    messages, sent = opening(task), []
+    for _ in range(len(COMMANDS) + 1):
+        body = {"model": "m", "messages": messages, "tools": TOOLS}
+        answer = await http.post(
+            f"{url}/chat/completions", json=body, headers={"x-conversation-id": name}
+        )
+        answer.raise_for_status()
+        sent.append(list(messages))
+        message = answer.json()["choices"][0]["message"]
+        messages.append(message)
+        for call in message.get("tool_calls") or ():
+            command = orjson.loads(call["function"]["arguments"])["command"]
+            result = {"role": "tool", "tool_call_id": call["id"], "content": RESULTS[command]}
+            messages.append(result)
+    return sent
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    """A client that keeps no connection open, so that a gateway may stop."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+        yield client
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def settings(database: Path, trials: str) -> dict[str, Any]:
+    learning = {"trials": trials, "interval_s": 0.02}
+    return {**PLAIN, "storage": {"path": str(database)}, "learning": learning}
+
+
+async def learned(database: Path, status: Status, count: int) -> list[StoredLesson]:
+    """The lessons of a status, as soon as there are `count`."""
+    stores = await open_stores(StorageSettings(path=str(database)))
+    try:
+        while True:
+            found = await stores.learning.lessons(LessonFilter(statuses=(status,)))
+            if len(found) >= count:
+                return found
+            await asyncio.sleep(0.02)
+    finally:
+        await stores.close()
+
+
+async def test_a_later_run_is_told_where_it_fails(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
+) -> None:
+    """Two runs on two tasks make a lesson; later runs get it right behind the failing result, on
+    the share of occasions that is drawn, and each decision is logged."""
+    upstream.default = builder
+    gateway = gateway_server(settings(database, "on"))
+    await play(http, gateway.base_url, "Repair the parser.", "one")
+    (first,) = await learned(database, Status.CANDIDATE, 1)
+    assert first.pattern.source_trace_id is not None
+    await play(http, gateway.base_url, "Write the manual.", "two")
+    found = await learned(database, Status.TRIAL, 2)
+    assert sorted(each.pattern.tier.value for each in found) == ["e1", "e2"]
+    lesson = next(each.pattern for each in found if each.pattern.tier.value == "e1")
+    assert lesson.fields["recommended_action"] == (
+        "`mvn` was not there in an earlier run; `./gradlew test` worked."
+    )
+    gateway.app.runtime.book.forget()
+    told = 0
+    for number in range(6):
+        before = len(upstream.requests)
+        await play(http, gateway.base_url, f"Task {number}.", f"later-{number}")
+        first_call, second, third = [r.json["messages"] for r in list(upstream.requests)[before:]]
+        assert LEARNED not in str(first_call)
+        assert (LEARNED in str(second)) == (LEARNED in str(third))
+        told += LEARNED in str(second)
+    assert 0 < told <= 6
+    stores = await open_stores(StorageSettings(path=str(database)))
+    decisions = [
+        each
+        for stored in found
+        for each in await stores.learning.decisions("default", stored.pattern.pattern_id)
+    ]
+    await stores.close()
+    assert len({each.decision.run_id for each in decisions}) == 6
+    assert {each.decision.given for each in decisions} == {True, False}
+    assert {each.decision.step_index for each in decisions} == {1}
