@@ -7,19 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.budgets import BudgetStore
+from gateway.stores.controls import ControlStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Everything a gateway stores. `close` ends all of them."""
+    """Everything a gateway stores. `close` ends all of them.
+
+    `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
+    """
 
     states: StateStore
     runs: RunStore
     patterns: PatternStore
     keys: KeyStore
     close: Callable[[], Awaitable[None]]
+    budgets: BudgetStore | None = None
+    controls: ControlStore | None = None
 
 
 async def open_stores(
@@ -40,7 +47,9 @@ async def open_stores(
 
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     # Imported here: SQLite's library is loaded only when it is used.
+    from gateway.stores.sqlite.budgets import SQLiteBudgetStore
     from gateway.stores.sqlite.connection import load_vector_extension
+    from gateway.stores.sqlite.controls import SQLiteControlStore
     from gateway.stores.sqlite.database import Database
     from gateway.stores.sqlite.keys import SQLiteKeyStore
     from gateway.stores.sqlite.patterns import SQLitePatternStore
@@ -57,6 +66,8 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         patterns=SQLitePatternStore(database),
         keys=SQLiteKeyStore(database),
         close=database.close,
+        budgets=SQLiteBudgetStore(database),
+        controls=SQLiteControlStore(database),
     )
 
 

@@ -50,6 +50,7 @@ class ControlHeaders:
         self.mode = _one_of(headers, "x-gateway-mode", MODES)
         self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
         self.unit = headers.get("x-gateway-experiment-unit")
+        self.budget = headers.get("x-gateway-budget")
         self.agent = headers.get("user-agent", "").split(" ")[0][:80]
         self.experiment: str | None = None
         self.arm: str | None = None

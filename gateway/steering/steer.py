@@ -50,6 +50,20 @@ NO_LIBRARY = Gates(e1=1.0, e2=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What budgets ask of a call: why its agent is to hand over its work, and a cheaper model.
+
+    Empty texts ask nothing.
+    """
+
+    wrap_up: str = ""
+    cheaper: str = ""
+
+
+NO_ADVICE = Advice()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SteeringRules:
     """Everything that decides about a call, from one version of the settings.
 
@@ -121,7 +135,7 @@ class CallFacts:
     `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
     model of the same request when it was sent before; a retry uses it again. `gates`: the least
     similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
-    belongs to.
+    belongs to. `advice`: what its budgets ask of it.
     """
 
     requested: str
@@ -129,6 +143,7 @@ class CallFacts:
     repeats_model: str | None = None
     gates: Gates = NO_LIBRARY
     arm: RandomArm | None = None
+    advice: Advice = NO_ADVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +190,8 @@ def propose(
 ) -> Proposal:
     """The route of a call, and the plan of its guidance."""
     signals = _act(rules, position, call.arm)
-    routed = _route(rules, memory, position.step, signals.routing, call)
-    planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call.gates)
+    routed = _thrifty(_route(rules, memory, position.step, signals.routing, call), call)
+    planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call)
     return Proposal(
         signals=signals,
         model=routed.model,
@@ -263,6 +278,21 @@ def _route(
     return replace(routed, reasons=(*reasons, *routed.reasons))
 
 
+def _thrifty(routed: RoutedModel, call: CallFacts) -> RoutedModel:
+    """The route, or the model that a budget asks for, where that can serve the request."""
+    cheaper = call.advice.cheaper
+    if not cheaper or cheaper == routed.model or call.repeats_model is not None:
+        return routed
+    problem = (
+        call.serves(cheaper) if call.serves is not None and cheaper != call.requested else None
+    )
+    if problem is not None:
+        reason = f"budget: {cheaper} not used: {problem}"
+        return replace(routed, reasons=(*routed.reasons, reason))
+    reason = f"budget: {cheaper} instead of {routed.model}"
+    return replace(routed, model=cheaper, reasons=(*routed.reasons, reason))
+
+
 def _routing_state(
     rules: SteeringRules, signal: ActionSignal, *, escalates: bool
 ) -> tuple[FSMState, tuple[str, ...]]:
@@ -281,7 +311,7 @@ def _plan(
     position: RunPosition,
     signal: ActionSignal,
     model: str,
-    gates: Gates,
+    call: CallFacts,
 ) -> tuple[Plan, tuple[str, ...]]:
     moment = Moment(
         step=position.step or None,
@@ -291,11 +321,11 @@ def _plan(
         model=model,
         at_risk=signal.at_risk,
     )
-    planned = plan(memory.guidance, moment, rules.etraces, rules.injection, gates)
+    planned = plan(memory.guidance, moment, rules.etraces, rules.injection, call.gates)
     planned = planned_actions(planned, partial(_meets_bar, rules, signal))
-    if rules.wrap_up_at is None or memory.tokens < rules.wrap_up_at:
-        return planned, ()
-    return replace(planned, directive=True), ("budget: token_budget used up",)
+    spent = rules.wrap_up_at is not None and memory.tokens >= rules.wrap_up_at
+    why = call.advice.wrap_up or ("budget: token_budget used up" if spent else "")
+    return (replace(planned, directive=True), (why,)) if why else (planned, ())
 
 
 def _meets_bar(rules: SteeringRules, signal: ActionSignal, action: str) -> bool:

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.errors import UpstreamUnreachable
+from gateway.errors import BudgetExceeded, RunPaused, RunStopped, UpstreamUnreachable
 from gateway.steering.transcript.steps import Action
+
+_UNCHARGED = (
+    None,
+    *(e.label for e in (UpstreamUnreachable, BudgetExceeded, RunPaused, RunStopped)),
+)
+"""Errors of calls that cost nothing: refused by the provider, not sent, or not connected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +25,8 @@ class ConversationRecord:
 
     `version`: the stored version this value was made from, 0 when not stored yet; saving is
     refused when another version is stored by then. `state` is opaque to the store. `served_head`:
-    the chained digest of the last served request, which had `message_count` messages.
+    the chained digest of the last served request, which had `message_count` messages. `root_id`:
+    the first conversation of its tree, None for that one itself; it never changes.
     """
 
     id: str
@@ -35,6 +42,7 @@ class ConversationRecord:
     signature: bytes = b""
     has_tools: bool = False
     state: bytes = b""
+    root_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +120,7 @@ class CallRow:
     @property
     def unpriced(self) -> bool:
         """Whether the call may have an unknown cost; a refused call costs nothing."""
-        refused = self.status >= 400 and self.error in (None, UpstreamUnreachable.label)
+        refused = self.status >= 400 and self.error in _UNCHARGED
         return self.cost_usd is None and not refused
 
 

@@ -109,7 +109,7 @@ def _save_conversation(record: ConversationRecord, connection: apsw.Connection) 
         saved = connection.execute(_UPDATE_CONVERSATION, (*changing, *where))
     else:
         fixed = (record.id, record.tenant, record.source, record.parent_id, record.external_key)
-        values = (*fixed, 1, record.created_at, *changing)
+        values = (*fixed, 1, record.created_at, *changing, record.root_id)
         saved = connection.execute(_INSERT_CONVERSATION, values)
     rows: list[Any] = saved.fetchall()
     if not rows:

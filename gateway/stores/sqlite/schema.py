@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.stores.sqlite.budget_tables import BUDGET_MIGRATIONS
 from gateway.stores.sqlite.migrations import Migration, script
 
 # The design follows from what a commit costs: each database page that it changes.
@@ -187,5 +188,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_002_items_of_answers", apply=script(_ITEMS)),
     Migration(name="patterns_001_patterns_and_spaces", apply=script(_PATTERNS)),
     Migration(name="keys_001_keys", apply=script(_KEYS)),
+    *BUDGET_MIGRATIONS,
 )
 """Every change a file needs, in order; new ones are appended."""
