@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.attribution import AttributionStore
 from gateway.stores.budgets import BudgetStore
 from gateway.stores.controls import ControlStore
 from gateway.stores.patterns import PatternStore
@@ -18,6 +19,7 @@ class Stores:
     """Everything a gateway stores. `close` ends all of them.
 
     `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
+    `attribution` None: it cannot sum up trees and groups.
     """
 
     states: StateStore
@@ -27,6 +29,7 @@ class Stores:
     close: Callable[[], Awaitable[None]]
     budgets: BudgetStore | None = None
     controls: ControlStore | None = None
+    attribution: AttributionStore | None = None
 
 
 async def open_stores(
@@ -47,6 +50,7 @@ async def open_stores(
 
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     # Imported here: SQLite's library is loaded only when it is used.
+    from gateway.stores.sqlite.attribution import SQLiteAttributionStore
     from gateway.stores.sqlite.budgets import SQLiteBudgetStore
     from gateway.stores.sqlite.connection import load_vector_extension
     from gateway.stores.sqlite.controls import SQLiteControlStore
@@ -68,6 +72,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         close=database.close,
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),
+        attribution=SQLiteAttributionStore(database),
     )
 
 

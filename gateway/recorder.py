@@ -222,5 +222,7 @@ def _facts(services: Services, prepared: Recordable, *, answered: bool) -> CallF
         outcome=control.outcome,
         cost_usd=cost,
         cost_unsteered_usd=unsteered,
+        key_name=exchange.request.key,
+        tags=control.tags,
         answered=answered,
     )

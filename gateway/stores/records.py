@@ -202,9 +202,10 @@ class RunUpdate:
     """The state of a run after one call.
 
     The first update of an id creates the run; later ones change only `updated_at`, `ended_at`,
-    `state`, `outcome`, `mode`, `policy_digest` and `model_requested`. The store computes the
-    totals from the step rows. `outcome` None keeps the stored outcome; a `derived` outcome never
-    replaces a reported one.
+    `state`, `outcome`, `mode`, `policy_digest` and `model_requested`, and add tags of new names.
+    `key_name`: of the gateway key; `tags`: what the client files the run under. The store computes
+    the totals from the step rows. `outcome` None keeps the stored outcome; a `derived` outcome
+    never replaces a reported one.
     """
 
     id: str
@@ -225,6 +226,8 @@ class RunUpdate:
     policy_digest: str = ""
     identity_source: str = ""
     model_requested: str = ""
+    key_name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
