@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.attribution import AttributionStore
+from gateway.stores.budgets import BudgetStore
+from gateway.stores.controls import ControlStore
 from gateway.stores.learning import LearningStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
@@ -14,7 +17,11 @@ from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Everything a gateway stores. `close` ends all of them."""
+    """Everything a gateway stores. `close` ends all of them.
+
+    `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
+    `attribution` None: it cannot sum up trees and groups.
+    """
 
     states: StateStore
     runs: RunStore
@@ -22,6 +29,9 @@ class Stores:
     keys: KeyStore
     learning: LearningStore
     close: Callable[[], Awaitable[None]]
+    budgets: BudgetStore | None = None
+    controls: ControlStore | None = None
+    attribution: AttributionStore | None = None
 
 
 async def open_stores(
@@ -42,7 +52,10 @@ async def open_stores(
 
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     # Imported here: SQLite's library is loaded only when it is used.
+    from gateway.stores.sqlite.attribution import SQLiteAttributionStore
+    from gateway.stores.sqlite.budgets import SQLiteBudgetStore
     from gateway.stores.sqlite.connection import load_vector_extension
+    from gateway.stores.sqlite.controls import SQLiteControlStore
     from gateway.stores.sqlite.database import Database
     from gateway.stores.sqlite.keys import SQLiteKeyStore
     from gateway.stores.sqlite.learning import SQLiteLearningStore
@@ -61,6 +74,9 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         keys=SQLiteKeyStore(database),
         learning=SQLiteLearningStore(database),
         close=database.close,
+        budgets=SQLiteBudgetStore(database),
+        controls=SQLiteControlStore(database),
+        attribution=SQLiteAttributionStore(database),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway import __version__
 from gateway.commands import (
+    budgets,
     completion,
     keys,
     learn,
@@ -59,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     wrap.add_parser(commands)
     _add_demo(commands)
     _add_check_config(commands)
-    for module in (recorded, patterns, learn, runs, report, keys, migrate):
+    for module in (recorded, patterns, learn, runs, report, budgets, keys, migrate):
         module.add_parser(commands)
     _add_bench(commands)
     completion.add_parser(commands, build_parser)

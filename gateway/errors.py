@@ -15,6 +15,10 @@
         ├── LoopDetected          508
         ├── Overloaded            429 or 503, with `retry-after`
         ├── ShuttingDown          503, with `retry-after`
+        ├── RunRefused            429: the operator, or a budget, lets the run go no further
+        │   ├── BudgetExceeded        the call would take a budget over its limit
+        │   ├── RunStopped            the run was stopped
+        │   └── RunPaused             the run is paused, with `retry-after`
         └── UpstreamFailure       the upstream call failed
             ├── UpstreamUnreachable   502
             ├── UpstreamMalformed     502
@@ -156,6 +160,33 @@ class ShuttingDown(GatewayError):
     def __init__(self) -> None:
         headers = (("retry-after", "1"), ("connection", "close"))
         super().__init__("the gateway is shutting down", headers=headers)
+
+
+class RunRefused(GatewayError):
+    """A call that is not sent, because its run may go no further now.
+
+    Clients of OpenAI and Anthropic send a 429 again, unless `x-should-retry` says otherwise.
+    """
+
+    status, type = 429, "insufficient_quota"
+
+
+class BudgetExceeded(RunRefused):
+    """The call would take a budget over its limit."""
+
+    code, label = "budget_exceeded", "budget"
+
+
+class RunStopped(RunRefused):
+    """The run, or its conversation or one above it, was stopped."""
+
+    type, code, label = "permission_error", "run_stopped", "stopped"
+
+
+class RunPaused(RunRefused):
+    """The run is paused and was not resumed while the call waited; `retry-after` is set."""
+
+    type, code, label = "rate_limit_error", "run_paused", "paused"
 
 
 class UpstreamFailure(GatewayError):

@@ -24,6 +24,12 @@ class RequestInfo:
     """The `traceparent` header."""
 
     tenant: str = ""
+    key: str = ""
+    """The name of the gateway key that was sent."""
+
+    operator: bool = False
+    """Whether the caller may change what holds for the call: budgets, stops."""
+
     model: str = ""
     streamed: bool = False
     """Whether the client asked for a stream."""

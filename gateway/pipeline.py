@@ -7,6 +7,7 @@
       look up   the patterns that match the queries (library)
       conclude  which guidance to give
       place     where in the messages it goes
+    admit     whether it may be sent: holds of the operator, budgets (gateway/admission.py)
     send      to the first deployment that answers: gateway/upstream
     complete  the answer is complete: it is applied to the conversation and committed to the store
               (gateway/recorder.py); only then does the client get its last byte
@@ -23,7 +24,9 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
+from gateway.admission import Admissions
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
 from gateway.conversations.resolve import ControlHeaders
@@ -53,6 +56,7 @@ class Pipeline:
     """Prepares requests and sends them; what they become is recorded by their `PreparedRequest`."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self._admissions = Admissions(runtime)
         self._recorder = Recorder(runtime)
         self._runtime = runtime
         self._log = get_logger("gateway.steering")
@@ -98,7 +102,14 @@ class Pipeline:
 
         Raises:
             UpstreamFailure: no deployment answered.
+            RunRefused: the call may not be sent.
         """
+        own = await self._admissions.admit(services, prepared)
+        if own is not None:
+            return own
+        if prepared.spending is not None:
+            prepared.spending.sent = True
+            call.admits = partial(self._admissions.admits_target, services, prepared)
         started = time.perf_counter()
         try:
             delivery = await self._ask(services, prepared, call)
@@ -110,6 +121,8 @@ class Pipeline:
             ]
         exchange.timing.first_byte_s = time.perf_counter() - exchange.timing.started
         target = prepared.target = delivery.target
+        if prepared.spending is not None:
+            prepared.spending.answered = True
         exchange.upstream.lane, exchange.upstream.deployment = target.lane, target.name
         exchange.upstream.provider = target.provider
         return delivery.response
@@ -122,11 +135,13 @@ class Pipeline:
         try:
             delivery = await self._deliver(services, prepared, call)
         except UpstreamFailure as exc:
-            if not prepared.is_rerouted:
+            if not prepared.is_rerouted or not await self._may_ask_requested(services, prepared):
                 raise
             reason = exc.label
         else:
             if delivery.response.status < 400 or not prepared.is_rerouted:
+                return delivery
+            if not await self._may_ask_requested(services, prepared):
                 return delivery
             reason = f"status {delivery.response.status}"
             await delivery.response.aclose()
@@ -138,6 +153,9 @@ class Pipeline:
         )
         prepared.use_requested_model(reason)
         return await self._deliver(services, prepared, call)
+
+    async def _may_ask_requested(self, services: Services, prepared: PreparedRequest) -> bool:
+        return await self._admissions.extend(services, prepared, prepared.request.model)
 
     async def _deliver(
         self, services: Services, prepared: PreparedRequest, call: UpstreamCall
@@ -179,7 +197,8 @@ class Pipeline:
         result = unobserved(resolved.conversation, resolved, mode, request.model)
         prepared.result = result
         arm = _random_arm(services, prepared.control)
-        await services.steerer.steer(result, request, now, own_time, arm)
+        advise = partial(self._admissions.advise, services, prepared)
+        await services.steerer.steer(result, request, now, own_time, arm, advise)
         name = prepared.control.arm
         exchange.response.headers += steering_headers(result, name)
         exchange.notes |= log_notes(result, name)
@@ -246,5 +265,5 @@ def _adds_usage(services: Services, result: SteeringResult, request: SteeredRequ
     wanted = services.settings.steering.stream_usage
     if not request.stream or request.wants_usage or wanted == "never" or not result.applies:
         return False
-    needed = services.settings.experiment.id or services.settings.steering.token_budget
+    needed = services.settings.experiment.id or services.budgets
     return wanted == "always" or bool(needed)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from gateway.budgets.spending import Spending
 from gateway.conversations.resolve import ControlHeaders
 from gateway.conversations.response_headers import unsteered_headers, with_state
 from gateway.conversations.steering_result import SteeringResult
@@ -90,6 +91,36 @@ class PreparedRequest:
         self.target: Target | None = None
         """The target that answered."""
 
+        self.spending: Spending | None = None
+        """What the call has reserved of its budgets; None when none applies."""
+
+    @property
+    def request(self) -> SteeredRequest:
+        """The client's request."""
+        return self._request
+
+    @property
+    def billed_model(self) -> str:
+        """The name whose prices hold for the answer: the fallback's, when that gave it."""
+        target = self.target
+        own = target is None or any(
+            (each.key, each.model) == (target.key, target.model)
+            for each in self._services.table.resolve(self.model)
+        )
+        if own or target is None:
+            return self.model
+        return target.name if target.key else target.model or self.model
+
+    def note_reason(self, reason: str) -> None:
+        """Add to the reasons that are recorded with the call."""
+        if self.result is not None:
+            self.result.reasons.append(reason)
+
+    async def settle(self) -> None:
+        """End the call's reservation with what it used."""
+        if self.spending is not None:
+            await self.spending.settle(self.billed_model)
+
     @property
     def model(self) -> str:
         """The model to request."""
@@ -148,6 +179,8 @@ class PreparedRequest:
             tenant = self.exchange.request.tenant
             self._runtime.response_targets.put(tenant, response_id, self.target)
         await self._catch_up()
+        if reply.pending_id is None:
+            await self.settle()
         if reply.pending_id is not None:
             await self._recorder.record_pending(self._services, self, reply.pending_id)
         else:
@@ -191,9 +224,11 @@ class PreparedRequest:
         read = self._request.dialect.read_stream(received(), orjson.loads)
         self._bill(read.usage, read.completion or read.partial)
         self.exchange.upstream.usage_estimated = self.exchange.upstream.usage is not None
+        pending_id = read.pending_id if self._request.in_background else None
+        if self.spending is not None and pending_id is None:
+            spawn(self.settle())
         if self.result is None:
             return
-        pending_id = read.pending_id if self._request.in_background else None
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
             self.result.note_failed()

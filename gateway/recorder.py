@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from gateway.budgets.spending import Spending
 from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.records import CallFacts, call_event, call_record
@@ -29,9 +30,13 @@ class Recordable(Protocol):
     exchange: Exchange
     control: ControlHeaders
     result: SteeringResult | None
+    spending: Spending | None
 
     @property
     def model(self) -> str: ...
+
+    @property
+    def billed_model(self) -> str: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +46,9 @@ class PendingCall:
     exchange: Exchange
     control: ControlHeaders
     result: SteeringResult | None
+    spending: Spending | None
     model: str
+    billed_model: str
 
 
 class Recorder:
@@ -63,7 +70,9 @@ class Recorder:
             exchange=prepared.exchange,
             control=prepared.control,
             result=result,
+            spending=prepared.spending,
             model=prepared.model,
+            billed_model=prepared.billed_model,
         )
 
         async def settle(
@@ -71,6 +80,8 @@ class Recorder:
         ) -> None:
             await committed.wait()
             call.exchange.upstream.bill(usage)
+            if call.spending is not None:
+                await call.spending.settle(call.billed_model)
             # The conversation may have been dropped from memory and loaded again in the meantime.
             result.conversation = services.index.get(conversation.id) or conversation
             await self.record(services, call, completion)
@@ -210,7 +221,7 @@ def _add_tokens(conversation: Conversation, tokens: int) -> None:
 
 def _facts(services: Services, prepared: Recordable, *, answered: bool) -> CallFacts:
     exchange, control = prepared.exchange, prepared.control
-    cost = unsteered = services.catalogue.cost(prepared.model, exchange.upstream.usage)
+    cost = unsteered = services.catalogue.cost(prepared.billed_model, exchange.upstream.usage)
     if prepared.model != exchange.request.model:
         unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)
     return CallFacts(
@@ -223,6 +234,8 @@ def _facts(services: Services, prepared: Recordable, *, answered: bool) -> CallF
         outcome=control.outcome,
         cost_usd=cost,
         cost_unsteered_usd=unsteered,
+        key_name=exchange.request.key,
+        tags=control.tags,
         answered=answered,
         masks_secrets=services.settings.storage.mask_secrets,
     )

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from gateway import __version__
 from gateway.auth.keyring import KeyRing
 from gateway.backends import Stores, open_stores
+from gateway.budgets.accounting import Accounting
+from gateway.budgets.holds import Holds
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
@@ -91,6 +93,8 @@ class Runtime:
         self.learner: Learner | None = None
         """Reads runs that are over; None before the start."""
 
+        self._accounting: Accounting | None = None
+        self._holds: Holds | None = None
         self._lookup_logged: dict[str, float] = {}
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
@@ -124,6 +128,20 @@ class Runtime:
         """The queries over runs and conversations."""
         return self._opened.runs
 
+    @property
+    def accounting(self) -> Accounting:
+        """The accounts of budgets."""
+        if self._accounting is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._accounting
+
+    @property
+    def holds(self) -> Holds:
+        """The runs that an operator has stopped or paused."""
+        if self._holds is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._holds
+
     async def start(self) -> None:
         """Open everything, on the event loop that will serve the requests.
 
@@ -140,6 +158,7 @@ class Runtime:
             spawn(self.keys.follow(stores.keys), name="watch gateway keys")
         )
         self._background_tasks.append(spawn(states.follow(), name="watch store"))
+        await self._open_accounts(stores)
         retention = Retention(stores.runs, states, storage)
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
         steering = self.settings.steering
@@ -154,6 +173,18 @@ class Runtime:
         await asyncio.to_thread(_warm_up, self.settings)
         if self._services.table.needs_litellm:
             spawn(self._services.litellm_lane.start(), name="import litellm")
+
+    async def _open_accounts(self, stores: Stores) -> None:
+        """Open the accounts of budgets and the holds on runs, and keep up with other gateways."""
+        self._accounting = Accounting(
+            stores.budgets, lambda: self.settings, self.events, self.metrics
+        )
+        self._holds = holds = Holds(stores.controls, lambda: self.settings.control)
+        await holds.refresh()
+        self._background_tasks += [
+            spawn(self._accounting.follow(), name="budgets"),
+            spawn(holds.follow(), name="watch stops and pauses"),
+        ]
 
     async def _open_patterns(self) -> None:
         """Open the pattern library; an empty pattern store is filled with the starter library."""
@@ -291,6 +322,7 @@ class Runtime:
             rests=self._rests,
             instance=self.instance,
             lessons=self.book,
+            accounting=self.accounting,
         )
 
     async def aclose(self) -> None:
@@ -301,6 +333,8 @@ class Runtime:
             await self._services.aclose()
         if self.tally is not None:
             await self.tally.flush()
+        if self._accounting is not None:
+            await self._accounting.ledger.flush()
         if self.library is not None:
             await self.library.embedder.close()
         if self._states is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+from gateway.budgets.accounting import Accounting
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
@@ -45,6 +47,7 @@ class Services:
         history: StepHistory | None,
         rests: DeploymentRests,
         instance: str,
+        accounting: Accounting,
         lessons: LessonLookup | None = None,
     ) -> None:
         self.settings = settings
@@ -67,7 +70,9 @@ class Services:
         self.turns = Turns(settings.steering.max_at_once)
         self.index = index
         self.resolver = ConversationResolver(index, loader, settings.conversations)
-        rules = settings.rules()
+        self.budgets = accounting.guard(settings, self.catalogue.cost)
+        # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
+        rules = replace(settings.rules(), wrap_up_at=None)
         self.policy_digest = rules.policy.digest()
         self.steerer = RequestSteerer(
             rules,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.api.params import DIGITS, OneOf, Parameters, Text, Time
+from gateway.conversations.run_tags import read_tag_filter
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
@@ -54,6 +55,10 @@ class RunFilters(TenantParameter):
     since: Annotated[Time | None, described("Started at or after this time.")] = None
     until: Annotated[Time | None, described("Started before this time.")] = None
     task: Annotated[Text | None, described("Whose task contains this text, ignoring case.")] = None
+    key: Annotated[Text | None, described("Made with the gateway key of this name.")] = None
+    tag: Annotated[
+        Text | None, described("With these tags: `team=web,env`; a name alone is any value.")
+    ] = None
 
 
 class PageParameters(Parameters):
@@ -75,6 +80,7 @@ def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:
     chosen = {
         name: values.get(name)
         for name in RunFilters.model_fields
-        if name != "tenant" and values.get(name) not in (None, "")
+        if name not in ("tenant", "key", "tag") and values.get(name) not in (None, "")
     }
-    return RunFilter(tenant=tenant, **chosen)
+    tags = read_tag_filter(values.get("tag") or "")
+    return RunFilter(tenant=tenant, key_name=values.get("key") or None, tags=tags, **chosen)

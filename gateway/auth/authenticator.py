@@ -30,8 +30,15 @@ class Principal:
     guessable: bool = False
     """Whether the key is short enough to be found by trying."""
 
+    key: str = ""
+    """The name of the gateway key, of the config its tenant's; empty for a request without one."""
+
+    operator: bool = False
+    """Whether the request may change what holds for it: it has the admin key, or none is needed."""
+
 
 _ANONYMOUS = Principal()
+_OPEN = Principal(operator=True)
 
 
 class Authenticator:
@@ -96,13 +103,14 @@ class Authenticator:
         headers: RawHeaders = scope["headers"]
         required = self.keys_required
         if not required and self._admin is None:
-            return _ANONYMOUS
+            return _OPEN if self.open_admin else _ANONYMOUS
         found = self.principal_by_key(headers)
         if found is not None:
             self.refuse_guesses(scope, found.guessable)
             return found
         if not required:
-            return Principal(key_headers=self._key_headers(headers))
+            key_headers = self._key_headers(headers)
+            return Principal(key_headers=key_headers, operator=bool(key_headers))
         if offered_keys(headers):
             self.wrong_key(scope)
         what = "is unknown" if offered_keys(headers) else "is missing"
@@ -116,8 +124,13 @@ class Authenticator:
             tenant = self.tenant_of(key_digest(key))
             if tenant is not None:
                 headers_with_keys = self._key_headers(headers)
-                guessable = len(key) < UNGUESSABLE_CHARACTERS
-                return Principal(tenant=tenant, key_headers=headers_with_keys, guessable=guessable)
+                return Principal(
+                    tenant=tenant,
+                    key_headers=headers_with_keys,
+                    guessable=len(key) < UNGUESSABLE_CHARACTERS,
+                    key=self._name_of(key_digest(key)) or tenant,
+                    operator=any(self.is_admin(other) for _, other in offered_keys(headers)),
+                )
         return None
 
     def wrong_key(self, scope: Scope) -> None:
@@ -156,6 +169,10 @@ class Authenticator:
             if hmac.compare_digest(known, digest):
                 found = tenant
         return found
+
+    def _name_of(self, digest: bytes) -> str:
+        record = self._ring.find(digest)
+        return "" if record is None else record.name or record.id
 
     def is_admin(self, key: str) -> bool:
         """Whether `key` is the admin key."""

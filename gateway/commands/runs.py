@@ -16,6 +16,7 @@ from rich.text import Text
 
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
+from gateway.commands import run_control
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.dashboard.step_text import step_text
@@ -57,6 +58,7 @@ def add_parser(commands: Any) -> None:
     )
     tail.add_argument("--tenant", help="only runs of this tenant")
     tail.add_argument("--once", action="store_true", help="print the recorded steps and stop")
+    run_control.add_verbs(verbs)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:

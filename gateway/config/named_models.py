@@ -8,7 +8,7 @@ from gateway.config.settings import Settings
 
 
 def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
-    """(key path, model name) of every routed model, fallback and judge."""
+    """(key path, model name) of every routed model, fallback, judge and budget's cheaper model."""
     for state, model in settings.model_routing.items():
         yield f"model_routing.{state}", model
     for requested, states in settings.model_routing_by_model.items():
@@ -20,3 +20,7 @@ def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
                 yield f"router.fallbacks[{index}].{requested}", model
     if settings.difficulty.scorer == "judge":
         yield "difficulty.judge.model", settings.difficulty.judge.model
+    for index, budget in enumerate(settings.budgets):
+        for step, each in enumerate(budget.ladder):
+            if each.cheaper:
+                yield f"budgets[{index}].ladder[{step}].cheaper", each.cheaper

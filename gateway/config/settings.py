@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
 from gateway.config.embedding import EmbeddingSettings
 from gateway.config.learning import LearningSettings
 from gateway.config.presets import PresetName
@@ -187,8 +188,11 @@ class Settings:
     experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
+    budgets: tuple[BudgetSettings, ...] = ()
+    control: ControlSettings = field(default_factory=ControlSettings)
 
     def __post_init__(self) -> None:
+        check_budgets(self.budgets)
         self.routes()
         self.policy()
         self.judge_limit_s()
@@ -209,6 +213,14 @@ class Settings:
             injection=self.injection,
             lessons=self.learning.rules(),
         )
+
+    def all_budgets(self) -> tuple[BudgetSettings, ...]:
+        """The budgets, with the one that `steering.token_budget` stands for."""
+        steering = self.steering
+        if steering.token_budget is None:
+            return self.budgets
+        wraps_up = steering.budget_action == "wrap_up"
+        return (*self.budgets, token_budget(steering.token_budget, wraps_up=wraps_up))
 
     def judge_limit_s(self) -> float | None:
         """Longest wait for a judged score, in seconds; None when no model judges.

@@ -60,6 +60,7 @@ def to_record(
         signature=branch.signature,
         has_tools=branch.has_tools,
         state=_state(conversation, masks_secrets),
+        root_id=conversation.ancestors[0] if conversation.ancestors else None,
     )
 
 
@@ -88,6 +89,8 @@ def _state(conversation: Conversation, masks_secrets: bool) -> bytes:
     }
     if conversation.unit:
         state["unit"] = conversation.unit
+    if conversation.ancestors:
+        state["ancestors"] = list(conversation.ancestors)
     responses = conversation.history.responses
     if responses:
         newest = list(responses.values())[-STORED_PER_CONVERSATION:]
@@ -181,9 +184,16 @@ def _conversation(record: ConversationRecord, state: Mapping[str, Any]) -> Conve
         created_at=record.created_at,
         history=history,
         unit=str(state.get("unit", "")),
+        ancestors=_ancestors(record, state),
         run=run,
         unsaved=_saved(record.version, state),
     )
+
+
+def _ancestors(record: ConversationRecord, state: Mapping[str, Any]) -> tuple[str, ...]:
+    # Older files name the parent only.
+    parent = (record.parent_id,) if record.parent_id else ()
+    return tuple(map(str, state.get("ancestors", parent)))
 
 
 def _branch(record: ConversationRecord, state: Mapping[str, Any]) -> Branch:

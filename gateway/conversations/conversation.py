@@ -30,6 +30,8 @@ MAX_JUDGED_SCORES = 1000
 """The newest judged scores; no window of the state machine is longer."""
 MAX_ANSWERS = 64
 """The newest final answers whose places are kept."""
+MAX_DEPTH = 32
+"""Most conversations above one whose ids are kept: the root, and the nearest."""
 KEPT_OUTCOMES = 8
 """The newest steps whose texts a look-up may need (E2 reads five)."""
 
@@ -218,7 +220,8 @@ class Conversation:
     """One conversation; `lock` is held while a decision is made or a call is stored.
 
     `unit`: of the experiment, where that is not the conversation itself: what the client named, or
-    the unit of the conversation that this one was forked from or started by.
+    the unit of the conversation that this one was forked from or started by. `ancestors`: those
+    above it, the root of the tree first; empty for a root.
     """
 
     tenant: str
@@ -227,6 +230,7 @@ class Conversation:
     created_at: float
     history: History
     unit: str = ""
+    ancestors: tuple[str, ...] = ()
     run: CurrentRun = field(default_factory=CurrentRun)
     unsaved: Unsaved = field(default_factory=Unsaved)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -235,6 +239,11 @@ class Conversation:
     def id(self) -> str:
         """The conversation's id."""
         return self.history.branch.conversation_id
+
+    @property
+    def root_id(self) -> str:
+        """The first conversation of the tree: all forks and sub-agents add up under it."""
+        return self.ancestors[0] if self.ancestors else self.id
 
     @property
     def experiment_unit(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.conversations.conversation import (
+    MAX_DEPTH,
     Conversation,
     CurrentRun,
     History,
@@ -60,7 +61,7 @@ def open_conversation(
     parent = index.get(verdict.parent) if verdict.parent else None
     if replaced is not None:
         # The stored runs keep their ids, so the new ones are counted after them.
-        opened.unit = replaced.unit
+        opened.unit, opened.ancestors = replaced.unit, replaced.ancestors
         opened.unsaved.version = replaced.unsaved.version
         opened.run.index = replaced.run.index + 1
         opened.run.start = RunStart(snapshot=RunSnapshot(run=opened.run.index))
@@ -69,6 +70,7 @@ def open_conversation(
         # One cache key may be that of all conversations of an application.
         if turns or not identity.weak:
             opened.unit = _join(index, opened, identity)
+            opened.ancestors = _above(index, opened, identity)
         if parent is not None and verdict.position:
             _copy_state(parent, opened, verdict)
     index.add(opened)
@@ -95,6 +97,18 @@ def _join(index: ConversationIndex, opened: Conversation, identity: Identity) ->
             return named
         opened.history.branch = replace(branch, parent=parent.id)
     return parent.experiment_unit if parent is not None else ""
+
+
+def _above(index: ConversationIndex, opened: Conversation, identity: Identity) -> tuple[str, ...]:
+    """The conversations above a new one, also those that are not known yet."""
+    name = opened.history.branch.parent
+    if name is None and identity.parent is not None:
+        name = conversation_id(opened.tenant, identity.parent)
+    if not name or name == opened.id:
+        return ()
+    parent = index.get(name)
+    above = (*parent.ancestors, name) if parent is not None else (name,)
+    return above if len(above) <= MAX_DEPTH else (above[0], *above[1 - MAX_DEPTH :])
 
 
 def _copy_state(parent: Conversation, child: Conversation, verdict: ConversationMatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
@@ -48,6 +48,8 @@ class CallFacts:
     outcome: str | None = None
     cost_usd: float | None = None
     cost_unsteered_usd: float | None = None
+    key_name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
     answered: bool = True
     """False for a call whose answer is still being made."""
     masks_secrets: bool = False
@@ -234,6 +236,8 @@ def _run_update(
         policy_digest=facts.policy_digest,
         identity_source=result.resolved.source,
         model_requested=exchange.request.model,
+        key_name=facts.key_name,
+        tags=facts.tags if own else {},
     )
 
 

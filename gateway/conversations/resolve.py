@@ -19,6 +19,7 @@ from gateway.conversations.incoming import (
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.opening import open_conversation, task_digest
+from gateway.conversations.run_tags import tags_of
 from gateway.conversations.settled import is_settled
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.dialects import SteeredRequest
@@ -55,6 +56,8 @@ class ControlHeaders:
         self.mode = _one_of(headers, "x-gateway-mode", MODES)
         self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
         self.unit = headers.get("x-gateway-experiment-unit")
+        self.budget = headers.get("x-gateway-budget")
+        self.tags = tags_of(headers)
         self.agent = headers.get("user-agent", "").split(" ")[0][:80]
         self.experiment: str | None = None
         self.arm: str | None = None

@@ -7,7 +7,7 @@ the look-up of patterns.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from gateway.steering.identity import MatchKind
 from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import (
     NO_LIBRARY,
+    Advice,
     CallFacts,
     Decision,
     Found,
@@ -62,6 +63,10 @@ class LessonLookup(Protocol):
     """Finds lessons for failures; nothing when it cannot."""
 
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]: ...
+
+
+Advise = Callable[[], Awaitable[Advice]]
+"""What the call's budgets ask of it."""
 
 
 class StepHistory(Protocol):
@@ -110,11 +115,12 @@ class RequestSteerer:
         now: float,
         own_time: OwnTime,
         arm: RandomArm | None = None,
+        advise: Advise | None = None,
     ) -> None:
         """Decide about one request of a known conversation; `result` takes what is found.
 
-        `arm`: the control arm, which decides when to act; None = the readings decide. `now` in
-        seconds of the epoch.
+        `arm`: the control arm, which decides when to act; None = the readings decide. `advise`:
+        asks the call's budgets, once its run is known. `now` in seconds of the epoch.
 
         Raises:
             DeadlinePassed: no decision in time; the steps that were scored are kept.
@@ -131,6 +137,8 @@ class RequestSteerer:
                 return
             if result.resolved.kind is not MatchKind.RETRY:
                 conversation.run.count_call()
+            if advise is not None:
+                result.advice = await advise()
             memory = await self._decide(result, request, arm, own_time)
             self._keep(result, request, memory)
 
@@ -309,6 +317,7 @@ class RequestSteerer:
             arm=arm,
             tools=lambda: offered_tools(request.body),
             unit=result.conversation.experiment_unit,
+            advice=result.advice,
         )
 
     def _refusal(self, result: SteeringResult, request: SteeredRequest, model: str) -> str | None:

@@ -12,7 +12,7 @@ from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.edits import Edit
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import MatchKind
-from gateway.steering.steer import Decision, RunPosition
+from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunPosition
 from gateway.stores.records import PromptMessage
 
 
@@ -25,6 +25,7 @@ class SteeringResult:
     decision was made, "" when one was. `tasks`: the first user message of each run that the store
     does not have. `prompts`: new messages of this call that belong to no step; on the first call of
     a run, its opening. `stored`: whether the store has the call already, without its answer.
+    `advice`: what the call's budgets ask of it.
     `usable`: whether the answer says or calls anything; a client asks again after one without.
     """
 
@@ -44,6 +45,7 @@ class SteeringResult:
     stored: bool = False
     usable: bool = False
     timings_ms: dict[str, float] = field(default_factory=dict)
+    advice: Advice = NO_ADVICE
 
     @property
     def applies(self) -> bool:

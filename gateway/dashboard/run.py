@@ -14,6 +14,7 @@ from gateway.api.params import DIGITS, Parameters, read_parameters
 from gateway.api.runs import report_outcome
 from gateway.api.views import thresholds
 from gateway.dashboard import run_chart
+from gateway.dashboard.control import control_values
 from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
 from gateway.dashboard.run_chart import RunChart
 from gateway.dashboard.runs import row_of
@@ -59,6 +60,7 @@ async def show(visit: Visit) -> Page:
         return Page(template="run_chart.html", values=values)
     wanted = visit.values["step"]
     after = -1 if wanted is None else max(-1, min(wanted, trace.run.totals.steps) - 3)
+    values["control"] = await control_values(visit, trace.run)
     return Page(
         template="run.html",
         values={"title": f"Run {trace.run.id}", **values, **await _transcript(visit, after)},

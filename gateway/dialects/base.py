@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from gateway.dialects import own_answers
 from gateway.dialects.history import EarlierHistory, ResolvedReferences
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.guidance.edits import Edit, Message
@@ -239,6 +240,13 @@ class Dialect(ABC):
     def pending_id(self, body: Mapping[str, Any]) -> str | None:
         """The id of an answer that is still being made, when the body is one."""
         return None
+
+    def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
+        """A final answer of the gateway's own, whole or as the events of a complete stream.
+
+        `number`: makes its id unique; `at`: its time in seconds of the epoch.
+        """
+        return own_answers.chat(request.body, text, number, at)
 
     def error_body(self, error: GatewayError) -> bytes:
         """The body of an error answer of the gateway's own."""

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from gateway.dialects import own_answers
 from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.dialects.blocks import BlockAssembler
 from gateway.dialects.events import events_of
 from gateway.dialects.history import WithFirst
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, RunRefused
 from gateway.steering.guidance.edits import (
     Edit,
     InsertMessage,
@@ -153,6 +154,10 @@ class MessagesDialect(Dialect):
         """See Dialect."""
         return chat_view(body) if isinstance(body.get("content"), list) else None
 
+    def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
+        """See Dialect."""
+        return own_answers.messages(request.body, text, number)
+
     def error_body(self, error: GatewayError) -> bytes:
         """See Dialect."""
         return json.dumps(_error(error), ensure_ascii=False).encode("utf-8", "replace")
@@ -218,7 +223,10 @@ def _block(text: str) -> dict[str, str]:
 def _error(error: GatewayError) -> dict[str, Any]:
     usual = "api_error" if error.status >= 500 else "invalid_request_error"
     kind = ERROR_TYPES.get(error.status, usual)
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    detail = {"type": kind, "message": error.message}
+    if isinstance(error, RunRefused) and error.code:
+        detail["code"] = error.code  # Anthropic has no codes, and its clients ignore them
+    return {"type": "error", "error": detail}
 
 
 MESSAGES = MessagesDialect()

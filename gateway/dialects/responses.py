@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from gateway.dialects import own_answers
 from gateway.dialects.base import (
     ANSWER_ID,
     ECHO,
@@ -165,6 +166,10 @@ class ResponsesDialect(Dialect):
         name = body.get("id")
         unfinished = body.get("status") in _UNDER_WAY and isinstance(name, str)
         return str(name) if unfinished else None
+
+    def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
+        """See Dialect."""
+        return own_answers.responses(request.body, text, number, at)
 
     def error_event(self, error: GatewayError) -> bytes:
         """See Dialect."""

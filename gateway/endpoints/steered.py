@@ -8,6 +8,7 @@ import contextlib
 import orjson
 
 from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.budgets.orders import BUDGET_HEADER
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, read_body
 from gateway.endpoints.body_room import BodyRoom
@@ -53,7 +54,10 @@ class SteeredEndpoint:
         with in_use as services, self._room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
-            exchange.request.tenant = principal.tenant
+            exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+            exchange.request.operator = principal.operator
+            if not principal.operator and header(headers, BUDGET_HEADER.encode()):
+                self._auth.wrong_key(scope)  # or a key could be found by trying
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
             known = services.index.known_prefix(

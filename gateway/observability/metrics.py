@@ -26,6 +26,7 @@ class Metrics:
         self._declare_failures()
         self._declare_store()
         self._declare_cost()
+        self._declare_budgets()
 
     def _declare_traffic(self) -> None:
         self.requests = self._counter(
@@ -160,6 +161,20 @@ class Metrics:
         )
         self.unpriced = self._counter(
             "unpriced_calls_total", "Calls whose price or tokens are unknown."
+        )
+
+    def _declare_budgets(self) -> None:
+        self.budget_steps = self._counter(
+            "budget_steps_total",
+            "Steps of budgets' ladders reached, by budget and step (warn, wrap_up, cheaper, stop).",
+            "budget",
+            "step",
+        )
+        self.budget_stops = self._counter(
+            "budget_stops_total", "Calls not sent because a budget is used up, by budget.", "budget"
+        )
+        self.held_calls = self._counter(
+            "held_calls_total", "Calls not sent because of a hold: stop or pause.", "action"
         )
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:

@@ -58,6 +58,20 @@ NO_LIBRARY = Gates(e1=1.0, e2=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What budgets ask of a call: why its agent is to hand over its work, and a cheaper model.
+
+    Empty texts ask nothing.
+    """
+
+    wrap_up: str = ""
+    cheaper: str = ""
+
+
+NO_ADVICE = Advice()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SteeringRules:
     """Everything that decides about a call, from one version of the settings.
 
@@ -131,7 +145,8 @@ class CallFacts:
     model of the same request when it was sent before; a retry uses it again. `gates`: the least
     similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
     belongs to. `tools`: gives the names of the tools that the request offers. `unit`: of what is
-    drawn for the run, equal wherever the run is decided about.
+    drawn for the run, equal wherever the run is decided about. `advice`: what its budgets ask of
+    it.
     """
 
     requested: str
@@ -141,6 +156,7 @@ class CallFacts:
     arm: RandomArm | None = None
     tools: Callable[[], Sequence[str]] = tuple
     unit: str = ""
+    advice: Advice = NO_ADVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +208,7 @@ def propose(
 ) -> Proposal:
     """The route of a call, and the plan of its guidance."""
     signals = _act(rules, position, call.arm)
-    routed = _route(rules, memory, position.step, signals.routing, call)
+    routed = _thrifty(_route(rules, memory, position.step, signals.routing, call), call)
     planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call)
     return Proposal(
         signals=signals,
@@ -291,6 +307,21 @@ def _route(
     return replace(routed, reasons=(*reasons, *routed.reasons))
 
 
+def _thrifty(routed: RoutedModel, call: CallFacts) -> RoutedModel:
+    """The route, or the model that a budget asks for, where that can serve the request."""
+    cheaper = call.advice.cheaper
+    if not cheaper or cheaper == routed.model or call.repeats_model is not None:
+        return routed
+    problem = (
+        call.serves(cheaper) if call.serves is not None and cheaper != call.requested else None
+    )
+    if problem is not None:
+        reason = f"budget: {cheaper} not used: {problem}"
+        return replace(routed, reasons=(*routed.reasons, reason))
+    reason = f"budget: {cheaper} instead of {routed.model}"
+    return replace(routed, model=cheaper, reasons=(*routed.reasons, reason))
+
+
 def _routing_state(
     rules: SteeringRules, signal: ActionSignal, *, escalates: bool
 ) -> tuple[FSMState, tuple[str, ...]]:
@@ -327,9 +358,9 @@ def _plan(
     )
     planned = plan(memory.guidance, moment, rules.etraces, rules.injection, call.gates)
     planned = planned_actions(planned, partial(_meets_bar, rules, signal))
-    if rules.wrap_up_at is None or memory.tokens < rules.wrap_up_at:
-        return planned, ()
-    return replace(planned, directive=True), ("budget: token_budget used up",)
+    spent = rules.wrap_up_at is not None and memory.tokens >= rules.wrap_up_at
+    why = call.advice.wrap_up or ("budget: token_budget used up" if spent else "")
+    return (replace(planned, directive=True), (why,)) if why else (planned, ())
 
 
 def _lessons(

@@ -35,6 +35,7 @@ class RunFilter:
     or the last one requested. `state`: the run is in it, or was at a step. `failure_type` and
     `monitor`: occurred, or fired, at least once. `outcome`: success, failure, other or
     `unfinished`. `since` <= started_at < `until`. `task`: occurs in the task preview, case ignored.
+    `tags`: (name, value) pairs, all of which the run has; value None = any.
     """
 
     tenant: str | None = None
@@ -51,6 +52,8 @@ class RunFilter:
     since: float | None = None
     until: float | None = None
     task: str | None = None
+    key_name: str | None = None
+    tags: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from gateway.errors import UpstreamUnreachable
+from gateway.errors import BudgetExceeded, RunPaused, RunStopped, UpstreamUnreachable
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 from gateway.wire.values import dataclass
+
+_UNCHARGED = (
+    None,
+    *(e.label for e in (UpstreamUnreachable, BudgetExceeded, RunPaused, RunStopped)),
+)
+"""Errors of calls that cost nothing: refused by the provider, not sent, or not connected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +27,8 @@ class ConversationRecord:
 
     `version`: the stored version this value was made from, 0 when not stored yet; saving is
     refused when another version is stored by then. `state` is opaque to the store. `served_head`:
-    the chained digest of the last served request, which had `message_count` messages.
+    the chained digest of the last served request, which had `message_count` messages. `root_id`:
+    the first conversation of its tree, None for that one itself; it never changes.
     """
 
     id: str
@@ -37,6 +44,7 @@ class ConversationRecord:
     signature: bytes = b""
     has_tools: bool = False
     state: bytes = b""
+    root_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +122,7 @@ class CallRow:
     @property
     def unpriced(self) -> bool:
         """Whether the call may have an unknown cost; a refused call costs nothing."""
-        refused = self.status >= 400 and self.error in (None, UpstreamUnreachable.label)
+        refused = self.status >= 400 and self.error in _UNCHARGED
         return self.cost_usd is None and not refused
 
 
@@ -196,9 +204,10 @@ class RunUpdate:
     """The state of a run after one call.
 
     The first update of an id creates the run; later ones change only `updated_at`, `ended_at`,
-    `state`, `outcome`, `mode`, `policy_digest` and `model_requested`. The store computes the
-    totals from the step rows. `outcome` None keeps the stored outcome; a `derived` outcome never
-    replaces a reported one.
+    `state`, `outcome`, `mode`, `policy_digest` and `model_requested`, and add tags of new names.
+    `key_name`: of the gateway key; `tags`: what the client files the run under. The store computes
+    the totals from the step rows. `outcome` None keeps the stored outcome; a `derived` outcome
+    never replaces a reported one.
     """
 
     id: str
@@ -219,6 +228,8 @@ class RunUpdate:
     policy_digest: str = ""
     identity_source: str = ""
     model_requested: str = ""
+    key_name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,7 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run: its latest description and its totals.
+    """One run: its latest description and its totals; `key_name` and `tags` say for whom it was.
 
     `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
     those of the first call and never change.
@@ -177,6 +177,8 @@ class RunRecord:
     identity_source: str
     model_requested: str
     totals: RunTotals
+    key_name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[str | None, str]:

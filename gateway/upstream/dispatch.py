@@ -7,7 +7,7 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -80,6 +80,9 @@ class UpstreamCall:
     """The target that stores the answer which the request is about or continues: no other can
     answer it."""
 
+    admits: Callable[[Target], Awaitable[bool]] | None = None
+    """Whether a fallback may be asked; None: any may."""
+
     attempts: list[str] = field(default_factory=list)
     """The result of each attempt: `<deployment>:<status or error label>`."""
 
@@ -132,6 +135,7 @@ class Dispatcher:
             if may_help(outcome, target):
                 self._table.failed(target, self._loop.time())
                 upcoming, pause_s = self._next(schedule, at, outcome)
+                upcoming = await _admitted(call, schedule, at, upcoming)
             if upcoming is None:
                 if isinstance(outcome, Delivery):
                     return outcome
@@ -204,6 +208,18 @@ class Dispatcher:
         if asked is None:
             return self._settings.backoff_s * 2**at, retryable
         return asked, retryable and asked <= self._settings.max_retry_after_s
+
+
+async def _admitted(
+    call: UpstreamCall, schedule: list[Target], at: int, upcoming: int | None
+) -> int | None:
+    """The next attempt at or after `upcoming` that the call admits; the same target always is."""
+    if call.admits is None or upcoming is None or schedule[upcoming] is schedule[at]:
+        return upcoming
+    for index in range(upcoming, len(schedule)):
+        if await call.admits(schedule[index]):
+            return index
+    return None
 
 
 def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:

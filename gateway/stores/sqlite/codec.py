@@ -38,8 +38,8 @@ _COUNTERS = (
 
 CONVERSATION_COLUMNS = names(ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)
-UPDATE_COLUMNS = names(RunUpdate, "id")
-RUN_COLUMNS = names(RunRecord, "totals")
+UPDATE_COLUMNS = (*names(RunUpdate, "id", "tags"), "tags")
+RUN_COLUMNS = (*names(RunRecord, "totals", "tags"), "tags")
 STEP_COLUMNS = (
     "step_index",
     "at",
@@ -57,7 +57,17 @@ DECISION_COLUMNS = names(DecisionRow)
 _sums = attrgetter(*SUM_COLUMNS)
 _injection = attrgetter(*INJECTION_COLUMNS)
 decision_row: Callable[[DecisionRow], tuple[Any, ...]] = attrgetter(*DECISION_COLUMNS)
-update_row: Callable[[RunUpdate], tuple[Any, ...]] = attrgetter(*UPDATE_COLUMNS)
+_update: Callable[[RunUpdate], tuple[Any, ...]] = attrgetter(*UPDATE_COLUMNS[:-1])
+
+
+def update_row(run: RunUpdate) -> tuple[Any, ...]:
+    """To UPDATE_COLUMNS."""
+    return (*_update(run), tags_json(run.tags))
+
+
+def tags_json(tags: Mapping[str, str]) -> str:
+    """To the `tags` column, in order of the names."""
+    return _json(dict(sorted(tags.items()))) if tags else "{}"
 
 
 def conversation_of(row: Sequence[Any]) -> ConversationRecord:
@@ -81,9 +91,10 @@ def totals_of(row: Sequence[Any]) -> RunTotals:
 def run_of(row: Sequence[Any]) -> RunRecord:
     """From RUN_COLUMNS, then SUM_COLUMNS and `counts`."""
     width = len(RUN_COLUMNS)
-    return RunRecord(
-        **dict(zip(RUN_COLUMNS, row[:width], strict=True)), totals=totals_of(row[width:])
-    )
+    values = dict(zip(RUN_COLUMNS, row[:width], strict=True))
+    tags = values.pop("tags")
+    known = orjson.loads(tags) if tags != "{}" else {}
+    return RunRecord(**values, tags=known, totals=totals_of(row[width:]))
 
 
 def step_row(step: StepRow) -> tuple[Any, ...]:

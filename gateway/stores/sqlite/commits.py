@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 import apsw
+import orjson
 
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import (
@@ -46,7 +47,9 @@ _INSERT_ITEM = """
 INSERT INTO items (tenant, id, conversation_pk, content) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET conversation_pk = excluded.conversation_pk, content = excluded.content
 """
-_FIND_RUN = f"SELECT pk, outcome, outcome_source, {_TOTALS} FROM runs WHERE id = ? AND tenant = ?"
+_FIND_RUN = f"""
+SELECT pk, outcome, outcome_source, tags, {_TOTALS} FROM runs WHERE id = ? AND tenant = ?
+"""
 _INSERT_RUN = f"""
 INSERT INTO runs (id, conversation_pk, tenant, {", ".join(codec.UPDATE_COLUMNS)}, {_TOTALS})
 VALUES ({_marks(4 + len(codec.UPDATE_COLUMNS) + len(codec.SUM_COLUMNS))})
@@ -116,7 +119,7 @@ def _save_conversation(record: ConversationRecord, connection: apsw.Connection) 
         saved = connection.execute(_UPDATE_CONVERSATION, (*changing, *where))
     else:
         fixed = (record.id, record.tenant, record.source, record.parent_id, record.external_key)
-        values = (*fixed, 1, record.created_at, *changing)
+        values = (*fixed, 1, record.created_at, *changing, record.root_id)
         saved = connection.execute(_INSERT_CONVERSATION, values)
     rows: list[Any] = saved.fetchall()
     if not rows:
@@ -138,7 +141,8 @@ def _save_run(
     tenant = call.conversation.tenant
     found: list[Any] = connection.execute(_FIND_RUN, (run.id, tenant)).fetchall()
     if found:
-        pk, outcome, source, *stored = found[0]
+        pk, outcome, source, tags, *stored = found[0]
+        _add_tags(pk, run, tags, connection)
         outcome, source = settled_outcome((outcome, source), run)
         totals = codec.totals_of(stored)
     else:
@@ -158,6 +162,14 @@ def _save_run(
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
     policy = (run.mode, run.policy_digest, run.model_requested)
     connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
+
+
+def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> None:
+    """Add the tags of new names; those of the first call that had one stay."""
+    known = orjson.loads(stored) if run.tags else {}
+    if run.tags.keys() - known.keys():
+        tags = codec.tags_json({**run.tags, **known})
+        connection.execute("UPDATE runs SET tags = ? WHERE pk = ?", (tags, pk))
 
 
 class _Kept(Enum):

@@ -15,6 +15,7 @@ _EQUAL = {
     "experiment": "r.experiment = ?",
     "arm": "r.arm = ?",
     "mode": "r.mode = ?",
+    "key_name": "r.key_name = ?",
     "since": "r.started_at >= ?",
     "until": "r.started_at < ?",
 }
@@ -27,7 +28,7 @@ def where(runs: RunFilter) -> tuple[str, list[Any]]:
         if (value := getattr(runs, name)) is not None:
             conditions.append(condition)
             values.append(value)
-    for condition, bound in (*_outcome(runs), *_task(runs), *_counted(runs)):
+    for condition, bound in (*_outcome(runs), *_task(runs), *_tags(runs), *_counted(runs)):
         conditions.append(condition)
         values.extend(bound)
     return " AND ".join(conditions), values
@@ -46,6 +47,11 @@ def _task(runs: RunFilter) -> list[tuple[str, list[Any]]]:
         return []
     escaped = runs.task.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
     return [(r"r.task_preview LIKE ? ESCAPE '\'", [f"%{escaped}%"])]
+
+
+def _tags(runs: RunFilter) -> list[tuple[str, list[Any]]]:
+    has = "EXISTS (SELECT 1 FROM json_each(r.tags) WHERE key = ? AND value = coalesce(?, value))"
+    return [(has, [name, value]) for name, value in runs.tags]
 
 
 def _counted(runs: RunFilter) -> list[tuple[str, list[Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.stores.sqlite.budget_tables import BUDGET_MIGRATIONS
 from gateway.stores.sqlite.migrations import Migration, script
 
 # The design follows from what a commit costs: each database page that it changes.
@@ -289,5 +290,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="patterns_001_patterns_and_spaces", apply=script(_PATTERNS)),
     Migration(name="keys_001_keys", apply=script(_KEYS)),
     Migration(name="learning_001_outcomes_lessons_jobs", apply=script(_LEARNING)),
+    *BUDGET_MIGRATIONS,
 )
 """Every change a file needs, in order; new ones are appended."""

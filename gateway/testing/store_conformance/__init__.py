@@ -14,6 +14,7 @@ The checks need the packages of the gateway only. Imports allowed: `gateway.stor
 `gateway.backends`, `gateway.steering`.
 """
 
+from gateway.testing.store_conformance.budgets import BUDGET_CHECKS
 from gateway.testing.store_conformance.check import Check
 from gateway.testing.store_conformance.histories import HISTORY_CHECKS
 from gateway.testing.store_conformance.keys import KEY_CHECKS
@@ -35,10 +36,12 @@ ALL_CHECKS: tuple[Check, ...] = (
     *SEARCH_CHECKS,
     *KEY_CHECKS,
     *LEARNING_CHECKS,
+    *BUDGET_CHECKS,
 )
 
 __all__ = [
     "ALL_CHECKS",
+    "BUDGET_CHECKS",
     "HISTORY_CHECKS",
     "KEY_CHECKS",
     "LEARNING_CHECKS",

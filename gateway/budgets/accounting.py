@@ -1,0 +1,70 @@
+"""What lives as long as the process: the ledger, what was learned of models, who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from gateway.budgets.estimate import Cost, Estimator
+from gateway.budgets.guard import BudgetGuard
+from gateway.budgets.ledger import BudgetLedger
+from gateway.budgets.notices import BudgetNotices
+from gateway.config import Settings
+from gateway.observability.live_events import EventHub
+from gateway.observability.logging import get_logger
+from gateway.observability.metrics import Metrics
+from gateway.stores.budgets import BudgetStore
+from gateway.stores.protocols import StoreError
+from gateway.tasks import spawn
+
+_DAY_S = 86_400.0
+_log = get_logger("gateway.budgets")
+
+
+class Accounting:
+    """The accounts of one process. Made on the event loop; `follow` must run.
+
+    `settings` gives those in force.
+    """
+
+    def __init__(
+        self,
+        store: BudgetStore | None,
+        settings: Callable[[], Settings],
+        events: EventHub,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        retry_s = settings().storage.probe_interval_s
+        self.ledger = BudgetLedger(store, lambda: settings().control, retry_s)
+        self.notices = BudgetNotices(events, metrics)
+        self._estimator = Estimator(settings().control.first_output_tokens)
+
+    def guard(self, settings: Settings, cost: Cost) -> BudgetGuard | None:
+        """The guard of the budgets in these settings; None without any."""
+        budgets = settings.all_budgets()
+        self._estimator.first_output = settings.control.first_output_tokens
+        if not budgets:
+            return None
+        return BudgetGuard(
+            budgets, settings.control, self.ledger, self._estimator, cost, self.notices.reached
+        )
+
+    async def follow(self) -> None:
+        """Write what waits, and remove old accounts, for ever."""
+        writing = spawn(self.ledger.follow())
+        try:
+            while True:
+                storage = self._settings().storage
+                await asyncio.sleep(storage.retention_interval_s)
+                if storage.retention_days and self._settings().all_budgets():
+                    await self._prune(time.time() - storage.retention_days * _DAY_S)
+        finally:
+            writing.cancel()
+
+    async def _prune(self, older_than: float) -> None:
+        try:
+            await self.ledger.store.prune(older_than)
+        except StoreError as error:
+            _log.warning("old budget accounts not removed", reason=str(error))

@@ -1,0 +1,241 @@
+"""One call and its budgets: looked at before it is decided, reserved before it is sent, settled."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
+from gateway.budgets.ledger import BudgetLedger, Held
+from gateway.budgets.rules import (
+    Applied,
+    CallSubject,
+    Standing,
+    applying,
+    cheaper_model,
+    fallback_model,
+    standing,
+    wrap_up_reason,
+)
+from gateway.budgets.texts import budget_error, budget_header, used_up
+from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
+from gateway.errors import BudgetExceeded
+from gateway.steering.steer import NO_ADVICE, Advice
+from gateway.stores.budgets import NOTHING, Account, Amounts, Claim, Settlement, decide, opened
+from gateway.stores.protocols import StoreError
+
+Reached = Callable[[Standing, CallSubject], None]
+"""Called with each budget that a call counts on, before and after the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallBody:
+    """What an estimate reads of a request."""
+
+    fields: Mapping[str, Any]
+    raw: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """A call that may be sent, with what it has reserved.
+
+    `would_stop`: the budgets that would have refused it, if they were in force.
+    """
+
+    subject: CallSubject
+    applied: tuple[Applied, ...]
+    standings: tuple[Standing, ...]
+    estimate: Estimate
+    held: list[Held] = field(default_factory=list)
+    would_stop: dict[str, str] = field(default_factory=dict)
+    settled: bool = False
+
+    @property
+    def header(self) -> str:
+        """The value of `x-gateway-budget`; empty when no step is reached."""
+        stored = all(held.stored for held in self.held)
+        return budget_header(self.standings, tuple(self.would_stop), stored=stored)
+
+
+class Refused(Exception):
+    """A budget lets a call go no further; `error` is how it is answered, or `ending` otherwise."""
+
+    def __init__(self, error: BudgetExceeded, ending: Ending, standing: Standing) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.ending = ending
+        self.standing = standing
+
+
+class BudgetGuard:
+    """Applies one version of the budgets to calls."""
+
+    def __init__(
+        self,
+        budgets: Sequence[BudgetSettings],
+        control: ControlSettings,
+        ledger: BudgetLedger,
+        estimator: Estimator,
+        cost: Cost,
+        reached: Reached,
+    ) -> None:
+        self.budgets = tuple(budgets)
+        self._control = control
+        self._ledger = ledger
+        self._estimator = estimator
+        self._cost = cost
+        self._reached = reached
+        self._steers = any(budget.steers for budget in budgets)
+        self._most = any(budget.reserve == "most" for budget in budgets)
+
+    async def advise(self, subject: CallSubject, body: CallBody) -> Advice:
+        """What the ladders ask of the call before it is decided.
+
+        Reads the store only where a ladder has a step that changes a request.
+        """
+        now = time.time()
+        applied = applying(self.budgets, subject, now) if self._steers else ()
+        if not any(each.budget.steers for each in applied):
+            return NO_ADVICE
+        accounts = await self._accounts(applied, now)
+        found = [standing(a, account, now) for a, account in zip(applied, accounts, strict=True)]
+        cheaper = cheaper_model(found)
+        if not cheaper:
+            claim = self._claim(applied, self._estimate(subject.model, body), now, binding=True)
+            refused = [refusal.key for refusal in decide(accounts, claim).refusals]
+            cheaper = fallback_model(applied, refused)
+        return Advice(wrap_up=wrap_up_reason(found), cheaper=cheaper)
+
+    async def admit(
+        self, subject: CallSubject, model: str, body: CallBody, *, binding: bool
+    ) -> Admission | None:
+        """Reserve a call to `model` on every account that it counts on; None if on none.
+
+        `binding` False: nothing is refused, and what would have been is noted.
+
+        Raises:
+            Refused: a budget has not enough left; nothing is reserved.
+        """
+        now = time.time()
+        applied = applying(self.budgets, subject, now)
+        if not applied:
+            return None
+        estimate = self._estimate(model, body)
+        held = await self._ledger.reserve(self._claim(applied, estimate, now, binding=binding))
+        pairs = zip(applied, held.outcome.accounts, strict=True)
+        standings = tuple(standing(each, account, now) for each, account in pairs)
+        for each in standings:
+            self._reached(each, subject)
+        found = {each.account.key: each for each in standings}
+        if held.outcome.refusals and binding:
+            refusal = held.outcome.refusals[0]
+            worst = found[refusal.key]
+            error = budget_error(worst, refusal.metric, now)
+            raise Refused(error, worst.applied.budget.stop_with, worst)
+        admission = Admission(
+            subject=subject, applied=applied, standings=standings, estimate=estimate, held=[held]
+        )
+        for refusal in held.outcome.refusals:
+            worst = found[refusal.key]
+            reason = used_up(worst, refusal.metric, now)
+            admission.would_stop[worst.applied.budget.name] = reason
+        return admission
+
+    async def extend(
+        self, admission: Admission, model: str, body: CallBody, *, binding: bool
+    ) -> bool:
+        """Reserve what a call to another model costs more; False when that is too much."""
+        estimate = self._estimate(model, body)
+        more = estimate.amounts - sum((h.claim.estimate for h in admission.held), NOTHING)
+        more = replace(
+            more,
+            usd=max(0.0, more.usd),
+            input_tokens=max(0, more.input_tokens),
+            output_tokens=max(0, more.output_tokens),
+            calls=0,
+        )
+        admission.estimate = estimate
+        if more == NOTHING:
+            return True
+        now = time.time()
+        known = replace(estimate, amounts=more, guessed=False)
+        claim = self._claim(admission.applied, known, now, binding=binding)
+        held = await self._ledger.reserve(claim)
+        if held.outcome.refusals and binding:
+            return False
+        admission.held.append(held)
+        return True
+
+    async def settle(
+        self, admission: Admission, actual: Amounts | None, *, unpriced: bool = False
+    ) -> None:
+        """End a call that used `actual`, None = unknown, so that its estimate counts. Once."""
+        if admission.settled:
+            return
+        admission.settled = True
+        if actual is None:
+            actual = admission.estimate.amounts
+        elif not unpriced:
+            self._estimator.learn(admission.estimate, actual)
+        now, accounts = time.time(), tuple[Account, ...]()
+        for index, held in enumerate(admission.held):
+            end = Settlement(
+                claim=held.claim,
+                actual=NOTHING if index else actual,
+                at=now,
+                unpriced=unpriced and not index,
+            )
+            accounts = await self._ledger.settle(held, end)
+        for each, account in zip(admission.applied, accounts, strict=True):
+            self._reached(standing(each, account, now), admission.subject)
+
+    async def allow(
+        self, subject: CallSubject, *, limits: Mapping[str, float], lifted: bool
+    ) -> None:
+        """Set limits for the accounts that a call counts on, each where its budget has one.
+
+        Raises:
+            StoreError: the store cannot take them now.
+        """
+        now = time.time()
+        applied = applying(self.budgets, subject, now)
+        accounts = await self._accounts(applied, now)
+        for each, account in zip(applied, accounts, strict=True):
+            own = {name: value for name, value in limits.items() if name in each.limits}
+            wanted = ({**account.limits, **own}, lifted or account.lifted)
+            if wanted != (dict(account.limits), account.lifted):
+                await self._ledger.store.allow(
+                    account.key, at=now, limits=wanted[0], lifted=wanted[1]
+                )
+
+    def _estimate(self, model: str, body: CallBody) -> Estimate:
+        tokens = tokens_of_body(body.raw)
+        return self._estimator.estimate(model, body.fields, tokens, self._cost, most=self._most)
+
+    def _claim(
+        self, applied: Sequence[Applied], estimate: Estimate, now: float, *, binding: bool
+    ) -> Claim:
+        return Claim(
+            id=secrets.token_hex(8),
+            at=now,
+            expires_at=now + self._control.reservation_s,
+            estimate=estimate.amounts,
+            accounts=tuple(each.wanted for each in applied),
+            guessed=estimate.guessed,
+            binding=binding,
+        )
+
+    async def _accounts(self, applied: Sequence[Applied], now: float) -> list[Account]:
+        keys = [each.wanted.key for each in applied]
+        try:
+            if not self._ledger.durable:
+                raise StoreError("counted in memory")
+            stored = await self._ledger.store.accounts(keys)
+        except StoreError:
+            stored = await self._ledger.memory.accounts(keys)
+        known = {account.key: account for account in stored}
+        return [known.get(e.wanted.key) or opened(e.wanted, now) for e in applied]

@@ -1,0 +1,137 @@
+"""The runs that an operator has stopped or paused: in memory for each call, in the store for all.
+
+What one gateway holds is written at once, and read by the others every `control.poll_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from gateway.config.budgets import ControlSettings
+from gateway.observability.logging import get_logger
+from gateway.stores.controls import Control, ControlStore
+from gateway.stores.protocols import StoreError
+
+_log = get_logger("gateway.control")
+
+
+class Holds:
+    """The holds in force. Used on one event loop; `store` None: of this gateway only."""
+
+    def __init__(self, store: ControlStore | None, settings: Callable[[], ControlSettings]) -> None:
+        self._store = store
+        self._settings = settings
+        self._held: dict[str, Control] = {}
+        self._unsaved: dict[str, Control | None] = {}
+        self._changes = 0
+        self._changed = asyncio.Event()
+        self._failing = False
+
+    def __bool__(self) -> bool:
+        """Whether anything is held."""
+        return bool(self._held)
+
+    def listed(self) -> tuple[Control, ...]:
+        """All holds, oldest first."""
+        return tuple(sorted(self._held.values(), key=lambda each: (each.at, each.subject)))
+
+    def find(self, subjects: Iterable[str]) -> Control | None:
+        """The hold on any of the subjects: a stop before a pause."""
+        found = [self._held[name] for name in subjects if name in self._held]
+        return min(found, key=lambda each: each.action != "stop", default=None)
+
+    def runs_below(self, conversation_id: str) -> list[str]:
+        """The ids of held runs of a conversation."""
+        return [name for name in self._held if name.rpartition(".")[0] == conversation_id]
+
+    async def hold(self, control: Control) -> bool:
+        """Stop or pause from now on; False when the store does not have it yet, but will."""
+        self._set(control.subject, control)
+        return await self._save(control.subject, control)
+
+    async def release(self, subject: str) -> bool | None:
+        """End a hold; None when there is none, False as in `hold`."""
+        if subject not in self._held:
+            return None
+        self._set(subject, None)
+        return await self._save(subject, None)
+
+    async def released(self, subjects: Callable[[], Sequence[str]], wait_s: float) -> bool:
+        """Wait until none of the subjects is paused, at most so many seconds: whether that is so.
+
+        A stop ends the wait, too.
+        """
+        end = time.monotonic() + wait_s
+        while (found := self.find(subjects())) is not None and found.action == "pause":
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            changed = self._changed
+            try:
+                async with asyncio.timeout(left):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+        return True
+
+    async def refresh(self) -> None:
+        """Read the holds again. Raises: StoreError, and keeps those known before."""
+        if self._store is None:
+            return
+        for subject, control in list(self._unsaved.items()):
+            await self._write(self._store, subject, control)
+        began = self._changes
+        listed = await self._store.list_controls()
+        if began != self._changes:
+            return  # one of our own came in between: it is in the store, and read the next time
+        held = {control.subject: control for control in listed}
+        if held != self._held:
+            self._held = held
+            self._wake()
+
+    async def follow(self) -> None:
+        """Refresh for ever; a failing store is logged once until it works again."""
+        while True:
+            await asyncio.sleep(self._settings().poll_s)
+            try:
+                await self.refresh()
+                self._failing = False
+            except StoreError as error:
+                if not self._failing:
+                    _log.error("stops and pauses cannot be read again", reason=str(error))
+                self._failing = True
+
+    def _set(self, subject: str, control: Control | None) -> None:
+        self._changes += 1
+        if control is None:
+            self._held.pop(subject, None)
+        else:
+            self._held[subject] = control
+        self._wake()
+
+    async def _save(self, subject: str, control: Control | None) -> bool:
+        if self._store is None:
+            return True
+        self._unsaved[subject] = control
+        try:
+            await self._write(self._store, subject, control)
+        except StoreError as error:
+            _log.error("a stop or pause holds on this gateway only", reason=str(error))
+            return False
+        return True
+
+    async def _write(self, store: ControlStore, subject: str, control: Control | None) -> None:
+        if control is None:
+            await store.release(subject)
+        else:
+            await store.hold(control)
+        self._changes += 1
+        if self._unsaved.get(subject) == control:
+            del self._unsaved[subject]
+
+    def _wake(self) -> None:
+        """Let all who wait look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()

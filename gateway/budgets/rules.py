@@ -1,0 +1,153 @@
+"""Which budgets apply to a call, and what the ladder of each says about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+
+from gateway.config.budgets import BudgetSettings, LadderStep
+from gateway.stores.budgets import Account, AccountKey, Wanted
+
+NO_KEY = "(no key)"
+"""The subject of calls without a gateway key in budgets of scope `key`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSubject:
+    """Whose call it is.
+
+    `client`: the first word of the user agent. `model`: as requested. `run` and `root` are empty
+    for a call that belongs to no conversation: it counts on no budget of a run or tree.
+    """
+
+    tenant: str
+    key: str = ""
+    client: str = ""
+    model: str = ""
+    run: str = ""
+    root: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """A budget that applies to a call, and the account that the call counts on."""
+
+    budget: BudgetSettings
+    wanted: Wanted
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of the config."""
+        return self.budget.limits.given()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far an applied budget is used: the share, its metric, and the steps that are reached."""
+
+    applied: Applied
+    account: Account
+    share: float
+    metric: str
+
+    @property
+    def reached(self) -> tuple[LadderStep, ...]:
+        """The steps of the ladder at or below the share, lowest first."""
+        return tuple(s for s in self.applied.budget.ladder if self.share >= s.at * (1 - 1e-9))
+
+    def step(self, name: str) -> LadderStep | None:
+        """The highest step of that kind that is reached; None when none is."""
+        return next((s for s in reversed(self.reached) if s.name == name), None)
+
+
+def applying(
+    budgets: Sequence[BudgetSettings], call: CallSubject, now: float
+) -> tuple[Applied, ...]:
+    """The budgets that a call counts on, with their accounts; `now` in seconds of the epoch."""
+    return tuple(_applying(budgets, call, now))
+
+
+def _applying(
+    budgets: Sequence[BudgetSettings], call: CallSubject, now: float
+) -> Iterator[Applied]:
+    for budget in budgets:
+        subject = _subject(budget, call, now)
+        if subject and _fits(budget, call):
+            wanted = Wanted(
+                key=AccountKey(budget=budget.name, subject=subject),
+                tenant="" if budget.scope == "day" else call.tenant,
+                limits=budget.limits.given(),
+                stop_at=budget.stop_at,
+                ends=budget.daily or budget.scope in ("run", "tree"),
+            )
+            yield Applied(budget=budget, wanted=wanted)
+
+
+def _fits(budget: BudgetSettings, call: CallSubject) -> bool:
+    wanted = budget.match
+    pairs = (
+        (wanted.client, call.client),
+        (wanted.model, call.model),
+        (wanted.tenant, call.tenant),
+        (wanted.key, call.key),
+    )
+    return all(pattern is None or fnmatchcase(value, pattern) for pattern, value in pairs)
+
+
+def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
+    day = datetime.fromtimestamp(now, UTC).date().isoformat()
+    match budget.scope:
+        case "run":
+            name = call.run
+        case "tree":
+            name = call.root
+        case "key":
+            name = f"{call.tenant}/{call.key or NO_KEY}"
+        case "tenant":
+            name = call.tenant
+        case "day":
+            return day
+    return f"{name}@{day}" if name and budget.daily else name
+
+
+def standing(applied: Applied, account: Account, now: float) -> Standing:
+    """How far a budget is used by its account."""
+    share, metric = account.share(applied.limits, now)
+    return Standing(applied=applied, account=account, share=share, metric=metric)
+
+
+def seconds_to_midnight(now: float) -> int:
+    """Whole seconds until the next day begins (UTC), at least 1."""
+    at = datetime.fromtimestamp(now, UTC)
+    midnight = (at + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return max(1, int((midnight - at).total_seconds()) + 1)
+
+
+def wrap_up_reason(found: Sequence[Standing]) -> str:
+    """Why the agent is to hand over its work; empty when it is not."""
+    for each in found:
+        if each.step("wrap_up") is not None:
+            name = each.applied.budget.name
+            if each.share >= 1:
+                return f"budget: {name} used up"
+            return f"budget: {name} used to {each.share:.0%} of its {each.metric}"
+    return ""
+
+
+def cheaper_model(found: Sequence[Standing]) -> str:
+    """The model to use instead, by the budget that is used most; empty for none."""
+    ordered = sorted(found, key=lambda each: -each.share)
+    steps = (each.step("cheaper") for each in ordered)
+    return next((step.cheaper for step in steps if step is not None and step.cheaper), "")
+
+
+def fallback_model(applied: Sequence[Applied], refused: Sequence[AccountKey]) -> str:
+    """The cheaper model of a budget that would refuse a call to the requested one; empty: none."""
+    for each in applied:
+        if each.wanted.key in refused:
+            for step in reversed(each.budget.ladder):
+                if step.cheaper:
+                    return step.cheaper
+    return ""

@@ -1,0 +1,93 @@
+"""What clients, agents and operators are told about budgets and holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.budgets.rules import Standing, seconds_to_midnight
+from gateway.errors import BudgetExceeded, Headers, RunPaused, RunStopped
+from gateway.stores.controls import Control
+
+NO_RETRY: Headers = (("x-should-retry", "false"),)
+"""What the clients of OpenAI and Anthropic take for: do not send this again."""
+
+_WORDS = {
+    "usd": "US dollars",
+    "tokens": "tokens",
+    "input_tokens": "input tokens",
+    "output_tokens": "output tokens",
+    "calls": "calls",
+    "minutes": "minutes",
+}
+
+
+def amount(metric: str, value: float) -> str:
+    """`0.0125 US dollars`, `12000 tokens`."""
+    shown = (
+        f"{value:.4f}".rstrip("0").rstrip(".") if metric in ("usd", "minutes") else f"{value:.0f}"
+    )
+    return f"{shown} {_WORDS[metric]}"
+
+
+def used_up(found: Standing, metric: str, now: float) -> str:
+    """Which budget refuses a call, and how far it is used."""
+    budget, account = found.applied.budget, found.account
+    limit = account.limits_of(found.applied.limits).get(metric, 0.0)
+    used = account.used(metric, now)
+    whose = f"{budget.scope} {account.subject}"
+    return (
+        f"budget '{budget.name}' of {whose}: {amount(metric, used)} of {amount(metric, limit)} "
+        "are used, and this call would go over it"
+    )
+
+
+def budget_error(found: Standing, metric: str, now: float) -> BudgetExceeded:
+    """The refusal of a call, with when to try again where that is known.
+
+    A day ends at midnight. What is only reserved for calls on their way may become free.
+    """
+    budget, account = found.applied.budget, found.account
+    headers = NO_RETRY
+    limit = account.limits_of(found.applied.limits).get(metric, 0.0) * (budget.stop_at or 1.0)
+    if budget.daily:
+        headers = (("retry-after", str(seconds_to_midnight(now))), *NO_RETRY)
+    elif metric != "minutes" and account.reserved.calls and account.spent.of(metric) < limit:
+        headers = (("retry-after", "1"),)
+    return BudgetExceeded(used_up(found, metric, now), headers=headers)
+
+
+def stop_error(control: Control) -> RunStopped:
+    """The refusal of a call of a stopped run."""
+    why = f": {control.reason}" if control.reason else ""
+    return RunStopped(f"{control.subject} was stopped by the operator{why}", headers=NO_RETRY)
+
+
+def pause_error(control: Control, retry_after_s: float) -> RunPaused:
+    """The refusal of a call of a run that stayed paused while the call waited."""
+    why = f": {control.reason}" if control.reason else ""
+    retry = (("retry-after", f"{max(1, round(retry_after_s))}"),)
+    return RunPaused(f"{control.subject} is paused by the operator{why}", headers=retry)
+
+
+def answer_text(message: str) -> str:
+    """A refusal as the final answer of a run."""
+    return (
+        f"Stopped by the gateway: {message}. No model was asked. The operator can raise the limit "
+        "or let the run go on; until then further calls get this answer."
+    )
+
+
+def budget_header(found: Sequence[Standing], refused: Sequence[str], *, stored: bool) -> str:
+    """The value of `x-gateway-budget`: each budget at or above the first step of its ladder.
+
+    `refused`: names of those that would have stopped the call, if they were in force.
+    """
+    shown = [each for each in found if each.reached or each.applied.budget.name in refused]
+    parts = []
+    for each in shown:
+        name = each.applied.budget.name
+        step = "would_stop" if name in refused else each.reached[-1].name
+        parts.append(f"{name};used={each.share:.4g};metric={each.metric};step={step}")
+    if parts and not stored:
+        parts[-1] += ";counted=in_memory"
+    return ", ".join(parts)

@@ -1,0 +1,175 @@
+"""Settings of budgets, and of what an operator may do to a run that is under way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from gateway.config.values import at_least
+
+Scope = Literal["run", "tree", "key", "tenant", "day"]
+Ending = Literal["error", "answer"]
+
+TOKEN_BUDGET = "token_budget"  # noqa: S105 - not a secret
+"""The name of the budget that `steering.token_budget` stands for."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_HIGHEST_SHARE = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetLimits:
+    """The most that one subject of a budget may use; None = any amount.
+
+    `usd` in US dollars; `tokens` input and output together; `calls` that were sent to a model;
+    `minutes` since the first of them.
+    """
+
+    usd: float | None = None
+    tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    calls: int | None = None
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in self.given().items():
+            if limit <= 0:
+                raise ValueError(f"{name}: must be above 0")
+
+    def given(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+METRICS = tuple(f.name for f in fields(BudgetLimits))
+"""What a budget can limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetMatch:
+    """Which calls count: patterns with `*` and `?`; one that is None fits every call.
+
+    `client`: the first word of the user agent (`claude-cli/2.0.1`); `model`: as the client
+    requested it; `key`: the name of the gateway key.
+    """
+
+    client: str | None = None
+    model: str | None = None
+    tenant: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderStep:
+    """What happens from a share of a budget on: `do` it, or use the model `cheaper`."""
+
+    at: float
+    do: Literal["warn", "wrap_up", "stop"] | None = None
+    cheaper: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.at <= _HIGHEST_SHARE:
+            raise ValueError(f"at: must be a share above 0, up to {_HIGHEST_SHARE:g}")
+        if (self.do is None) == (not self.cheaper):
+            raise ValueError("do: a step has either `do` or `cheaper`")
+
+    @property
+    def name(self) -> str:
+        """`warn`, `wrap_up`, `cheaper` or `stop`."""
+        return self.do or "cheaper"
+
+
+_USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSettings:
+    """One budget: what it counts together, how much of it there may be, and what then happens.
+
+    `scope`: what is counted together: the calls of a `run`, of a conversation with its sub-agents
+    (`tree`), of a gateway `key`, of a `tenant`, or all calls of a `day` (UTC). `period`: `day`
+    counts a key, tenant or tree anew each day. `limits`: at least one; the one that is used most
+    decides. `reserve`: how much output a call is expected to have while it is on its way: `usual`
+    = what the model's calls had so far, at most the request's own maximum; `most` = that maximum.
+    """
+
+    name: str
+    scope: Scope
+    limits: BudgetLimits
+    match: BudgetMatch = field(default_factory=BudgetMatch)
+    period: Literal["total", "day"] = "total"
+    ladder: tuple[LadderStep, ...] = _USUAL_LADDER
+    stop_with: Ending = "error"
+    reserve: Literal["usual", "most"] = "usual"
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError("name: letters, digits, `_`, `.` and `-`, at most 64")
+        if not self.limits.given():
+            raise ValueError(f"limits: at least one of {', '.join(METRICS)}")
+        shares = [step.at for step in self.ladder]
+        if shares != sorted(shares):
+            raise ValueError("ladder: the shares must rise")
+
+    @property
+    def daily(self) -> bool:
+        """Whether it is counted anew each day."""
+        return self.scope == "day" or self.period == "day"
+
+    @property
+    def stop_at(self) -> float | None:
+        """The share at which it stops; None for one that never does."""
+        return next((step.at for step in self.ladder if step.do == "stop"), None)
+
+    @property
+    def steers(self) -> bool:
+        """Whether a step of it changes the request: by a text or another model."""
+        return any(step.name in ("wrap_up", "cheaper") for step in self.ladder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """How runs are stopped and paused, and how budgets are kept; times in seconds.
+
+    `pause_wait_s`: how long a call of a paused run waits before it is answered 429, with
+    `pause_retry_s` as its `retry-after`. `stop_with`: how a call of a stopped run is answered.
+    `poll_s`: how often a gateway looks for what another one stopped, paused or resumed.
+    `store_wait_ms`: how long a call waits for its budgets' store before they are counted in memory.
+    `reservation_s`: when a call whose gateway died counts with its estimate. `first_output_tokens`:
+    the output expected of a model's first call.
+    """
+
+    stop_with: Ending = "error"
+    pause_wait_s: float = 60
+    pause_retry_s: float = 10
+    poll_s: float = 0.5
+    store_wait_ms: float = 1000
+    reservation_s: float = 900
+    first_output_tokens: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("pause_wait_s", "pause_retry_s", "first_output_tokens"):
+            at_least(getattr(self, name), 0, name)
+        for name in ("poll_s", "store_wait_ms", "reservation_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: must be above 0")
+
+
+def token_budget(tokens: int, *, wraps_up: bool) -> BudgetSettings:
+    """The budget that `steering.token_budget` stands for: it never stops a run."""
+    step = LadderStep(at=1.0, do="wrap_up" if wraps_up else "warn")
+    limits = BudgetLimits(tokens=tokens)
+    return BudgetSettings(name=TOKEN_BUDGET, scope="run", limits=limits, ladder=(step,))
+
+
+def check_budgets(budgets: Sequence[BudgetSettings]) -> None:
+    """Refuse two budgets of one name. Raises: ValueError."""
+    seen: Mapping[str, int] = {TOKEN_BUDGET: -1}
+    for index, budget in enumerate(budgets):
+        if budget.name in seen:
+            raise ValueError(f"budgets[{index}].name: {budget.name!r} is taken")
+        seen = {**seen, budget.name: index}

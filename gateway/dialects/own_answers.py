@@ -1,0 +1,169 @@
+"""Answers of the gateway's own: one final text in each dialect, as a body or as a stream.
+
+Clients take them for a model's: they end the run, call no tool, and used no token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.wire.coerce import as_int, as_mapping
+from gateway.wire.sse import encode_event
+
+Body = Mapping[str, Any]
+
+_MOST_CHOICES = 128  # Source: OpenAI API reference, `n`
+
+_ECHOED: Mapping[str, Any] = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+"""Fields of a Responses request that its answer repeats, with what it shows for a missing one."""
+
+
+def whole(value: Any) -> bytes:
+    """A body."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def chat(body: Body, text: str, number: str, at: int) -> bytes:
+    """A chat completion; `number` is its id's, `at` its time in seconds of the epoch."""
+    head = {"id": f"chatcmpl-{number}", "created": at, "model": body.get("model")}
+    choices = range(min(max(1, as_int(body.get("n"), 1)), _MOST_CHOICES))
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    if body.get("stream") is not True:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        end = {"logprobs": None, "finish_reason": "stop"}
+        listed = [{"index": index, "message": message, **end} for index in choices]
+        return whole({**head, "object": "chat.completion", "choices": listed, "usage": usage})
+    head["object"] = "chat.completion.chunk"
+    deltas = [({"role": "assistant", "content": ""}, None), ({"content": text}, None), ({}, "stop")]
+    events = [
+        encode_event({**head, "choices": [_delta(index, *delta)]})
+        for index in choices
+        for delta in deltas
+    ]
+    if as_mapping(body.get("stream_options")).get("include_usage") is True:
+        events.append(encode_event({**head, "choices": [], "usage": usage}))
+    return b"".join([*events, b"data: [DONE]\n\n"])
+
+
+def _delta(index: int, delta: Mapping[str, Any], finish: str | None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def messages(body: Body, text: str, number: str) -> bytes:
+    """An Anthropic message."""
+    usage = {
+        "input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": 0,
+    }
+    message = {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": body.get("model"),
+        "content": [{"type": "text", "text": text}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": usage,
+    }
+    if body.get("stream") is not True:
+        return whole(message)
+    opening = {**message, "content": [], "stop_reason": None}
+    ending = {"stop_reason": "end_turn", "stop_sequence": None}
+    delta = {"type": "text_delta", "text": text}
+    return _named(
+        iter(
+            (
+                {"type": "message_start", "message": opening},
+                {
+                    "type": "content_block_start",
+                    "index": 0,
+                    "content_block": {"type": "text", "text": ""},
+                },
+                {"type": "content_block_delta", "index": 0, "delta": delta},
+                {"type": "content_block_stop", "index": 0},
+                {"type": "message_delta", "delta": ending, "usage": usage},
+                {"type": "message_stop"},
+            )
+        )
+    )
+
+
+def responses(body: Body, text: str, number: str, at: int) -> bytes:
+    """A response; it is not stored, so that no later request can continue it by its id."""
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    item = {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
+    details = {"input_tokens_details": {"cached_tokens": 0}}
+    details |= {"output_tokens_details": {"reasoning_tokens": 0}}
+    response = {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": at,
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "model": body.get("model"),
+        **{name: body.get(name, usual) for name, usual in _ECHOED.items()},
+        "store": False,
+        "output": [item],
+        "usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **details},
+    }
+    if body.get("stream") is not True:
+        return whole(response)
+    numbered = ({**e, "sequence_number": n} for n, e in enumerate(_events(response, item, part)))
+    return _named(numbered)
+
+
+def _events(response: Body, item: Body, part: Body) -> Iterator[dict[str, Any]]:
+    begun = {**response, "status": "in_progress", "output": [], "usage": None}
+    place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+    text, kind = part["text"], "response.output_text"
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.in_progress", "response": begun}
+    opened = {**item, "status": "in_progress", "content": []}
+    yield {"type": "response.output_item.added", "output_index": 0, "item": opened}
+    yield {"type": "response.content_part.added", **place, "part": {**part, "text": ""}}
+    yield {"type": f"{kind}.delta", **place, "delta": text, "logprobs": []}
+    yield {"type": f"{kind}.done", **place, "text": text, "logprobs": []}
+    yield {"type": "response.content_part.done", **place, "part": part}
+    yield {"type": "response.output_item.done", "output_index": 0, "item": item}
+    yield {"type": "response.completed", "response": response}
+
+
+def _named(events: Iterator[Mapping[str, Any]]) -> bytes:
+    return b"".join(encode_event(event, event=str(event["type"])) for event in events)
+
+
+def is_structured(body: Body) -> bool:
+    """Whether a request demands an answer of a given form, in any dialect: a text is none."""
+    formats = (
+        body.get("response_format"),
+        as_mapping(body.get("text")).get("format"),
+        as_mapping(body.get("output_config")).get("format"),
+        body.get("output_format"),
+    )
+    return any(as_mapping(form).get("type", "text") != "text" for form in formats)

@@ -1,0 +1,245 @@
+"""What the gateway needs of a store to keep budgets: accounts, and reservations of them.
+
+A call reserves its estimate on every account that it counts on, or on none; when it is over the
+reservation is replaced by what it cost. `refused_by` decides about one account, in the same way in
+every store. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+_MINUTE_S = 60.0
+_TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a millionth of a dollar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What calls used, or are expected to use; `usd` in US dollars."""
+
+    usd: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 0
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(
+            usd=self.usd + other.usd,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            calls=self.calls + other.calls,
+        )
+
+    def __sub__(self, other: Amounts) -> Amounts:
+        return Amounts(
+            usd=self.usd - other.usd,
+            input_tokens=self.input_tokens - other.input_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+            calls=self.calls - other.calls,
+        )
+
+    def of(self, metric: str) -> float:
+        """The amount that a limit's name stands for."""
+        if metric == "tokens":
+            return self.input_tokens + self.output_tokens
+        return float(getattr(self, metric))
+
+
+NOTHING = Amounts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountKey:
+    """One subject of one budget: the run `c-1.0` of the budget `per-run`."""
+
+    budget: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What one subject has used, and what is reserved for its calls on their way.
+
+    `limits`: those that an operator set for this subject, by metric; `lifted`: none holds for it.
+    `unpriced`: calls whose price is unknown, which `usd` lacks. `started_at`: its first call.
+    """
+
+    budget: str
+    subject: str
+    tenant: str = ""
+    spent: Amounts = NOTHING
+    reserved: Amounts = NOTHING
+    unpriced: int = 0
+    started_at: float = 0.0
+    updated_at: float = 0.0
+    limits: Mapping[str, float] = field(default_factory=dict)
+    lifted: bool = False
+
+    @property
+    def key(self) -> AccountKey:
+        """Which account this is."""
+        return AccountKey(budget=self.budget, subject=self.subject)
+
+    def used(self, metric: str, now: float) -> float:
+        """Spent and reserved of one metric; minutes since the first call."""
+        if metric == "minutes":
+            return max(0.0, now - self.started_at) / _MINUTE_S
+        return self.spent.of(metric) + self.reserved.of(metric)
+
+    def limits_of(self, configured: Mapping[str, float]) -> dict[str, float]:
+        """The limits in force; none for an account that was lifted."""
+        return {} if self.lifted else {**configured, **self.limits}
+
+    def share(self, configured: Mapping[str, float], now: float) -> tuple[float, str]:
+        """(share of the limit that is used most, its metric); (0, "") without a limit."""
+        limits = self.limits_of(configured).items()
+        shares = [(self.used(metric, now) / limit, metric) for metric, limit in limits]
+        return max(shares, default=(0.0, ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One account that a call counts on.
+
+    `limits`: of the config. `stop_at`: the share from which calls are refused, None = never.
+    `ends`: whether the account ends by itself, so that it may be removed when it is old.
+    """
+
+    key: AccountKey
+    tenant: str
+    limits: Mapping[str, float]
+    stop_at: float | None
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A call that asks for its estimate on all its accounts.
+
+    `guessed`: nothing is known about the model's output yet; such an estimate alone refuses no call
+    on an account that is not in use. `binding`: whether an account may refuse; if not, the amounts
+    are reserved whatever they are. After `expires_at` the estimate counts as spent.
+    """
+
+    id: str
+    at: float
+    expires_at: float
+    estimate: Amounts
+    accounts: tuple[Wanted, ...]
+    guessed: bool = False
+    binding: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The account that refuses a claim, and the metric by which it does."""
+
+    key: AccountKey
+    metric: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The accounts as they were before the claim, in its order, and what refused it, if anything.
+
+    A binding claim that was refused has reserved nothing.
+    """
+
+    accounts: tuple[Account, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """The end of a claim: what the call used.
+
+    `reserved` False: the claim never reached the store, so that there is nothing to give back.
+    """
+
+    claim: Claim
+    actual: Amounts
+    at: float
+    unpriced: bool = False
+    reserved: bool = True
+
+    def charge(self, found: bool) -> Amounts:
+        """What is added to an account: of a reservation that has expired only the difference,
+        because its estimate was counted then."""
+        return self.actual if found or not self.reserved else self.actual - self.claim.estimate
+
+
+def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
+    """The metric of an account that refuses a claim; None when there is enough for it."""
+    if wanted.stop_at is None:
+        return None
+    for metric, limit in account.limits_of(wanted.limits).items():
+        bound, used = limit * wanted.stop_at, account.used(metric, claim.at)
+        asked = 0.0 if metric == "minutes" else claim.estimate.of(metric)
+        slack = bound * _TINY
+        known = not claim.guessed or metric not in ("usd", "tokens", "output_tokens")
+        if used >= bound - slack or (used + asked > bound + slack and (known or used)):
+            return metric
+    return None
+
+
+def opened(wanted: Wanted, at: float) -> Account:
+    """The account of a subject that has none yet."""
+    key = wanted.key
+    return Account(
+        budget=key.budget, subject=key.subject, tenant=wanted.tenant, started_at=at, updated_at=at
+    )
+
+
+def decide(accounts: Sequence[Account], claim: Claim) -> Reserved:
+    """Which of the accounts, in the order of the claim, refuse it."""
+    pairs = zip(accounts, claim.accounts, strict=True)
+    found = [(account.key, refused_by(account, wanted, claim)) for account, wanted in pairs]
+    refusals = tuple(Refusal(key=key, metric=metric) for key, metric in found if metric)
+    return Reserved(accounts=tuple(accounts), refusals=refusals)
+
+
+def settled(account: Account, settlement: Settlement, *, found: bool) -> Account:
+    """The account after a claim ended; its reservations are counted elsewhere."""
+    return replace(
+        account,
+        spent=account.spent + settlement.charge(found),
+        unpriced=account.unpriced + settlement.unpriced,
+        updated_at=settlement.at,
+    )
+
+
+class BudgetStore(Protocol):
+    """Accounts of budgets. Every method is one atomic step, for all gateways on the store, and may
+    raise StoreError; then nothing of it was done."""
+
+    async def reserve(self, claim: Claim) -> Reserved:
+        """Reserve a claim's estimate on all its accounts, or on none when one refuses it.
+
+        Reservations that have expired by `claim.at` are counted as spent first.
+        """
+
+    async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
+        """End a claim; the accounts after it, in the claim's order."""
+
+    async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
+        """The accounts with these keys, as far as there are any."""
+
+    async def list_accounts(
+        self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
+    ) -> tuple[Account, ...]:
+        """The accounts, last used first."""
+
+    async def allow(
+        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
+    ) -> Account:
+        """Replace what an operator set for an account, which is opened if there is none."""
+
+    async def reset(self, key: AccountKey, *, at: float) -> bool:
+        """Begin an account anew: nothing used, the limits of the config; False without one.
+
+        Calls on their way stay reserved."""
+
+    async def prune(self, older_than: float) -> int:
+        """Remove accounts that end by themselves and were last used before; how many."""
