@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.alerts import AlertStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
 
@@ -19,6 +20,7 @@ class Stores:
     runs: RunStore
     patterns: PatternStore
     keys: KeyStore
+    alerts: AlertStore
     close: Callable[[], Awaitable[None]]
 
 
@@ -40,6 +42,7 @@ async def open_stores(
 
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     # Imported here: SQLite's library is loaded only when it is used.
+    from gateway.stores.sqlite.alerts import SQLiteAlertStore
     from gateway.stores.sqlite.connection import load_vector_extension
     from gateway.stores.sqlite.database import Database
     from gateway.stores.sqlite.keys import SQLiteKeyStore
@@ -56,6 +59,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         runs=SQLiteRunStore(database),
         patterns=SQLitePatternStore(database),
         keys=SQLiteKeyStore(database),
+        alerts=SQLiteAlertStore(database),
         close=database.close,
     )
 

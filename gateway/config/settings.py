@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from gateway.config.alerts import AlertSettings
 from gateway.config.embedding import EmbeddingSettings
 from gateway.config.presets import PresetName
 from gateway.config.scorer import ScorerSettings
@@ -185,6 +186,7 @@ class Settings:
     embedding: EmbeddingSettings = field(default_factory=EmbeddingSettings)
     experiment: ExperimentSettings = field(default_factory=ExperimentSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
 
     def __post_init__(self) -> None:
         self.routes()

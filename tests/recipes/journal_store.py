@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
+from gateway.stores.alerts import AlertStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import RunStore, StateStore, StoreError, VersionConflict
 from gateway.stores.queries import SORT_KEYS, PageRequest, RunFilter, RunPage, RunTrace
@@ -38,6 +39,7 @@ async def open_journal(settings: StorageSettings) -> Stores:
         runs=cast(RunStore, JournalRuns(journal)),
         patterns=cast(PatternStore, None),
         keys=JournalKeys(journal),
+        alerts=cast(AlertStore, None),
         close=journal.close,
     )
 

@@ -14,9 +14,11 @@ The checks need the packages of the gateway only. Imports allowed: `gateway.stor
 `gateway.backends`, `gateway.steering`.
 """
 
+from gateway.testing.store_conformance.alerts import ALERT_CHECKS
 from gateway.testing.store_conformance.check import Check
 from gateway.testing.store_conformance.histories import HISTORY_CHECKS
 from gateway.testing.store_conformance.keys import KEY_CHECKS
+from gateway.testing.store_conformance.monitoring import MONITORING_CHECKS
 from gateway.testing.store_conformance.patterns import PATTERN_CHECKS
 from gateway.testing.store_conformance.retention import RETENTION_CHECKS
 from gateway.testing.store_conformance.run_lists import RUN_LIST_CHECKS
@@ -33,12 +35,16 @@ ALL_CHECKS: tuple[Check, ...] = (
     *PATTERN_CHECKS,
     *SEARCH_CHECKS,
     *KEY_CHECKS,
+    *ALERT_CHECKS,
+    *MONITORING_CHECKS,
 )
 
 __all__ = [
+    "ALERT_CHECKS",
     "ALL_CHECKS",
     "HISTORY_CHECKS",
     "KEY_CHECKS",
+    "MONITORING_CHECKS",
     "PATTERN_CHECKS",
     "RETENTION_CHECKS",
     "RUN_CHECKS",
