@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.commands import keys, migrate, patterns, recorded, report, runs
+from gateway.commands import alerts, keys, migrate, patterns, recorded, report, runs
 from gateway.config import DEFAULT_FILE, Settings, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
 
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_check_config(commands)
-    for module in (recorded, patterns, runs, report, keys, migrate):
+    for module in (recorded, patterns, runs, report, keys, alerts, migrate):
         module.add_parser(commands)
     _add_bench(commands)
     return parser

@@ -8,14 +8,14 @@ from typing import Any
 
 from starlette.routing import Route
 
-from gateway.api import conversations, events, experiments, health_summary, patterns, runs
+from gateway.api import alerts, conversations, events, experiments, health_summary, patterns, runs
 from gateway.api.document import document_operation
 from gateway.api.operations import Operation, Resource
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
 
-_MODULES = (conversations, runs, patterns, experiments, health_summary, events)
+_MODULES = (conversations, runs, patterns, experiments, health_summary, alerts, events)
 
 
 def operations() -> tuple[Operation[Any], ...]:
