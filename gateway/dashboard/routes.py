@@ -9,7 +9,7 @@ from gateway.api.filters import TenantParameter
 from gateway.api.params import Parameters
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.dashboard import experiments, health, patterns, run, runs, session
+from gateway.dashboard import experiments, health, now, over_time, patterns, run, runs, session
 from gateway.dashboard.pages import (
     FileParameters,
     Handler,
@@ -35,11 +35,13 @@ def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
 
     one_run = "/dashboard/runs/{run_id}"
     return [
-        Route("/dashboard", page(runs.show, runs.RunsParameters)),
-        Route("/dashboard/", page(runs.show, runs.RunsParameters)),
+        Route("/dashboard", page(now.show, now.NowParameters)),
+        Route("/dashboard/", page(now.show, now.NowParameters)),
+        Route("/dashboard/runs", page(runs.show, runs.RunsParameters)),
         Route(one_run, page(run.show, run.RunParameters, change=run.set_outcome)),
         Route(f"{one_run}/steps", page(run.show_steps, run.StepsParameters)),
         Route(f"{one_run}/steps/{{step}}.txt", page(run.show_text)),
+        Route("/dashboard/time", page(over_time.show, over_time.TimeParameters)),
         Route("/dashboard/health", page(health.show, runs.PeriodFilters)),
         Route("/dashboard/patterns", page(patterns.show_list, patterns.ListParameters)),
         Route(

@@ -11,7 +11,7 @@ what a loop looks like, stays under 0.6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from gateway.stores.records import StepRow
@@ -60,3 +60,12 @@ def run_severity(totals: RunTotals) -> Severity:
 def is_stuck(step: StepRow) -> bool:
     """Whether a monitor other than that of the run's length fired."""
     return any(name != LENGTH_MONITOR for name in step.fired)
+
+
+def streaks(steps: Sequence[StepRow]) -> list[int]:
+    """For each step, how many steps in a row up to it are stuck."""
+    found, length = [], 0
+    for step in steps:
+        length = length + 1 if is_stuck(step) else 0
+        found.append(length)
+    return found

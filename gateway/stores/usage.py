@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
+
+from gateway.stores.totals import plus
 
 Bucket = Literal["hour", "day", "week"]
 Dimension = Literal["model", "agent", "tenant"]
@@ -19,6 +21,8 @@ SUMS: Final = (
     *("input_tokens", "cached_tokens", "output_tokens"),
 )
 """The counts of a UsagePoint that calls and steps add to."""
+
+_ADDED: Final = (*SUMS, "latency_s", "runs", "successes", "failures")
 
 
 def bucket_start(at: float, bucket: Bucket) -> int:
@@ -78,6 +82,11 @@ class UsagePoint:
     runs: int = 0
     successes: int = 0
     failures: int = 0
+
+    def plus(self, other: UsagePoint) -> UsagePoint:
+        """The sums of both, under this one's start and name."""
+        added = {name: getattr(self, name) + getattr(other, name) for name in _ADDED}
+        return replace(self, cost_usd=plus(self.cost_usd, other.cost_usd), **added)
 
     @property
     def tokens(self) -> int:

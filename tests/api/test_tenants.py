@@ -142,7 +142,7 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("streamEvents", get("/api/events", tenant="globex"), 403),
     ("getDocument", get("/api/openapi.json"), 200),
     ("dashboard", get("/dashboard"), 200),
-    ("dashboard", get("/dashboard", task=SECRET[:4]), 200),
+    ("dashboard", get("/dashboard/runs", task=SECRET[:4]), 200),
     ("dashboard", get("/dashboard", tenant="globex"), 403),
     ("dashboard", get("/dashboard/runs/{run}"), 404),
     ("dashboard", get("/dashboard/runs/{run}/steps"), 404),
