@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ async def show(visit: Visit) -> Page:
         "spending": spending(live, today),
         "today": today[0] if today else UsagePoint(start=begun),
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
-        "alerts": await _recent_alerts(visit, now),
+        "alerts": await _recent_alerts(visit, now, shown),
         "sinks": len(visit.runtime.settings.alerts.sinks),
         "budget": visit.runtime.settings.steering.token_budget,
         "now": now,
@@ -92,9 +92,14 @@ def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
     return Spending(recent_usd=recent, hourly_usd=hourly, total_usd=total, today_usd=day)
 
 
-async def _recent_alerts(visit: Visit, now: float) -> list[StoredAlert]:
-    found = await visit.runtime.alerts.list_alerts(tenant=visit.tenant, limit=_ALERTS)
-    return [stored for stored in found if now - stored.seen_at < _DAY_S]
+async def _recent_alerts(visit: Visit, now: float, shown: Container[str]) -> list[StoredAlert]:
+    """Those of the last day, without those about runs that are `shown` with their trouble."""
+    found = await visit.runtime.alerts.list_alerts(tenant=visit.tenant, limit=10 * _ALERTS)
+    return [
+        stored
+        for stored in found
+        if now - stored.seen_at < _DAY_S and stored.alert.facts.get("run_id") not in shown
+    ][:_ALERTS]
 
 
 def base_url(visit: Visit) -> str:

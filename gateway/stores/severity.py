@@ -21,11 +21,11 @@ Severity = Literal["low", "warn", "danger"]
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("low", "warn", "danger")
 SEVERITY_WORDS: Final[Mapping[str, str]] = {
-    "low": "fine",
+    "low": "no alarm",
     "warn": "at risk",
     "danger": "in trouble",
 }
-"""The scale in words, for people."""
+"""The scale in words, for people. The lowest is no praise: runs fail without an alarm, too."""
 
 # A run of recorded agents that fires at five steps in a row rarely frees itself: docs/evidence.md
 # counts what follows an alarm of severity 3, which begins at four steps.
@@ -38,7 +38,7 @@ _STATES: Final[Mapping[str, Severity]] = {"SLOW": "warn", "SKIP": "danger"}
 
 def worst(*found: str) -> Severity:
     """The most severe of them; low for none."""
-    return max(found, key=SEVERITIES.index, default="low")  # type: ignore[arg-type, return-value]
+    return max(found, key=SEVERITIES.index, default="low")  # type: ignore[arg-type]
 
 
 def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:

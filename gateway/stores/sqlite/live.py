@@ -47,14 +47,15 @@ def live_runs(query: LiveQuery, connection: apsw.Connection) -> tuple[LiveRun, .
         WHERE {condition} AND r.ended_at IS NULL AND r.outcome IS NULL AND r.updated_at >= ?
         ORDER BY r.updated_at DESC, r.id DESC LIMIT ?
     """
-    rows = connection.execute(sql, (*values, query.since, query.limit)).fetchall()
+    rows: list[Any] = connection.execute(sql, (*values, query.since, query.limit)).fetchall()
     return tuple(
         _live_run(codec.run_of(row[:-1]), row[-1], query.spent_since, connection) for row in rows
     )
 
 
 def _live_run(run: RunRecord, pk: int, spent_since: float, connection: apsw.Connection) -> LiveRun:
-    calls, spent = connection.execute(_SPENT, (pk, spent_since)).fetchall()[0]
+    summed: list[Any] = connection.execute(_SPENT, (pk, spent_since)).fetchall()
+    calls, spent = summed[0]
     found: list[Any] = connection.execute(_NEWEST, (pk,)).fetchall()
     newest = codec.step_of(run.id, found[0]) if found else None
     stuck = 0
