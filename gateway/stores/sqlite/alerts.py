@@ -131,7 +131,7 @@ def _raise(
 def _claim(
     owner: str, now: float, lease_s: float, limit: int, connection: apsw.Connection
 ) -> list[Delivery]:
-    rows = connection.execute(_CLAIM, (now, owner, now + lease_s, limit)).fetchall()
+    rows: list[Any] = connection.execute(_CLAIM, (now, owner, now + lease_s, limit)).fetchall()
     found = []
     for alert_id, sink, attempts in rows:
         alert = _alert_of(connection.execute(_ONE, (alert_id,)).fetchall()[0])
@@ -141,9 +141,10 @@ def _claim(
 
 def _list(tenant: str | None, limit: int, connection: apsw.Connection) -> list[StoredAlert]:
     found = []
-    for *row, seen_at in connection.execute(_LIST, (tenant, limit)).fetchall():
+    rows: list[Any] = connection.execute(_LIST, (tenant, limit)).fetchall()
+    for *row, seen_at in rows:
         alert = _alert_of(row)
-        states = connection.execute(_STATES, (alert.id,)).fetchall()
+        states: list[Any] = connection.execute(_STATES, (alert.id,)).fetchall()
         deliveries = tuple(
             DeliveryState(sink=sink, attempts=tries, next_at=next_at, done_at=done, error=error)
             for sink, tries, next_at, done, error in states

@@ -36,10 +36,12 @@ def _fires(first: int, last: int, *names: str, **changes: Any) -> list[StepRow]:
 
 async def lists_runs_under_way(stores: Stores) -> None:
     """With neither an end nor an outcome, and a call since a time; the newest call first."""
-    for number, changes in enumerate(
-        ({}, {"ended_at": START + 9}, {"outcome": "success"}, {"updated_at": START - 1}, {})
-    ):
-        changes = {"updated_at": START + number, **changes}
+    kinds: tuple[dict[str, Any], ...] = (
+        *({}, {"ended_at": START + 9}, {"outcome": "success"}),
+        *({"updated_at": START - 1}, {}),
+    )
+    for number, kind in enumerate(kinds):
+        changes = {"updated_at": START + number, **kind}
         await stores.states.commit(one_run(number, started_at=START, **changes))
     assert [live.run.id for live in await stores.runs.live_runs(QUERY)] == ["r0004", "r0000"]
     late = LiveQuery(since=START, begun=START + 1, spent_since=START)
