@@ -16,7 +16,7 @@ from gateway.embedding import EmbeddingError
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import Edge
-from gateway.endpoints.health import HealthEndpoints, OnlyMethods, not_found
+from gateway.endpoints.health import HealthEndpoints, OnlyMethods, front_door, not_found
 from gateway.endpoints.models import ModelsEndpoint
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.realtime import PATHS as REALTIME_PATHS
@@ -101,6 +101,7 @@ def build_app(settings: Settings) -> Edge:
     routes = [
         *endpoints,
         *_refusing_other_methods(endpoints),
+        Route("/", _Endpoint(front_door)),
         *(Route(path, control) for path in _CONTROL_PATHS),
         *(Route(path, RealtimeEndpoint(runtime, auth, anything)) for path in REALTIME_PATHS),
         Route("/v1/{path:path}", anything),

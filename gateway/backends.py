@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.alerts import AlertStore
 from gateway.stores.attribution import AttributionStore
 from gateway.stores.budgets import BudgetStore
 from gateway.stores.controls import ControlStore
@@ -28,6 +29,7 @@ class Stores:
     patterns: PatternStore
     keys: KeyStore
     learning: LearningStore
+    alerts: AlertStore
     close: Callable[[], Awaitable[None]]
     budgets: BudgetStore | None = None
     controls: ControlStore | None = None
@@ -52,6 +54,7 @@ async def open_stores(
 
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     # Imported here: SQLite's library is loaded only when it is used.
+    from gateway.stores.sqlite.alerts import SQLiteAlertStore
     from gateway.stores.sqlite.attribution import SQLiteAttributionStore
     from gateway.stores.sqlite.budgets import SQLiteBudgetStore
     from gateway.stores.sqlite.connection import load_vector_extension
@@ -73,6 +76,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         patterns=SQLitePatternStore(database),
         keys=SQLiteKeyStore(database),
         learning=SQLiteLearningStore(database),
+        alerts=SQLiteAlertStore(database),
         close=database.close,
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),

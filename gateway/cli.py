@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway import __version__
 from gateway.commands import (
+    alerts,
     budgets,
     completion,
     keys,
@@ -60,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     wrap.add_parser(commands)
     _add_demo(commands)
     _add_check_config(commands)
-    for module in (recorded, patterns, learn, runs, report, budgets, keys, migrate):
+    for module in (recorded, patterns, learn, runs, report, budgets, keys, alerts, migrate):
         module.add_parser(commands)
     _add_bench(commands)
     completion.add_parser(commands, build_parser)

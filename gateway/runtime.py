@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable
 
 from gateway import __version__
+from gateway.alerts.outbox import AlertOutbox
+from gateway.alerts.watch import AlertWatch
 from gateway.auth.keyring import KeyRing
 from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
+from gateway.config.alerts import AlertSettings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
@@ -36,6 +39,7 @@ from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
+from gateway.stores.alerts import AlertRecord, AlertStore
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
@@ -83,6 +87,7 @@ class Runtime:
         self._stores: Stores | None = None
         self._states: GuardedStateStore | None = None
         self._background_tasks: list[asyncio.Task[None]] = []
+        self._outbox: AlertOutbox | None = None
         self._index: ConversationIndex | None = None
         self.library: PatternLibrary | None = None
         """The guidance patterns; None when `etraces.enabled` is false."""
@@ -142,6 +147,11 @@ class Runtime:
             raise RuntimeError("the gateway has not been started")
         return self._holds
 
+    @property
+    def alerts(self) -> AlertStore:
+        """The queue of alerts."""
+        return self._opened.alerts
+
     async def start(self) -> None:
         """Open everything, on the event loop that will serve the requests.
 
@@ -161,6 +171,7 @@ class Runtime:
         await self._open_accounts(stores)
         retention = Retention(stores.runs, states, storage)
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
+        self._watch_for_alerts(stores)
         steering = self.settings.steering
         self._index = ConversationIndex(
             max_conversations=steering.max_conversations_in_memory,
@@ -231,6 +242,25 @@ class Runtime:
     def learning(self) -> LearningStore:
         """The store of outcomes, lessons and their trials."""
         return self._opened.learning
+
+    def _watch_for_alerts(self, stores: Stores) -> None:
+        def publish(alert: AlertRecord) -> None:
+            about = {"rule": alert.rule, "severity": alert.severity, "alert_id": alert.id}
+            self.events.publish({"type": "alert", "tenant": alert.tenant, **about})
+
+        def usable() -> bool:
+            return self.degraded() is None
+
+        def settings() -> AlertSettings:
+            return self.settings.alerts
+
+        self._outbox = outbox = AlertOutbox(
+            stores.alerts, settings, self.metrics, usable=usable, publish=publish
+        )
+        self.metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
+        watch = AlertWatch(settings, stores.runs, outbox, self.metrics, self.degraded)
+        self._background_tasks.append(spawn(watch.follow_rules(), name="rules of alerts"))
+        self._background_tasks.append(spawn(watch.follow_queue(), name="queue of alerts"))
 
     def _watch(self, states: GuardedStateStore) -> None:
         states.reopened.append(self._reopened)
@@ -329,6 +359,8 @@ class Runtime:
         """Close everything that was opened, in reverse order."""
         for task in self._background_tasks:
             task.cancel()
+        if self._outbox is not None:
+            await self._outbox.aclose()
         if self._services is not None:
             await self._services.aclose()
         if self.tally is not None:

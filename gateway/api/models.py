@@ -18,6 +18,7 @@ from gateway.stores.patterns import Added
 from gateway.stores.queries import OUTCOMES, HealthSummary
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
+from gateway.wire import values
 
 T = TypeVar("T")
 Omitted = Annotated[T, Field(exclude=True)]
@@ -28,7 +29,7 @@ Tier = Literal["e1", "e2", "e3"]
 Cursor = Annotated[str | None, Field(description="Null on the last page.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Run(RunRecord):
     """A run with values derived from its totals."""
 
@@ -60,7 +61,7 @@ class RunPage(BaseModel):
     total: Annotated[int, Field(description="With `count`: all runs that match.")] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance(InjectionRow):
     """One piece of guidance, listed under its step."""
 
@@ -68,7 +69,7 @@ class Guidance(InjectionRow):
     step_index: Omitted[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@values.dataclass(frozen=True, slots=True, kw_only=True)
 class TraceStep(StepRow):
     """One step of a run with the guidance decided at it."""
 

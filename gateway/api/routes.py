@@ -9,6 +9,7 @@ from typing import Any
 from starlette.routing import Route
 
 from gateway.api import (
+    alerts,
     budgets,
     control,
     conversations,
@@ -25,7 +26,7 @@ from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
 
 _MODULES = (
-    *(conversations, runs, patterns, experiments, health_summary, events),
+    *(conversations, runs, patterns, experiments, health_summary, alerts, events),
     *(budgets, control),
 )
 

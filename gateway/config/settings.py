@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from gateway.config.alerts import AlertSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
 from gateway.config.embedding import EmbeddingSettings
 from gateway.config.learning import LearningSettings
@@ -190,6 +191,7 @@ class Settings:
     learning: LearningSettings = field(default_factory=LearningSettings)
     budgets: tuple[BudgetSettings, ...] = ()
     control: ControlSettings = field(default_factory=ControlSettings)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets)

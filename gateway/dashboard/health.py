@@ -12,9 +12,10 @@ from gateway.dashboard.small_charts import level, peak, sparkline, stacked
 from gateway.observability.unsteered import UNSTEERED_WORDS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import HealthSummary
+from gateway.stores.severity import SEVERITIES
+from gateway.stores.totals import RULES, severity_of
 from gateway.text.formatting import counted, percent
 
-SEVERITIES = ("low", "warn", "danger")
 _MOST_LISTED = 12
 
 
@@ -35,6 +36,7 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
     `unrecorded`: unsteered calls since the start of the process that no run has.
     """
     judged = summary.success_runs + summary.failure_runs
+    fine = summary.severity_runs.get("low", 0)
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
     return {
         "summary": summary,
@@ -43,8 +45,10 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
         "overhead_ms": summary.overhead_ms / summary.calls if summary.calls else None,
         "latency_s": summary.latency_s / summary.calls if summary.calls else None,
         "spark": sparkline(summary.recent),
-        "severity_bar": stacked(summary.severity, SEVERITIES, "severity", 14),
-        "severities": shares(summary.severity, SEVERITIES),
+        "severity_bar": stacked(summary.severity_runs, SEVERITIES, "severity", 14),
+        "severities": shares(summary.severity_runs, SEVERITIES),
+        "fine_share": fine / summary.total_runs if summary.total_runs else None,
+        "advice": sum(n for source, n in summary.guidance.items() if source != RULES),
         "state_bar": stacked(summary.states, STATES, "state", 14),
         "states": shares(summary.states, STATES),
         "fires": ranked(fires),
@@ -54,7 +58,10 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
             {UNSTEERED_WORDS.get(r, r): calls for r, calls in summary.unsteered.items()}
         ),
         "unsteered_note": _unsteered_note(summary, unrecorded),
-        "agents": [(agent, peak(agent.peak_composite)) for agent in summary.by_agent],
+        "agents": [
+            (agent, peak(agent.peak_composite, severity_of(agent.peak_composite)))
+            for agent in summary.by_agent
+        ],
     }
 
 

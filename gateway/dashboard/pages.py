@@ -56,9 +56,14 @@ class Visit:
         """Whether the page's script requests only the changing part."""
         return bool(self.values.get("fragment"))
 
+    @property
+    def given(self) -> dict[str, str]:
+        """The fields of the query that are not empty."""
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
+
     def query(self, **changes: Any) -> str:
         """The page's query with some values changed; None removes one."""
-        given = dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
+        given = self.given
         given |= {name: value for name, value in changes.items() if value is not None}
         dropped = {"fragment"} | {name for name, value in changes.items() if value is None}
         left = {name: value for name, value in given.items() if name not in dropped}

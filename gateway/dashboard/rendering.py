@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gateway.stores.severity import SEVERITY_WORDS
 from gateway.text.page import page_templates, style_sheet
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def _environment() -> Environment:
     """The templates, compiled once, when the first page is requested."""
     made = page_templates(_FOLDER / "templates")
     made.globals["assets"] = assets_version()
+    made.globals["severity_words"] = SEVERITY_WORDS
     return made
 
 

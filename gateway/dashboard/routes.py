@@ -9,7 +9,17 @@ from gateway.api.filters import TenantParameter
 from gateway.api.params import Parameters
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.dashboard import control, experiments, health, patterns, run, runs, session
+from gateway.dashboard import (
+    control,
+    experiments,
+    health,
+    now,
+    over_time,
+    patterns,
+    run,
+    runs,
+    session,
+)
 from gateway.dashboard.pages import (
     FileParameters,
     Handler,
@@ -35,12 +45,14 @@ def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
 
     one_run = "/dashboard/runs/{run_id}"
     return [
-        Route("/dashboard", page(runs.show, runs.RunsParameters)),
-        Route("/dashboard/", page(runs.show, runs.RunsParameters)),
+        Route("/dashboard", page(now.show, now.NowParameters)),
+        Route("/dashboard/", page(now.show, now.NowParameters)),
+        Route("/dashboard/runs", page(runs.show, runs.RunsParameters)),
         Route(one_run, page(run.show, run.RunParameters, change=run.set_outcome)),
         Route(f"{one_run}/control", page(None, change=control.change)),
         Route(f"{one_run}/steps", page(run.show_steps, run.StepsParameters)),
         Route(f"{one_run}/steps/{{step}}.txt", page(run.show_text)),
+        Route("/dashboard/time", page(over_time.show, over_time.TimeParameters)),
         Route("/dashboard/health", page(health.show, runs.PeriodFilters)),
         Route("/dashboard/patterns", page(patterns.show_list, patterns.ListParameters)),
         Route(

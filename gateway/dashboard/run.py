@@ -25,7 +25,7 @@ from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import OUTCOMES, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.totals import severity_of
+from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
 
 WINDOW_STEPS = 30
 """Steps whose texts are on the page at first; more are loaded on demand."""
@@ -107,7 +107,6 @@ def _overview(visit: Visit, trace: RunTrace, chart: RunChart) -> dict[str, Any]:
         "tokens": run.totals.input_tokens + run.totals.output_tokens,
         "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
         "overhead_ms": run.totals.overhead_ms / len(calls) if calls else None,
-        "peak_severity": severity_of(run.totals.composite_peak),
         "outcomes": OUTCOMES,
         "arms": ARMS,
         "keeps_texts": settings.storage.store_content,
@@ -119,7 +118,7 @@ async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
     last = trace.steps[-1].step_index if trace.steps else after
     return {
         "run": trace.run,
-        "cards": [_card(trace, step) for step in trace.steps],
+        "cards": [_card(trace, step, stuck) for step, stuck in await _with_streaks(visit, trace)],
         "fire": visit.runtime.settings.monitors.fire_threshold,
         "earlier": after if after >= 0 else None,
         "later": last if last < trace.run.totals.steps else None,
@@ -128,13 +127,26 @@ async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
     }
 
 
-def _card(trace: RunTrace, step: StepRow) -> dict[str, Any]:
+async def _with_streaks(visit: Visit, trace: RunTrace) -> list[tuple[StepRow, int]]:
+    """Each step with the number of steps in a row, up to it, at which the run was stuck."""
+    if not trace.steps:
+        return []
+    first = trace.steps[0].step_index
+    before = await _trace(
+        visit, content=False, after_step=max(-1, first - STUCK_STEPS), limit=STUCK_STEPS - 1
+    )
+    earlier = [step for step in before.steps if step.step_index < first]
+    found = streaks([*earlier, *trace.steps])
+    return list(zip(trace.steps, found[len(earlier) :], strict=True))
+
+
+def _card(trace: RunTrace, step: StepRow, stuck: int) -> dict[str, Any]:
     newest = step.step_index == trace.run.totals.steps
     rows = [row for row in trace.injections if row.step_index == step.step_index]
     rules = [row for row in rows if row.source == "e3"]
     return {
         "step": step,
-        "severity": "none" if step.composite is None else severity_of(step.composite),
+        "severity": "none" if step.composite is None else step_severity(step, stuck),
         "rules": rules,
         # All rules are one row, their ids joined by commas.
         "rule_ids": [name for row in rules for name in (row.pattern_id or "").split(",") if name],

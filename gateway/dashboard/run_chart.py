@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.totals import severity_of
+from gateway.stores.severity import step_severity, streaks
 from gateway.text import formatting
 from gateway.text.difficulty_chart import (
     STATE_THRESHOLDS,
@@ -102,10 +102,10 @@ def composite_chart(chart: RunChart) -> Markup:
     """One bar per step, coloured by severity, with lines where warning and danger begin."""
     height = COMPOSITE_PX
     bars = []
-    for slot, step in enumerate(chart.steps):
+    for slot, (step, stuck) in enumerate(zip(chart.steps, streaks(chart.steps), strict=True)):
         if step.composite:
             top = level_y(step.composite, height)
-            bars.append(_bar(chart, slot, top, height - top, severity_of(step.composite)))
+            bars.append(_bar(chart, slot, top, height - top, step_severity(step, stuck)))
     lines = threshold_lines(chart.thresholds, height, ("warn", "danger"))
     return drawing(height, *lines, *bars, class_="plot composite")
 

@@ -17,7 +17,9 @@ from gateway.dashboard.small_charts import peak, stacked
 from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
+from gateway.stores.live import LIVE_S
 from gateway.stores.queries import OUTCOMES, UNFINISHED, PageRequest, RunFilter
+from gateway.stores.severity import Severity, run_severity
 from gateway.stores.totals import RunRecord
 
 STATES = tuple(state.value for state in FSMState)
@@ -27,7 +29,6 @@ PERIODS: Mapping[str, float] = {
     "week": 7 * 86400,
     "month": 30 * 86400,
 }
-_LIVE_S = 120.0  # a run without a newer call is no longer shown as live
 _COLUMNS = (
     ("started_at", "Started"),
     ("steps", "Steps"),
@@ -55,6 +56,7 @@ class Row:
     live: bool
     states: Markup
     peak: Markup
+    severity: Severity
     fired: list[tuple[str, int]]
     models: list[str]
 
@@ -116,12 +118,13 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
 
 def row_of(run: RunRecord, now: float) -> Row:
     """The row of a run."""
-    totals = run.totals
+    totals, severity = run.totals, run_severity(run.totals)
     return Row(
         run=run,
-        live=run.ended_at is None and run.outcome is None and now - run.updated_at < _LIVE_S,
+        live=run.ended_at is None and run.outcome is None and now - run.updated_at < LIVE_S,
         states=stacked(totals.states, STATES, "state"),
-        peak=peak(totals.composite_peak),
+        peak=peak(totals.composite_peak, severity),
+        severity=severity,
         fired=sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
         models=[name for name in totals.models if name != run.model_requested],
     )

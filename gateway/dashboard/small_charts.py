@@ -9,7 +9,8 @@ from markupsafe import Markup
 from gateway.reporting.effects import Effect
 from gateway.reporting.results import Day
 from gateway.stores.queries import RecentRun
-from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, severity_of
+from gateway.stores.severity import SEVERITY_WORDS
+from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
 from gateway.text.scales import fraction
 from gateway.text.svg import curve, drawing, element, level_y, share, slot_curve, stretched
 
@@ -50,9 +51,9 @@ def level(value: float, *, whole: float = 1.0, kind: str = "level") -> Markup:
     )
 
 
-def peak(value: float) -> Markup:
-    """A run's highest composite, coloured by severity."""
-    return level(value, kind=f"severity-{severity_of(value)}")
+def peak(value: float, severity: str) -> Markup:
+    """A highest composite, coloured by the severity of what it belongs to."""
+    return level(value, kind=f"severity-{severity}")
 
 
 def sparkline(runs: Sequence[RecentRun]) -> Markup:
@@ -70,17 +71,18 @@ def sparkline(runs: Sequence[RecentRun]) -> Markup:
 
 def _run_bar(run: RecentRun, slot: int, slots: int) -> Markup:
     """The peak of one run, with a link to its page; runs without trouble keep a visible stump."""
+    words = SEVERITY_WORDS[run.severity]
     top = min(level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
     return element(
         "a",
-        element("title", f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps"),
+        element("title", f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps, {words}"),
         element(
             "rect",
             x=share(slot + 0.12, slots),
             y=round(top, 2),
             width=share(0.76, slots),
             height=round(SPARK_PX - top, 2),
-            class_=f"bar bar-{severity_of(run.peak_composite)}",
+            class_=f"bar bar-{run.severity}",
         ),
         href=f"/dashboard/runs/{run.run_id}",
     )

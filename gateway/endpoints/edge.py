@@ -131,6 +131,8 @@ class Edge:
         for direction, count in (("input", usage.input), ("output", usage.output)):
             if count:
                 counter.labels(direction).inc(count)
+        if usage.cached:
+            self._metrics.cached_tokens.inc(usage.cached)
 
 
 class _Answer:

@@ -15,6 +15,7 @@ from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime
 from gateway.stores.guarded import StoreHealth
+from gateway.upstream.base import header
 
 
 class HealthEndpoints:
@@ -72,6 +73,21 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
         f"no route {scope['method']} {scope['path']}: the OpenAI API is below /v1, the gateway's "
         "own API below /api, its pages at /dashboard, its health at /healthz, /readyz and /metrics"
     )
+
+
+async def front_door(scope: Scope, receive: Receive, send: Send) -> None:
+    """`/`: a browser is led to the dashboard; clients of the API get what any unknown path gets.
+
+    Raises: NotFound, MethodNotAllowed.
+    """
+    if scope["method"] not in ("GET", "HEAD") or b"text/html" not in header(
+        scope["headers"], b"accept"
+    ):
+        await not_found(scope, receive, send)
+    scope[EXCHANGE].route = "dashboard"
+    headers = [(b"location", b"/dashboard"), (b"cache-control", b"no-store"), (b"vary", b"accept")]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 class OnlyMethods:

@@ -27,6 +27,7 @@ class Metrics:
         self._declare_store()
         self._declare_cost()
         self._declare_budgets()
+        self._declare_alerts()
 
     def _declare_traffic(self) -> None:
         self.requests = self._counter(
@@ -59,6 +60,14 @@ class Metrics:
             "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
         )
         self.tokens = self._counter("tokens_total", "Tokens reported by upstreams.", "direction")
+        self.cached_tokens = self._counter(
+            "cached_tokens_total", "Input tokens that came from the provider's prompt cache."
+        )
+        self.deployment_rests = self._counter(
+            "deployment_rests_total",
+            "Times a deployment failed too often and began to rest.",
+            "deployment",
+        )
         self.estimated_tokens = self._counter(
             "estimated_tokens_total",
             "Tokens estimated for calls whose upstream reported none, or broke off.",
@@ -148,6 +157,18 @@ class Metrics:
         )
         self.store_waiting_bytes = self._gauge(
             "store_waiting_bytes", "Memory of the records that wait for the store."
+        )
+
+    def _declare_alerts(self) -> None:
+        self.alerts_raised = self._counter("alerts_total", "New alerts, by rule.", "rule")
+        self.alerts_sent = self._counter(
+            "alert_deliveries_total",
+            "Attempts to send an alert, by sink and result (sent, failed, given_up).",
+            "sink",
+            "result",
+        )
+        self.alerts_in_memory = self._gauge(
+            "alerts_waiting_in_memory", "Alerts that wait in memory because the store fails."
         )
 
     def _declare_cost(self) -> None:

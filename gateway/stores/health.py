@@ -39,6 +39,7 @@ def summary(
     counters: Mapping[str, Mapping[str, Any]],
     by_agent: tuple[AgentHealth, ...],
     recent: tuple[RecentRun, ...],
+    severity_runs: Mapping[str, int],
 ) -> HealthSummary:
     """The summary from sums over the runs: computes the ratios and rounds.
 
@@ -56,6 +57,8 @@ def summary(
         models=counters.get("models", {}),
         unsteered=counters.get("unsteered", {}),
         estimated=counters.get("estimated", {}),
+        guidance=counters.get("guidance", {}),
+        severity_runs=severity_runs,
         by_agent=by_agent,
         recent=recent,
     )
@@ -68,7 +71,9 @@ def agent_health(agent: str, runs: int, mean: float, peak: float) -> AgentHealth
     )
 
 
-def recent_run(run_id: str, started_at: float, steps: int, mean: float, peak: float) -> RecentRun:
+def recent_run(
+    run_id: str, started_at: float, steps: int, mean: float, peak: float, severity: str
+) -> RecentRun:
     """One point of the sparkline, rounded."""
     return RecentRun(
         run_id=run_id,
@@ -76,6 +81,7 @@ def recent_run(run_id: str, started_at: float, steps: int, mean: float, peak: fl
         steps=steps,
         mean_composite=_rounded(mean),
         peak_composite=_rounded(peak),
+        severity=severity,
     )
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import ClassVar, Protocol
 
+from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
     ConversationPage,
     Facets,
@@ -33,6 +34,7 @@ from gateway.stores.queries import (
 )
 from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, PrefixHashRecord
 from gateway.stores.totals import RunRecord
+from gateway.stores.usage import UsagePoint, UsageQuery
 
 MAX_HEADS = 256
 """Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history."""
@@ -215,6 +217,14 @@ class RunStore(Protocol):
 
     async def health_summary(self, runs: RunFilter) -> HealthSummary:
         """The health of all runs that match, as one summary."""
+
+    async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
+        """The runs under way, which have neither ended nor an outcome, that of the newest call
+        first."""
+
+    async def usage(self, query: UsageQuery) -> list[UsagePoint]:
+        """Calls and runs summed by time, in order of time and name; buckets without any are left
+        out."""
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
         """Every run of an experiment, oldest first."""

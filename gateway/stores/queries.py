@@ -180,6 +180,7 @@ class RecentRun:
     steps: int
     mean_composite: float
     peak_composite: float
+    severity: str = "low"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +193,8 @@ class HealthSummary:
     `saved_usd` covers the calls whose price is known with and without steering. `unsteered` counts
     calls without a decision by reason; `estimated`: how many `calls`, `tokens` and how much
     `cost_usd` of the sums are estimated, because the provider reported no usage.
-    `recent`: the last 30 runs, oldest first.
+    `guidance` counts pieces by source, `severity_runs` runs by the worst they came to
+    (`gateway/stores/severity.py`). `recent`: the last 30 runs, oldest first.
     """
 
     total_runs: int = 0
@@ -227,6 +229,8 @@ class HealthSummary:
     models: Mapping[str, int] = field(default_factory=dict)
     unsteered: Mapping[str, int] = field(default_factory=dict)
     estimated: Mapping[str, float] = field(default_factory=dict)
+    guidance: Mapping[str, int] = field(default_factory=dict)
+    severity_runs: Mapping[str, int] = field(default_factory=dict)
     by_agent: tuple[AgentHealth, ...] = ()
     recent: tuple[RecentRun, ...] = ()
 

@@ -13,6 +13,9 @@ from gateway.wire.values import dataclass
 WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6
 
+RULES = "e3"
+"""The source of the universal rules, which are the same in every run."""
+
 DERIVED = "derived"
 """The `outcome_source` of an outcome that the gateway derived itself."""
 
@@ -27,7 +30,8 @@ class RunTotals:
     (unsteered - steered) over the calls where both are known. The counters are keyed by name:
     steps per state, firings per monitor, steps per failure type, calls per model asked, scored
     steps per severity (low, warn, danger), calls without a decision per reason. `estimated`: how
-    much of the sums is estimated, as `calls`, `tokens` and `cost_usd`.
+    much of the sums is estimated, as `calls`, `tokens` and `cost_usd`. `guidance`: pieces that
+    reached the model by source, of which `injections` is the sum.
     """
 
     steps: int = 0
@@ -56,6 +60,14 @@ class RunTotals:
     severity: Mapping[str, int] = field(default_factory=dict)
     unsteered: Mapping[str, int] = field(default_factory=dict)
     estimated: Mapping[str, float] = field(default_factory=dict)
+    guidance: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def advice(self) -> int:
+        """Pieces of guidance without the universal rules, which every run is given."""
+        if self.injections and not self.guidance:
+            return self.injections  # recorded before the sources were counted
+        return sum([n for source, n in self.guidance.items() if source != RULES])
 
     @property
     def composite_mean(self) -> float:
@@ -63,11 +75,18 @@ class RunTotals:
         return self.composite_sum / self.scored_steps if self.scored_steps else 0.0
 
     def including(
-        self, fresh: Sequence[StepRow], calls: Sequence[CallRow], *, retries: int, injections: int
+        self,
+        fresh: Sequence[StepRow],
+        calls: Sequence[CallRow],
+        *,
+        retries: int,
+        injections: int,
+        sources: Sequence[str] = (),
     ) -> RunTotals:
         """These totals plus `fresh` steps, which were not counted before, and `calls`.
 
-        `retries`: how many of `calls` repeat a call that was counted before.
+        `retries`: how many of `calls` repeat a call that was counted before. `injections`: how
+        many pieces of guidance were new, `sources` where they came from.
         """
         composites = [step.composite for step in fresh if step.composite is not None]
         cost, unsteered, saved = self._costs(calls)
@@ -101,6 +120,7 @@ class RunTotals:
             severity=_counted(self.severity, [severity_of(value) for value in composites]),
             unsteered=_counted(self.unsteered, [c.unsteered for c in calls if c.unsteered]),
             estimated=_with_estimates(self.estimated, calls),
+            guidance=_counted(self.guidance, sources),
         )
 
     def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:

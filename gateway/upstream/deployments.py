@@ -208,11 +208,12 @@ class DeploymentTable:
             self._matched[model] = found
         return found
 
-    def failed(self, target: Target, now: float) -> None:
-        """Count a failure; after `router.allowed_fails` in a row the target rests."""
-        if place := self._places.get(target.key):
-            router = self._settings.router
-            self._rests.failed(place, now, allowed=router.allowed_fails, rest_s=router.cooldown_s)
+    def failed(self, target: Target, now: float) -> bool:
+        """Count a failure; after `router.allowed_fails` in a row the target rests: True."""
+        place, router = self._places.get(target.key), self._settings.router
+        return place is not None and self._rests.failed(
+            place, now, allowed=router.allowed_fails, rest_s=router.cooldown_s
+        )
 
     def succeeded(self, target: Target) -> None:
         """Forget the failures of a target."""

@@ -133,7 +133,8 @@ class Dispatcher:
                 return outcome
             upcoming, pause_s = None, 0.0
             if may_help(outcome, target):
-                self._table.failed(target, self._loop.time())
+                if self._table.failed(target, self._loop.time()):
+                    self._metrics.deployment_rests.labels(target.name).inc()
                 upcoming, pause_s = self._next(schedule, at, outcome)
                 upcoming = await _admitted(call, schedule, at, upcoming)
             if upcoming is None:

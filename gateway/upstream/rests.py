@@ -19,15 +19,16 @@ class DeploymentRests:
         self._failures: dict[str, int] = {}
         self._until: dict[str, float] = {}
 
-    def failed(self, place: str, now: float, *, allowed: int, rest_s: float) -> None:
-        """Count a failure at `now` in seconds; the `allowed`th in a row begins a rest."""
+    def failed(self, place: str, now: float, *, allowed: int, rest_s: float) -> bool:
+        """Count a failure at `now` in seconds; the `allowed`th in a row begins a rest: True."""
         count = self._failures.get(place, 0) + 1
         if count < allowed:
             self._failures[place] = count
-            return
+            return False
         self._failures.pop(place, None)
         self._until = {known: until for known, until in self._until.items() if until > now}
         self._until[place] = now + rest_s
+        return True
 
     def succeeded(self, place: str) -> None:
         """Forget the failures of a place."""

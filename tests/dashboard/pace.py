@@ -31,12 +31,15 @@ _REFRESH_S = 1.5
 
 PAGES = (
     "/dashboard",
-    "/dashboard?fragment=1",
-    "/dashboard?state=SLOW",
-    "/dashboard?model=gpt-4.1&failure_type=loop",
-    "/dashboard?task=customers",
-    "/dashboard?sort=peak",
-    "/dashboard?tenant=acme&outcome=failure",
+    "/dashboard/time",
+    "/dashboard/time?bucket=hour&by=model",
+    "/dashboard/runs",
+    "/dashboard/runs?fragment=1",
+    "/dashboard/runs?state=SLOW",
+    "/dashboard/runs?model=gpt-4.1&failure_type=loop",
+    "/dashboard/runs?task=customers",
+    "/dashboard/runs?sort=peak",
+    "/dashboard/runs?tenant=acme&outcome=failure",
     "/dashboard/runs/{run}",
     "/dashboard/health",
     "/dashboard/experiments",
@@ -124,7 +127,7 @@ def watchers(url: str, count: int) -> Iterator[None]:
     def refresh() -> None:
         with httpx.Client(base_url=url, timeout=60) as client:
             while not done.wait(_REFRESH_S):
-                client.get("/dashboard?fragment=1")
+                client.get("/dashboard/runs?fragment=1")
 
     threads = [
         threading.Thread(target=work, daemon=True)

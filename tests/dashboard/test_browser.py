@@ -49,7 +49,7 @@ async def steps_of(agent: Agent, count: int) -> None:
 async def test_the_list_follows_a_run(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
     """A run appears by itself, and its steps count up while it is in progress."""
     server = start()
-    await tab.open(f"{server.url}/dashboard")
+    await tab.open(f"{server.url}/dashboard/runs")
     await tab.until("document.querySelector('#live').dataset.state === 'on'")
     assert await tab.js("document.querySelectorAll('tr[data-run]').length") == 0
     with client_of(server) as client:
@@ -188,7 +188,7 @@ async def test_filters_choose_at_once(start: Start, upstream: ScriptedUpstream, 
     runs = [a_finished_run(server, upstream, task=f"Task {n}") for n in range(3)]
     with client_of(server) as client:
         client.post(f"/api/runs/{runs[1]}/outcome", json={"outcome": "failure"})
-    await tab.open(f"{server.url}/dashboard")
+    await tab.open(f"{server.url}/dashboard/runs")
     rows = "[...document.querySelectorAll('tr[data-run]')].map(r => r.dataset.run)"
     assert sorted(await tab.js(rows)) == sorted(runs)
     await tab.following(
@@ -282,7 +282,9 @@ async def test_pages_fit_their_window(start: Start, upstream: ScriptedUpstream, 
         agent = Agent(client, upstream, "A task with-a-very-long-word-" + "x" * 120)
         await steps_of(agent, 9)
     pages = {
-        "runs": "/dashboard",
+        "now": "/dashboard",
+        "runs": "/dashboard/runs",
+        "time": "/dashboard/time",
         "run": f"/dashboard/runs/{agent.run_id}",
         "health": "/dashboard/health",
         "patterns": "/dashboard/patterns",

@@ -20,6 +20,8 @@ HOSTILE = (
 )
 PAGES = (
     "/dashboard",
+    "/dashboard/runs",
+    "/dashboard/time",
     "/dashboard/health",
     "/dashboard/patterns",
     "/dashboard/new-pattern",
@@ -96,6 +98,7 @@ def test_an_agents_text_does_nothing(server: AppServer, upstream: ScriptedUpstre
         agent.answer(HOSTILE)
     for path in (
         "/dashboard",
+        "/dashboard/runs",
         f"/dashboard/runs/{agent.run_id}",
         f"/dashboard/runs/{agent.run_id}/steps",
     ):
@@ -135,7 +138,7 @@ def test_bytes_that_are_no_text_are_shown(server: AppServer, upstream: ScriptedU
         answer = client.post("/v1/chat/completions", content=body)
         assert answer.status_code == 200
         run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
-    assert "half" in page_of(server, "/dashboard")
+    assert "half" in page_of(server, "/dashboard/runs")
     page_of(server, f"/dashboard/runs/{run_id}")
 
 
@@ -180,18 +183,18 @@ def test_filters_and_pages_work_without_a_script(
     """They are links and a form."""
     for number in range(3):
         a_finished_run(server, upstream, task=f"Task number {number}")
-    page = page_of(server, "/dashboard?limit=2&task=&state=")
+    page = page_of(server, "/dashboard/runs?limit=2&task=&state=")
     assert "Task number 2" in page
     assert "Task number 0" not in page
     (older,) = (a for a in Tags(page).named("a") if a.get("rel") == "next")
-    assert "Task number 0" in page_of(server, f"/dashboard{older['href']}")
-    page = page_of(server, "/dashboard?task=number+1")
+    assert "Task number 0" in page_of(server, f"/dashboard/runs{older['href']}")
+    page = page_of(server, "/dashboard/runs?task=number+1")
     assert "Task number 1" in page
     assert "Task number 2" not in page
-    assert "No runs here" in page_of(server, "/dashboard?task=elephant")
-    page_of(server, "/dashboard?period=hour&outcome=unfinished&sort=cost&order=asc")
-    page_of(server, "/dashboard?sort=colour", status=400)
-    page_of(server, "/dashboard?cursor=zzz", status=400)
+    assert "No runs here" in page_of(server, "/dashboard/runs?task=elephant")
+    page_of(server, "/dashboard/runs?period=hour&outcome=unfinished&sort=cost&order=asc")
+    page_of(server, "/dashboard/runs?sort=colour", status=400)
+    page_of(server, "/dashboard/runs?cursor=zzz", status=400)
 
 
 def test_an_outcome_can_be_said(server: AppServer, upstream: ScriptedUpstream) -> None:
@@ -364,7 +367,7 @@ def test_a_failed_call_is_seen(server: AppServer, upstream: ScriptedUpstream) ->
     answer = httpx.post(f"{server.base_url}/chat/completions", json=body)
     run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
     until(lambda: httpx.get(f"{server.url}/api/runs/{run_id}").status_code == 200)
-    assert "1 failed call" in page_of(server, "/dashboard")
+    assert "1 failed call" in page_of(server, "/dashboard/runs")
     page = page_of(server, f"/dashboard/runs/{run_id}")
     assert "1 call, 1 failed" in page
     assert "This call failed: status 400." in page
@@ -382,7 +385,7 @@ def test_what_there_is_not_has_a_page_too(server: AppServer) -> None:
 def test_the_list_is_refreshed_in_part(server: AppServer, upstream: ScriptedUpstream) -> None:
     """A script asks for the rows alone."""
     a_finished_run(server, upstream, task="Only me")
-    part = page_of(server, "/dashboard?fragment=1")
+    part = page_of(server, "/dashboard/runs?fragment=1")
     assert "<html" not in part
     assert "Only me" in part
     assert "<html" not in page_of(server, "/dashboard/health?fragment=1")

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
+from gateway.stores.alerts import AlertStore
 from gateway.stores.learning import LearningStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import RunStore, StateStore, StoreError, VersionConflict
@@ -40,6 +41,7 @@ async def open_journal(settings: StorageSettings) -> Stores:
         patterns=cast(PatternStore, None),
         keys=JournalKeys(journal),
         learning=cast(LearningStore, None),
+        alerts=cast(AlertStore, None),
         close=journal.close,
     )
 

@@ -33,7 +33,7 @@ def names(kind: type, *without: str) -> tuple[str, ...]:
 # The counters of a run share one JSON column, `counts`.
 _COUNTERS = (
     *("states", "fired", "failure_types", "models", "severity"),
-    *("unsteered", "estimated"),
+    *("unsteered", "estimated", "guidance"),
 )
 
 CONVERSATION_COLUMNS = names(ConversationRecord)

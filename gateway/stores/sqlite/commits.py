@@ -19,6 +19,7 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.stores.sqlite import codec
+from gateway.stores.sqlite.usage import add_usage
 from gateway.stores.totals import RunTotals, is_same_call, repeated_call, settled_outcome
 
 
@@ -152,13 +153,18 @@ def _save_run(
         pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
     steps = [step for step in call.steps if step.run_id == run.id]
     kept = [_keep_step(pk, step, connection) for step in steps]
+    fresh = [step for step, how in zip(steps, kept, strict=True) if how is _Kept.NEW]
+    called = [step for step, how in zip(steps, kept, strict=True) if step.call and how.counts]
     injected = [row for row in call.injections if row.run_id == run.id]
+    given = [row.source for row in injected if _keep_injection(pk, row, connection)]
     totals = totals.including(
-        fresh=[step for step, how in zip(steps, kept, strict=True) if how is _Kept.NEW],
-        calls=[s.call for s, how in zip(steps, kept, strict=True) if s.call and how.counts],
+        fresh=fresh,
+        calls=[step.call for step in called if step.call],
         retries=kept.count(_Kept.REPEATED),
-        injections=sum([_keep_injection(pk, row, connection) for row in injected]),
+        injections=len(given),
+        sources=given,
     )
+    add_usage(tenant, run, fresh, called, connection)
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
     policy = (run.mode, run.policy_digest, run.model_requested)
     connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))

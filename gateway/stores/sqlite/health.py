@@ -11,8 +11,9 @@ import apsw
 
 from gateway.stores.health import COSTS, RECENT_RUNS, SUMMED, agent_health, recent_run, summary
 from gateway.stores.queries import HealthSummary, RunFilter
+from gateway.stores.severity import LENGTH_MONITOR, STUCK_STEPS
 from gateway.stores.sqlite import filters
-from gateway.stores.totals import WARN_COMPOSITE
+from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
 
 _EXPRESSIONS = {
     "total_runs": "count(*)",
@@ -28,6 +29,14 @@ _EXPRESSIONS = {
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "coalesce(sum(r.scored_steps), 0)",
 }
+# As `run_severity` of gateway/stores/severity.py.
+_SEVERITY = f"""
+CASE WHEN r.composite_peak >= {DANGER_COMPOSITE} OR r.counts ->> '$.states.SKIP' IS NOT NULL
+    OR EXISTS (SELECT 1 FROM json_each(r.counts, '$.fired')
+        WHERE key <> '{LENGTH_MONITOR}' AND value >= {STUCK_STEPS}) THEN 'danger'
+WHEN r.composite_peak >= {WARN_COMPOSITE} OR r.counts ->> '$.fired' <> '{{}}'
+    OR r.counts ->> '$.states.SLOW' IS NOT NULL THEN 'warn' ELSE 'low' END
+"""
 _MEAN = "iif(r.scored_steps, r.composite_sum / r.scored_steps, 0.0)"
 
 
@@ -39,6 +48,7 @@ def summarize(runs: RunFilter, connection: apsw.Connection) -> HealthSummary:
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
+        severity_runs=_severity_runs(condition, values, connection),
         counters=_counters(condition, values, connection),
         by_agent=_by_agent(condition, values, connection),
         recent=_recent(condition, values, connection),
@@ -64,6 +74,13 @@ def _counters(
     return counters
 
 
+def _severity_runs(
+    condition: str, values: list[Any], connection: apsw.Connection
+) -> dict[str, int]:
+    sql = f"SELECT {_SEVERITY}, count(*) FROM runs AS r WHERE {condition} GROUP BY 1"
+    return dict(connection.execute(sql, values))
+
+
 def _by_agent(condition: str, values: list[Any], connection: apsw.Connection) -> tuple[Any, ...]:
     sql = f"""
         SELECT r.agent, count(*), avg({_MEAN}), max(r.composite_peak)
@@ -74,7 +91,7 @@ def _by_agent(condition: str, values: list[Any], connection: apsw.Connection) ->
 
 def _recent(condition: str, values: list[Any], connection: apsw.Connection) -> tuple[Any, ...]:
     sql = f"""
-        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak
+        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, {_SEVERITY}
         FROM runs AS r WHERE {condition}
         ORDER BY r.started_at DESC, r.id DESC LIMIT {RECENT_RUNS}
     """

@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 
+from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
     ConversationPage,
     ConversationSummary,
@@ -30,8 +31,11 @@ from gateway.stores.sqlite import codec, filters
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.health import summarize
+from gateway.stores.sqlite.live import live_runs
 from gateway.stores.sqlite.retention import prune
+from gateway.stores.sqlite.usage import usage_of
 from gateway.stores.totals import RunRecord
+from gateway.stores.usage import UsagePoint, UsageQuery
 
 _SORTS = {
     "started_at": "r.started_at",
@@ -113,6 +117,14 @@ class SQLiteRunStore:
     async def health_summary(self, runs: RunFilter) -> HealthSummary:
         """See RunStore."""
         return await self._database.read(one_view(partial(summarize, runs)))
+
+    async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
+        """See RunStore."""
+        return await self._database.read(one_view(partial(live_runs, query)))
+
+    async def usage(self, query: UsageQuery) -> list[UsagePoint]:
+        """See RunStore."""
+        return await self._database.read(one_view(partial(usage_of, query)))
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
         """See RunStore."""

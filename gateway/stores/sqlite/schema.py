@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gateway.stores.sqlite.alerts_schema import ALERT_TABLES
 from gateway.stores.sqlite.budget_tables import BUDGET_MIGRATIONS
 from gateway.stores.sqlite.migrations import Migration, script
+from gateway.stores.sqlite.usage_schema import USAGE_TABLES
 
 # The design follows from what a commit costs: each database page that it changes.
 # (`heads` are the prefix hashes; table and column names of shipped files stay.)
@@ -291,5 +293,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="keys_001_keys", apply=script(_KEYS)),
     Migration(name="learning_001_outcomes_lessons_jobs", apply=script(_LEARNING)),
     *BUDGET_MIGRATIONS,
+    Migration(name="usage_001_hours", apply=script(USAGE_TABLES)),
+    Migration(name="alerts_001_alerts_and_deliveries", apply=script(ALERT_TABLES)),
 )
 """Every change a file needs, in order; new ones are appended."""

@@ -14,11 +14,13 @@ The checks need the packages of the gateway only. Imports allowed: `gateway.stor
 `gateway.backends`, `gateway.steering`.
 """
 
+from gateway.testing.store_conformance.alerts import ALERT_CHECKS
 from gateway.testing.store_conformance.budgets import BUDGET_CHECKS
 from gateway.testing.store_conformance.check import Check
 from gateway.testing.store_conformance.histories import HISTORY_CHECKS
 from gateway.testing.store_conformance.keys import KEY_CHECKS
 from gateway.testing.store_conformance.learning import LEARNING_CHECKS
+from gateway.testing.store_conformance.monitoring import MONITORING_CHECKS
 from gateway.testing.store_conformance.patterns import PATTERN_CHECKS
 from gateway.testing.store_conformance.retention import RETENTION_CHECKS
 from gateway.testing.store_conformance.run_lists import RUN_LIST_CHECKS
@@ -37,14 +39,18 @@ ALL_CHECKS: tuple[Check, ...] = (
     *KEY_CHECKS,
     *LEARNING_CHECKS,
     *BUDGET_CHECKS,
+    *ALERT_CHECKS,
+    *MONITORING_CHECKS,
 )
 
 __all__ = [
+    "ALERT_CHECKS",
     "ALL_CHECKS",
     "BUDGET_CHECKS",
     "HISTORY_CHECKS",
     "KEY_CHECKS",
     "LEARNING_CHECKS",
+    "MONITORING_CHECKS",
     "PATTERN_CHECKS",
     "RETENTION_CHECKS",
     "RUN_CHECKS",

@@ -243,8 +243,14 @@ async def summarizes_health(stores: Stores) -> None:
     )
     assert [run.run_id for run in summary.recent] == ["r0001", "r0002", "r0003", "r0004"]
     assert summary.recent[1] == RecentRun(
-        run_id="r0002", started_at=START + 2, steps=2, mean_composite=0.625, peak_composite=0.75
+        run_id="r0002",
+        started_at=START + 2,
+        steps=2,
+        mean_composite=0.625,
+        peak_composite=0.75,
+        severity="danger",
     )
+    assert summary.severity_runs == {"low": 2, "warn": 1, "danger": 1}
     late = await stores.runs.health_summary(RunFilter(since=START + 3))
     assert (late.total_runs, late.runs_with_fires) == (2, 0)
 

@@ -1,0 +1,258 @@
+"""The queue of alerts: in the store, which several gateways share, and in memory while the store
+cannot be used. What was taken in is sent until the receiver has it, or `alerts.give_up_s` are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gateway.alerts.rules import Finding
+from gateway.alerts.sender import AlertSender
+from gateway.config.alerts import AlertSettings, AlertSink
+from gateway.observability.logging import get_logger
+from gateway.observability.metrics import Metrics
+from gateway.stores.alerts import AlertRecord, AlertStore, Delivery, Settled
+from gateway.stores.protocols import StoreError
+
+_MOST_IN_MEMORY = 1000
+_REFRESHES = 4  # a condition that lasts is noted in the store so often within a cooldown
+_LEASE_MARGIN_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """A delivery that the store does not have."""
+
+    delivery: Delivery
+    next_at: float
+
+
+class AlertOutbox:
+    """Takes in what the rules find, and delivers it. `publish` is told of each new alert.
+
+    `usable`: whether the store works. While it does not, alerts are kept in memory and sent from
+    there; they are lost if the process ends before the receiver has them.
+    """
+
+    def __init__(
+        self,
+        store: AlertStore,
+        settings: Callable[[], AlertSettings],
+        metrics: Metrics,
+        *,
+        usable: Callable[[], bool],
+        publish: Callable[[AlertRecord], None],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._metrics = metrics
+        self._usable = usable
+        self._publish = publish
+        self._sender = AlertSender()
+        self._owner = secrets.token_hex(8)
+        self._seen: dict[str, tuple[float, float]] = {}  # by key: last seen, last told the store
+        self._waiting: list[_Waiting] = []
+        self._sent: set[tuple[str, str]] = set()  # sent, and not yet noted in the store
+        self._log = get_logger("gateway.alerts")
+
+    @property
+    def in_memory(self) -> int:
+        """Deliveries that wait outside the store."""
+        return len(self._waiting)
+
+    async def take(self, found: Finding, now: float) -> bool:
+        """Queue an alert about `found` at `now` (epoch); False when it is a known condition."""
+        settings = self._settings()
+        sinks = settings.sinks_of(found.rule)
+        if not sinks:
+            return False
+        seen, noted = self._seen.get(found.key, (float("-inf"), float("-inf")))
+        self._forget_old(now, settings.cooldown_s)
+        known = now - seen < settings.cooldown_s
+        if known and now - noted < settings.cooldown_s / _REFRESHES:
+            self._seen[found.key] = (now, noted)
+            return False
+        self._seen[found.key] = (now, now)
+        alert = _alert(found, now, with_task=settings.with_task)
+        due = dict.fromkeys(sinks, due_at(found.rule, now, settings))
+        is_new = await self._keep(alert, due, settings.cooldown_s, known=known)
+        if is_new:
+            self._metrics.alerts_raised.labels(found.rule).inc()
+            self._log.warning(
+                "alert", rule=found.rule, severity=found.severity, about=found.subject
+            )
+            self._publish(alert)
+        return is_new
+
+    async def _keep(
+        self, alert: AlertRecord, due: Mapping[str, float], cooldown_s: float, *, known: bool
+    ) -> bool:
+        if self._usable():
+            try:
+                return await self._store.raise_alert(alert, due, cooldown_s=cooldown_s)
+            except StoreError as error:
+                self._log.warning("alert kept in memory", reason=str(error))
+        if known:
+            return False
+        for sink, at in due.items():
+            self._waiting.append(_Waiting(delivery=Delivery(alert=alert, sink=sink), next_at=at))
+        if len(self._waiting) > _MOST_IN_MEMORY:
+            del self._waiting[: len(self._waiting) - _MOST_IN_MEMORY]
+            self._log.error("alerts dropped: too many wait in memory")
+        return True
+
+    async def deliver(self, now: float) -> int:
+        """Send everything due at `now` (epoch); returns how many deliveries arrived."""
+        settings = self._settings()
+        stored = await self._claim(now, settings)
+        in_memory = [waiting for waiting in self._waiting if waiting.next_at <= now]
+        batches: dict[str, list[Delivery]] = {}
+        for delivery in (*stored, *(waiting.delivery for waiting in in_memory)):
+            batches.setdefault(delivery.sink, []).append(delivery)
+        if not batches:
+            return 0
+        sinks = {sink.name: sink for sink in settings.sinks}
+        results = await asyncio.gather(
+            *(self._send(sinks.get(name), batch, now) for name, batch in batches.items())
+        )
+        settled = {(one.alert_id, one.sink): one for batch in results for one in batch}
+        self._settle_in_memory(in_memory, settled)
+        await self._settle([settled[d.alert.id, d.sink] for d in stored], now)
+        return sum(not one.error for one in settled.values())
+
+    async def _claim(self, now: float, settings: AlertSettings) -> list[Delivery]:
+        if not self._usable():
+            return []
+        lease_s = settings.timeout_s + _LEASE_MARGIN_S
+        try:
+            if not await self._store.is_due(now):
+                return []
+            return await self._store.claim(
+                self._owner, now, lease_s=lease_s, limit=settings.max_group
+            )
+        except StoreError as error:
+            self._log.warning("queue of alerts not read", reason=str(error))
+            return []
+
+    async def _send(
+        self, sink: AlertSink | None, batch: Sequence[Delivery], now: float
+    ) -> list[Settled]:
+        """One message for all of `batch`."""
+        settings = self._settings()
+        if sink is None:
+            return [_settled(delivery, "there is no such sink any more") for delivery in batch]
+        fresh = [d for d in batch if (d.alert.id, d.sink) not in self._sent]
+        error = await self._sender.send(sink, [d.alert for d in fresh], settings) if fresh else ""
+        if error:
+            self._metrics.alerts_sent.labels(sink.name, "failed").inc(len(fresh))
+            self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(fresh))
+        else:
+            self._metrics.alerts_sent.labels(sink.name, "sent").inc(len(fresh))
+            self._sent.update((d.alert.id, d.sink) for d in fresh)
+        repeated = [_settled(d) for d in batch if d not in fresh]
+        return repeated + [self._after(d, error, now, settings) for d in fresh]
+
+    def _after(self, delivery: Delivery, error: str, now: float, limits: AlertSettings) -> Settled:
+        if not error:
+            return _settled(delivery)
+        if now - delivery.alert.raised_at >= limits.give_up_s:
+            self._metrics.alerts_sent.labels(delivery.sink, "given_up").inc()
+            self._log.error("alert given up", sink=delivery.sink, alert=delivery.alert.id)
+            return _settled(delivery, error)
+        pause_s = min(limits.retry_s * 2 ** min(delivery.attempts, 32), limits.max_retry_s)
+        return Settled(
+            alert_id=delivery.alert.id,
+            sink=delivery.sink,
+            done=False,
+            next_at=now + pause_s,
+            error=error,
+        )
+
+    def _settle_in_memory(
+        self, tried: Sequence[_Waiting], settled: Mapping[tuple[str, str], Settled]
+    ) -> None:
+        for waiting in tried:
+            one = waiting.delivery
+            result = settled[one.alert.id, one.sink]
+            if result.done:
+                self._waiting.remove(waiting)
+                self._sent.discard((one.alert.id, one.sink))
+            else:
+                waiting.next_at = result.next_at
+                waiting.delivery = Delivery(
+                    alert=one.alert, sink=one.sink, attempts=one.attempts + 1
+                )
+
+    async def _settle(self, results: Sequence[Settled], now: float) -> None:
+        if not results:
+            return
+        try:
+            await self._store.settle(self._owner, results, now)
+        except StoreError as error:
+            # They are due again when the lease ends; what was sent is not sent again by us.
+            self._log.warning("deliveries of alerts not noted", reason=str(error))
+            return
+        self._sent.difference_update((one.alert_id, one.sink) for one in results)
+
+    async def prune(self, now: float) -> None:
+        """Remove alerts that are older than `alerts.keep_days`."""
+        if self._usable():
+            await self._store.prune_alerts(now - self._settings().keep_days * 86_400)
+
+    def _forget_old(self, now: float, cooldown_s: float) -> None:
+        if len(self._seen) > _MOST_IN_MEMORY:
+            self._seen = {k: at for k, at in self._seen.items() if now - at[0] < cooldown_s}
+
+    async def aclose(self) -> None:
+        """Close the connections to the receivers."""
+        await self._sender.aclose()
+
+
+def due_at(rule: str, now: float, settings: AlertSettings) -> float:
+    """When an alert raised at `now` (epoch) is first sent.
+
+    Those of one `group_wait_s` are due together, on every gateway, and make one message.
+    """
+    wait_s = settings.group_wait_s
+    due = (now // wait_s + 1) * wait_s if wait_s else now
+    quiet = settings.quiet_minutes()
+    if quiet is None or rule in settings.quiet_rules:
+        return due
+    return _after_quiet(due, quiet)
+
+
+def _after_quiet(due: float, quiet: tuple[int, int]) -> float:
+    """`due`, or the end of the quiet hours that it lies in; local time."""
+    begin, end = quiet
+    local = datetime.fromtimestamp(due).astimezone()
+    minute = local.hour * 60 + local.minute
+    within = begin <= minute < end if begin <= end else minute >= begin or minute < end
+    if not within:
+        return due
+    over = local.replace(hour=end // 60, minute=end % 60, second=0, microsecond=0)
+    return (over if over > local else over + timedelta(days=1)).timestamp()
+
+
+def _alert(found: Finding, now: float, *, with_task: bool) -> AlertRecord:
+    task = {"task": found.task} if with_task and found.task else {}
+    return AlertRecord(
+        id=secrets.token_hex(8),
+        key=found.key,
+        rule=found.rule,
+        severity=found.severity,
+        title=found.title,
+        raised_at=now,
+        tenant=found.tenant,
+        facts={**found.facts, **task},
+        path=found.path,
+    )
+
+
+def _settled(delivery: Delivery, error: str = "") -> Settled:
+    return Settled(
+        alert_id=delivery.alert.id, sink=delivery.sink, done=True, next_at=0.0, error=error
+    )

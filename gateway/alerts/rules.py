@@ -1,0 +1,167 @@
+"""When something is worth an alert: rules over plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from gateway.alerts.window import CallWindow
+from gateway.config.alerts import AlertRuleSettings, RuleName
+from gateway.stores.guarded import StoreHealth
+from gateway.stores.live import LiveRun
+from gateway.stores.severity import STUCK_STEPS
+from gateway.text.formatting import counted, money, percent
+
+_LEAST_USUAL_SHARE = 0.2
+"""A cached share below this was no cache to speak of; its drop is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What the rules look at, as of one moment.
+
+    `window`: the calls of this process in the last `window_s`. `usual_cached_share`: of the last 24
+    hours, None where unknown. `rested`: how often each deployment began to rest since the last
+    look. `store`: the store's state while it is degraded.
+    """
+
+    live: Sequence[LiveRun] = ()
+    window: CallWindow = field(default_factory=CallWindow)
+    usual_cached_share: float | None = None
+    rested: Mapping[str, int] = field(default_factory=dict)
+    store: StoreHealth | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A condition that holds now. `subject` tells two conditions of one rule apart; `task`: the
+    beginning of a run's task, which messages quote only where that is configured."""
+
+    rule: RuleName
+    subject: str
+    severity: Literal["warn", "danger"]
+    title: str
+    tenant: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    path: str = ""
+    task: str = ""
+
+    @property
+    def key(self) -> str:
+        """What makes two findings the same alert."""
+        return f"{self.rule}:{self.subject}"
+
+
+Rule = Callable[[Signals, AlertRuleSettings], Iterator[Finding]]
+
+
+def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    if settings.run_stuck is None:
+        return
+    for live in signals.live:
+        if live.stuck_steps < settings.run_stuck:
+            continue
+        run, totals = live.run, live.run.totals
+        yield Finding(
+            rule="run_stuck",
+            subject=run.id,
+            severity="danger" if live.stuck_steps >= STUCK_STEPS else "warn",
+            title=f"A run is stuck for {counted(live.stuck_steps, 'step')}: "
+            f"{', '.join(live.reasons)}, {money(totals.cost_usd)} so far",
+            tenant=run.tenant,
+            facts={
+                "run_id": run.id,
+                "agent": run.agent,
+                "model": run.model_requested,
+                "stuck_steps": live.stuck_steps,
+                "monitors": list(live.reasons),
+                "steps": totals.steps,
+                "cost_usd": totals.cost_usd,
+            },
+            path=f"/dashboard/runs/{run.id}",
+            task=run.task_preview,
+        )
+
+
+def _errors(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    window, most = signals.window, settings.error_rate
+    if most is not None and window.calls >= settings.min_calls and window.error_rate >= most:
+        yield Finding(
+            rule="error_rate",
+            subject="calls",
+            severity="danger" if window.error_rate >= 0.5 else "warn",
+            title=f"{percent(window.error_rate)} of the calls fail "
+            f"({window.failed} of {window.calls} in {settings.window_s / 60:g} min)",
+            facts={"calls": window.calls, "failed": window.failed},
+            path="/dashboard/time",
+        )
+
+
+def _unsteered(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    window, most = signals.window, settings.unsteered
+    if most is None or window.calls < settings.min_calls or window.unsteered_rate < most:
+        return
+    yield Finding(
+        rule="unsteered",
+        subject="calls",
+        severity="warn",
+        title=f"{percent(window.unsteered_rate)} of the calls go out unsteered "
+        f"({window.unsteered} of {window.calls} in {settings.window_s / 60:g} min)",
+        facts={"calls": window.calls, "unsteered": window.unsteered},
+        path="/dashboard/health",
+    )
+
+
+def _cached(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    usual, now = signals.usual_cached_share, signals.window.cached_share
+    if settings.cached_share is None or usual is None or usual < _LEAST_USUAL_SHARE:
+        return
+    if now is None or signals.window.calls < settings.min_calls:
+        return
+    if now < settings.cached_share * usual:
+        yield Finding(
+            rule="cached_share",
+            subject="calls",
+            severity="warn",
+            title=f"The share of input from the provider's cache fell to {percent(now)}, "
+            f"from {percent(usual)} in the last day",
+            facts={"cached_share": round(now, 4), "usual_cached_share": round(usual, 4)},
+            path="/dashboard/time",
+        )
+
+
+def _resting(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    for name, times in signals.rested.items() if settings.deployment_resting else ():
+        yield Finding(
+            rule="deployment_resting",
+            subject=name,
+            severity="warn",
+            title=f"The deployment {name} failed too often and rests",
+            facts={"deployment": name, "times": times},
+        )
+
+
+def _store(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    store = signals.store
+    if not settings.store_degraded or store is None or store.incident is None:
+        return
+    kind = store.incident.kind.replace("_", " ")
+    yield Finding(
+        rule="store_degraded",
+        subject=store.incident.kind,
+        severity="danger",
+        title=f"The store cannot be used ({kind}): {counted(store.waiting, 'record')} wait "
+        "in memory",
+        facts={"kind": store.incident.kind, "waiting": store.waiting},
+        path="/dashboard/health",
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (_stuck, _errors, _unsteered, _cached, _resting, _store)
+"""Every rule, in the order in which findings are raised."""
+
+
+def findings(signals: Signals, settings: AlertRuleSettings) -> list[Finding]:
+    """Everything that is worth an alert now."""
+    return [found for rule in RULES for found in rule(signals, settings)]

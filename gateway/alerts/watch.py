@@ -1,0 +1,116 @@
+"""Looks for trouble and delivers alerts, in tasks of its own next to the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from gateway.alerts.outbox import AlertOutbox
+from gateway.alerts.rules import Signals, findings
+from gateway.alerts.window import CallCounters
+from gateway.config.alerts import AlertSettings
+from gateway.observability.logging import get_logger
+from gateway.observability.metrics import Metrics
+from gateway.stores.guarded import StoreHealth
+from gateway.stores.live import LiveQuery, LiveRun
+from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.usage import UsageQuery
+
+_DELIVER_S = 1.0
+_DAY_S = 86_400.0
+_USUAL_S = 600.0  # how often the usual cached share is read anew
+_PRUNE_S = 3600.0
+
+
+class AlertWatch:
+    """Checks the rules every `alerts.check_interval_s` and delivers what is due.
+
+    Without a sink it does nothing. `degraded`: the state of a store that cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], AlertSettings],
+        runs: RunStore,
+        outbox: AlertOutbox,
+        metrics: Metrics,
+        degraded: Callable[[], StoreHealth | None],
+    ) -> None:
+        self._settings = settings
+        self._runs = runs
+        self._outbox = outbox
+        self._degraded = degraded
+        self._counters = CallCounters(metrics)
+        self._usual: float | None = None
+        self._usual_until = float("-inf")
+        self._prune_at = float("-inf")
+        self._failing: set[str] = set()
+        self._log = get_logger("gateway.alerts")
+
+    async def follow_rules(self) -> None:
+        """Check again and again, without end."""
+        while True:
+            if self._settings().sinks:
+                await self._attempt("rules of alerts not checked", self.check)
+            await asyncio.sleep(self._settings().check_interval_s)
+
+    async def follow_queue(self) -> None:
+        """Deliver again and again, without end."""
+        while True:
+            if self._settings().sinks:
+                await self._attempt("alerts not delivered", self._deliver)
+            await asyncio.sleep(min(_DELIVER_S, self._settings().check_interval_s))
+
+    async def _attempt(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
+        """A failure is logged once until the same works again; it ends neither loop."""
+        try:
+            await work()
+        except Exception as error:
+            if what not in self._failing:
+                self._log.exception(what, reason=str(error))
+            self._failing.add(what)
+        else:
+            self._failing.discard(what)
+
+    async def check(self) -> int:
+        """Look once; returns how many alerts are new."""
+        signals, now = await self._signals(), time.time()
+        found = findings(signals, self._settings().rules)
+        return sum([await self._outbox.take(one, now) for one in found])
+
+    async def _deliver(self) -> None:
+        now = time.time()
+        await self._outbox.deliver(now)
+        if time.monotonic() >= self._prune_at:
+            self._prune_at = time.monotonic() + _PRUNE_S
+            await self._outbox.prune(now)
+
+    async def _signals(self) -> Signals:
+        store = self._degraded()
+        live: tuple[LiveRun, ...] = ()
+        if store is None:
+            try:
+                live = await self._runs.live_runs(LiveQuery.at(time.time()))
+                await self._read_usual()
+            except StoreError as error:
+                self._log.warning("runs not read for alerts", reason=str(error))
+        return Signals(
+            live=live,
+            window=self._counters.since(time.monotonic(), self._settings().rules.window_s),
+            usual_cached_share=self._usual,
+            rested=self._counters.rested(),
+            store=store,
+        )
+
+    async def _read_usual(self) -> None:
+        """The cached share of the last 24 hours, without the running one."""
+        if time.monotonic() < self._usual_until:
+            return
+        now = time.time()
+        points = await self._runs.usage(
+            UsageQuery(since=now - _DAY_S, until=now // 3600 * 3600, bucket="hour")
+        )
+        given = sum(point.input_tokens for point in points)
+        self._usual = sum(point.cached_tokens for point in points) / given if given else None
+        self._usual_until = time.monotonic() + _USUAL_S

@@ -1,0 +1,92 @@
+"""`/api/alerts`: what was reported, and who was told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from gateway.alerts.messages import alert_view
+from gateway.api.filters import TenantParameter, described
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
+from gateway.api.params import DIGITS
+from gateway.config import Settings
+from gateway.stores.alerts import StoredAlert
+
+
+class AlertParameters(TenantParameter):
+    """Which alerts."""
+
+    limit: Annotated[
+        int, Field(ge=1, le=500), DIGITS, described("At most this many, the newest first.")
+    ] = 50
+
+
+class AlertDelivery(BaseModel):
+    """How far the delivery to one sink is."""
+
+    sink: str
+    attempts: Annotated[int, Field(description="Failed ones.")]
+    next_at: float | None
+    done_at: Annotated[float | None, Field(description="When it was sent, or given up.")]
+    error: str | None
+
+
+class Alert(BaseModel):
+    """One alert."""
+
+    id: str
+    rule: str
+    severity: Literal["warn", "danger"]
+    title: str
+    tenant: Annotated[str | None, Field(description="Null: about the gateway as a whole.")]
+    facts: dict[str, Any]
+    raised_at: float
+    seen_at: Annotated[float, Field(description="When the condition was last seen.")]
+    link: Annotated[str | None, Field(description="With alerts.base_url.")]
+    deliveries: list[AlertDelivery]
+
+
+class AlertList(BaseModel):
+    """The newest alerts."""
+
+    alerts: list[Alert]
+
+
+async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
+    """The newest alerts: a tenant's key sees those about its runs."""
+    found = await request.runtime.alerts.list_alerts(
+        tenant=request.tenant, limit=request.params.limit
+    )
+    settings = request.runtime.settings
+    return ApiResponse(payload={"alerts": [stored_alert_view(one, settings) for one in found]})
+
+
+def stored_alert_view(stored: StoredAlert, settings: Settings) -> dict[str, Any]:
+    """An alert with its deliveries as plain values."""
+    deliveries = [
+        {
+            "sink": state.sink,
+            "attempts": state.attempts,
+            "next_at": None if state.done_at is not None else state.next_at,
+            "done_at": state.done_at,
+            "error": state.error or None,
+        }
+        for state in stored.deliveries
+    ]
+    view = alert_view(stored.alert, settings.alerts.base_url)
+    return {**view, "seen_at": stored.seen_at, "deliveries": deliveries}
+
+
+OPERATIONS = (
+    Operation(
+        name="listAlerts",
+        method="GET",
+        path="/api/alerts",
+        summary="What was reported, the newest first, and who was told.",
+        handler=list_alerts,
+        params=AlertParameters,
+        responses={200: Content(AlertList, "The alerts.")},
+        errors=(400, 403),
+    ),
+)

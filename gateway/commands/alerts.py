@@ -1,0 +1,75 @@
+"""`gateway alerts`: sends a test to every sink, and lists what was reported."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import time
+from typing import Any
+
+from gateway.alerts.sender import AlertSender
+from gateway.api.alerts import stored_alert_view
+from gateway.backends import Stores
+from gateway.commands.store import add_verb, say
+from gateway.config import Settings
+from gateway.errors import ConfigError
+from gateway.stores.alerts import AlertRecord, StoredAlert
+from gateway.text.formatting import ago
+from gateway.text.sanitize import one_line
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its verbs."""
+    alerts = commands.add_parser("alerts", help="test the receivers of alerts, list alerts")
+    verbs = alerts.add_subparsers(required=True, metavar="VERB")
+    test = add_verb(verbs, "test", "send a test alert, and tell who took it", _test)
+    test.add_argument("--sink", help="only to this one (alerts.sinks)")
+    listed = add_verb(verbs, "list", "alerts, newest first", _list, existing=True)
+    listed.add_argument("--tenant", help="only those about runs of this tenant")
+    listed.add_argument("--limit", type=int, default=20)
+
+
+async def _test(_stores: Stores, settings: Settings, args: argparse.Namespace) -> int:
+    sinks = [s for s in settings.alerts.sinks if args.sink in (None, s.name)]
+    if not sinks:
+        raise ConfigError("alerts test: there is no such sink in alerts.sinks")
+    alert = AlertRecord(
+        id=secrets.token_hex(8),
+        key="test",
+        rule="test",
+        severity="warn",
+        title="A test of the gateway's alerts: nothing is wrong",
+        raised_at=time.time(),
+    )
+    sender, failed = AlertSender(), 0
+    try:
+        for sink in sinks:
+            error = await sender.send(sink, [alert], settings.alerts)
+            failed += bool(error)
+            result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
+            say(json.dumps(result) if args.json else f"{sink.name}: {error or 'sent'}")
+    finally:
+        await sender.aclose()
+    return 1 if failed else 0
+
+
+async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    found = await stores.alerts.list_alerts(tenant=args.tenant, limit=args.limit)
+    for stored in found:
+        if args.json:
+            say(json.dumps(stored_alert_view(stored, settings)))
+        else:
+            say(_line(stored))
+    if not found and not args.json:
+        say("no alerts")
+
+
+def _line(stored: StoredAlert) -> str:
+    alert = stored.alert
+    states = ", ".join(
+        f"{d.sink} {'failed' if d.done_at and d.error else 'sent' if d.done_at else 'waiting'}"
+        for d in stored.deliveries
+    )
+    title = one_line(alert.title, 100)
+    return f"{ago(alert.raised_at):>10}  {alert.severity:6}  {alert.rule:18}  {title}  [{states}]"

@@ -1,0 +1,110 @@
+"""The first page: the runs under way, worst first, and what is spent on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.dashboard.pages import Page, Visit, redirect
+from gateway.dashboard.runs import RunsParameters, row_of
+from gateway.stores.alerts import StoredAlert
+from gateway.stores.live import LIVE_S, LiveQuery, LiveRun
+from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.severity import SEVERITIES
+from gateway.stores.totals import plus
+from gateway.stores.usage import UsagePoint, UsageQuery, bucket_start
+
+SPENT_S = 600.0
+"""Over how long the rate of spending is measured, in seconds."""
+
+_FINISHED = 6
+_ALERTS = 5
+_DAY_S = 86_400.0
+
+
+class NowParameters(RunsParameters):
+    """Whose runs. Links to the list of runs, which was the first page once, lead to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What runs under way cost: in the last `SPENT_S` seconds, as an hourly rate, and in all; None
+    where no price is known."""
+
+    recent_usd: float | None
+    hourly_usd: float | None
+    total_usd: float | None
+    today_usd: float | None
+
+
+async def show(visit: Visit) -> Page:
+    """The page, or the part of it that changes."""
+    if any(name not in ("tenant", "fragment") for name in visit.given):
+        return redirect(f"/dashboard/runs{visit.query()}")
+    now = time.time()
+    store, tenant = visit.runtime.runs, visit.tenant
+    live = worst_first(await store.live_runs(LiveQuery.at(now, tenant=tenant, spent_s=SPENT_S)))
+    begun = bucket_start(now, "day")
+    today = await store.usage(UsageQuery(since=begun, until=begun + _DAY_S, tenant=tenant))
+    shown = {live_run.run.id for live_run in live}
+    page = PageRequest(limit=_FINISHED + len(shown), sort="updated_at")
+    newest = await store.list_runs(RunFilter(tenant=tenant), page)
+    values: dict[str, Any] = {
+        "title": "Now",
+        "live_runs": live,
+        "counts": {name: sum(run.severity == name for run in live) for name in SEVERITIES},
+        "spending": spending(live, today),
+        "today": today[0] if today else UsagePoint(start=begun),
+        "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
+        "alerts": await _recent_alerts(visit, now, shown),
+        "sinks": len(visit.runtime.settings.alerts.sinks),
+        "budget": visit.runtime.settings.steering.token_budget,
+        "now": now,
+        "live_min": int(LIVE_S // 60),
+        "spent_min": int(SPENT_S // 60),
+        "base_url": base_url(visit),
+    }
+    return Page(template="now_body.html" if visit.fragment else "now.html", values=values)
+
+
+def worst_first(live: Sequence[LiveRun]) -> list[LiveRun]:
+    """By severity, then by how long they are stuck, then by what they cost."""
+    return sorted(
+        live,
+        key=lambda one: (
+            -SEVERITIES.index(one.severity),
+            -one.stuck_steps,
+            -(one.run.totals.cost_usd or 0.0),
+        ),
+    )
+
+
+def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
+    """What the runs cost, and what everything cost today."""
+    recent = total = day = None
+    for one in live:
+        recent, total = plus(recent, one.spent_usd), plus(total, one.run.totals.cost_usd)
+    for point in today:
+        day = plus(day, point.cost_usd)
+    hourly = None if recent is None else recent * 3600 / SPENT_S
+    return Spending(recent_usd=recent, hourly_usd=hourly, total_usd=total, today_usd=day)
+
+
+async def _recent_alerts(visit: Visit, now: float, shown: Container[str]) -> list[StoredAlert]:
+    """Those of the last day, without those about runs that are `shown` with their trouble."""
+    found = await visit.runtime.alerts.list_alerts(tenant=visit.tenant, limit=10 * _ALERTS)
+    return [
+        stored
+        for stored in found
+        if now - stored.seen_at < _DAY_S and stored.alert.facts.get("run_id") not in shown
+    ][:_ALERTS]
+
+
+def base_url(visit: Visit) -> str:
+    """The address by which the browser reached the gateway, without `/v1`."""
+    headers = dict(visit.scope["headers"])
+    secure = visit.scope.get("scheme") == "https" or headers.get(b"x-forwarded-proto") == b"https"
+    host = headers.get(b"host", b"127.0.0.1:8080").decode("latin-1")
+    return f"{'https' if secure else 'http'}://{host}"

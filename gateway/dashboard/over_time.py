@@ -1,0 +1,165 @@
+"""Cost, tokens, calls, success and trouble over time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from markupsafe import Markup
+
+from gateway.api.filters import TenantParameter
+from gateway.api.params import OneOf, Text
+from gateway.dashboard.pages import FragmentParameters, Page, Visit
+from gateway.dashboard.time_charts import TimeSeries, bars, line
+from gateway.stores.usage import BUCKET_S, DIMENSIONS, UsagePoint, UsageQuery, bucket_start
+from gateway.text import formatting
+
+SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}
+"""How many buckets are shown of each length."""
+
+_SERIES = 6  # names that are told apart; the others are one more
+OTHERS = "all others"
+
+
+class TimeParameters(FragmentParameters, TenantParameter):
+    """How the calls are cut in time, and by what they are told apart."""
+
+    bucket: Annotated[str, OneOf(tuple(BUCKET_S))] = "day"
+    by: Annotated[str, OneOf(DIMENSIONS)] | None = None
+    model: Text | None = None
+    agent: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One chart: its title, its drawing, its highest value, and what it comes to in all."""
+
+    title: str
+    note: str
+    drawing: Markup
+    top: str
+
+
+async def show(visit: Visit) -> Page:
+    """The charts, and their numbers as a table."""
+    values, now = visit.values, time.time()
+    bucket = values["bucket"]
+    width = BUCKET_S[bucket]
+    last = bucket_start(now, bucket)
+    starts = [last - width * back for back in reversed(range(SPANS[bucket]))]
+    query = UsageQuery(
+        since=starts[0],
+        until=last + width,
+        bucket=bucket,
+        by=values["by"],
+        tenant=visit.tenant,
+        model=values["model"],
+        agent=values["agent"],
+    )
+    points = await visit.runtime.runs.usage(query)
+    names = most_used(points)
+    series = TimeSeries(starts=starts, by_name=grouped(points, names))
+    total = merge(points)
+    shown: dict[str, Any] = {
+        "title": "Over time",
+        "panels": panels(series, total),
+        "names": [(name, at) for at, name in enumerate(names)] if query.by else [],
+        "rows": table(series),
+        "total": total,
+        "by": query.by,
+        "bucket": bucket,
+        "label": label_of(bucket),
+        "first": label_of(bucket)(starts[0]),
+        "last": label_of(bucket)(starts[-1]),
+    }
+    if visit.fragment:
+        return Page(template="time_body.html", values=shown)
+    facets = await visit.runtime.runs.facets(tenant=visit.tenant)
+    choices = {"chosen": values, "models": facets.models, "agents": facets.agents}
+    options = {"buckets": tuple(BUCKET_S), "dimensions": DIMENSIONS}
+    return Page(template="time.html", values={**shown, **choices, **options})
+
+
+def most_used(points: Sequence[UsagePoint]) -> list[str]:
+    """The names with the highest cost, then the most tokens; the rest under one more name."""
+    sums: dict[str, tuple[float, int]] = {}
+    for point in points:
+        cost, tokens = sums.get(point.name, (0.0, 0))
+        sums[point.name] = (cost + (point.cost_usd or 0.0), tokens + point.tokens)
+    ranked = sorted(sums, key=lambda name: (sums[name], name), reverse=True)
+    return ranked if len(ranked) <= _SERIES else [*ranked[: _SERIES - 1], OTHERS]
+
+
+def grouped(points: Sequence[UsagePoint], names: Sequence[str]) -> dict[str, dict[int, UsagePoint]]:
+    """The points by name and start, those of other names added up."""
+    found: dict[str, dict[int, UsagePoint]] = {name: {} for name in names}
+    for point in points:
+        at = found[point.name if point.name in found else OTHERS]
+        known = at.get(point.start)
+        at[point.start] = point if known is None else known.plus(point)
+    return found
+
+
+def merge(points: Sequence[UsagePoint]) -> UsagePoint:
+    """All points as one."""
+    total = UsagePoint(start=0)
+    for point in points:
+        total = total.plus(point)
+    return total
+
+
+def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
+    """Every chart of the page."""
+    money, count, percent = formatting.money, formatting.count, formatting.percent
+    seconds = formatting.seconds
+
+    def summed(title: str, value: Any, show: Any, note: str) -> Panel:
+        drawing, top = bars(series, value)
+        return Panel(title=title, note=note, drawing=drawing, top=show(top))
+
+    def share(title: str, value: Any, note: str) -> Panel:
+        drawing, _ = line(series, value, top=1.0)
+        return Panel(title=title, note=note, drawing=drawing, top="100%")
+
+    latency, slowest = line(series, lambda point: point.mean_latency_s)
+    unpriced = formatting.counted(total.unpriced_calls, "call")
+    judged = formatting.counted(total.successes + total.failures, "run")
+    alarms = percent(total.alarms / total.steps if total.steps else None)
+    return [
+        summed(
+            "Cost",
+            lambda point: point.cost_usd or 0.0,
+            money,
+            money(total.cost_usd) + (f", {unpriced} unpriced" if total.unpriced_calls else ""),
+        ),
+        summed("Tokens", lambda point: point.tokens, count, count(total.tokens)),
+        summed("Calls", lambda point: point.calls, count, f"{total.calls:,}"),
+        share("Success", lambda p: p.success_rate, f"{percent(total.success_rate)} of {judged}"),
+        summed(
+            "Alarms", lambda point: point.alarms, count, f"{total.alarms:,}, {alarms} of the steps"
+        ),
+        share("Input from cache", lambda point: point.cached_share, percent(total.cached_share)),
+        Panel(
+            title="Mean latency",
+            note=seconds(total.mean_latency_s),
+            drawing=latency,
+            top=seconds(slowest),
+        ),
+        summed("Failed calls", lambda point: point.errors, count, f"{total.errors:,}"),
+        summed("Unsteered calls", lambda point: point.unsteered, count, f"{total.unsteered:,}"),
+    ]
+
+
+def table(series: TimeSeries) -> list[UsagePoint]:
+    """The points that have something, the newest first."""
+    found = [point for by_start in series.by_name.values() for point in by_start.values()]
+    return sorted(found, key=lambda point: (-point.start, point.name))
+
+
+def label_of(bucket: str) -> Any:
+    """How the beginning of a bucket is written, UTC."""
+    form = "%m-%d %H:%M" if bucket == "hour" else "%Y-%m-%d"
+    return lambda start: datetime.fromtimestamp(start, UTC).strftime(form)

@@ -1,0 +1,101 @@
+"""Alerts and their delivery: the values, and what the gateway needs of a store for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRecord:
+    """One alert.
+
+    `key`: what it is about: a rule and its subject. A key that is seen again is the same alert.
+    `severity`: warn or danger. `tenant` None: it concerns the gateway as a whole. `facts`: names
+    and numbers, no texts of a conversation; `path`: the page about it, `/dashboard/...` or empty.
+    """
+
+    id: str
+    key: str
+    rule: str
+    severity: Literal["warn", "danger"]
+    title: str
+    raised_at: float
+    tenant: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One alert that is to be sent to one sink; `attempts` have failed so far."""
+
+    alert: AlertRecord
+    sink: str
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryState:
+    """How far the delivery to one sink is: `done_at` is set when it was sent, or given up.
+
+    `error`: why the latest attempt failed; empty for none. `next_at`: the next attempt.
+    """
+
+    sink: str
+    attempts: int
+    next_at: float
+    done_at: float | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAlert:
+    """An alert, when its condition was last seen, and its deliveries by name of the sink."""
+
+    alert: AlertRecord
+    seen_at: float
+    deliveries: tuple[DeliveryState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The result of one attempt: sent or given up (`done`), or to be tried again at `next_at`."""
+
+    alert_id: str
+    sink: str
+    done: bool
+    next_at: float
+    error: str = ""
+
+
+class AlertStore(Protocol):
+    """The queue of alerts, which several gateways may share. Every method may raise StoreError."""
+
+    async def raise_alert(
+        self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
+    ) -> bool:
+        """Store `alert` with a delivery to each sink, due at the given time; True when stored.
+
+        False when its key was seen less than `cooldown_s` before `alert.raised_at`: then only the
+        time at which the key was last seen is moved, so that a condition that flaps is one alert.
+        """
+
+    async def is_due(self, now: float) -> bool:
+        """Whether `claim` would return anything."""
+
+    async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
+        """The oldest deliveries due at `now`, at most `limit` of each sink, taken by `owner`.
+
+        Nobody else is given them until `now + lease_s`, or until they are settled.
+        """
+
+    async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
+        """Note the results of attempts, except those that somebody else has claimed since."""
+
+    async def list_alerts(self, *, tenant: str | None, limit: int = 50) -> list[StoredAlert]:
+        """The newest alerts first; `tenant` None means every alert, those of no tenant too."""
+
+    async def prune_alerts(self, older_than: float) -> int:
+        """Remove alerts raised and last seen before a time, delivered or not; returns how many."""

@@ -1,0 +1,90 @@
+"""Calls summed by the hour when they are committed, and the queries over these sums.
+
+Sums, because the steps of ten thousand runs are too many to read for one page; by the call and not
+by the run, because one run may last for days. They stay when retention removes the runs.
+"""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from gateway.stores.records import RunUpdate, StepRow
+from gateway.stores.usage import SUMS, UsagePoint, UsageQuery, bucket_sql, merged
+
+_KEY = ("hour", "tenant", "agent", "model")
+_COLUMNS = (*_KEY, *SUMS, "cost_usd", "latency_s")
+_ADD = f"""
+INSERT INTO usage_hours ({", ".join(_COLUMNS)}) VALUES ({", ".join("?" * len(_COLUMNS))})
+ON CONFLICT ({", ".join(_KEY)}) DO UPDATE SET
+    {", ".join(f"{name} = usage_hours.{name} + excluded.{name}" for name in (*SUMS, "latency_s"))},
+    cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN usage_hours.cost_usd
+        ELSE coalesce(usage_hours.cost_usd, 0.0) + excluded.cost_usd END
+"""
+_BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
+_STARTED_HOUR = "(CAST(r.started_at AS INTEGER) / 3600 * 3600)"
+
+
+def add_usage(
+    tenant: str,
+    run: RunUpdate,
+    fresh: Sequence[StepRow],
+    called: Sequence[StepRow],
+    connection: apsw.Connection,
+) -> None:
+    """Add scored steps that are stored for the first time, and calls, to the sums."""
+    for step in {id(step): step for step in (*fresh, *called)}.values():
+        is_new = any(step is other for other in fresh) and step.composite is not None
+        call = step.call if any(step is other for other in called) else None
+        if call is None and not is_new:
+            continue
+        hour, model = int(step.at) // 3600 * 3600, run.model_requested
+        counts = (int(is_new), int(is_new and bool(step.fired)))
+        if call is None:
+            values: tuple[Any, ...] = (0, 0, 0, 0, *counts, 0, 0, 0, None, 0.0)
+        else:
+            model = call.model_asked
+            tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
+            how = (call.failed, bool(call.unsteered), call.unpriced)
+            values = (1, *how, *counts, *tokens, call.cost_usd, call.latency_s)
+        connection.execute(_ADD, (hour, tenant, run.agent, model, *values))
+
+
+def usage_of(query: UsageQuery, connection: apsw.Connection) -> list[UsagePoint]:
+    """See RunStore.usage."""
+    column, of_runs = _BY[query.by] if query.by else ("''", "''")
+    start = bucket_sql("hour", query.bucket)
+    sums = ", ".join(f"sum({name})" for name in (*SUMS, "cost_usd", "latency_s"))
+    where, values = _where(query, "", "hour", "model")
+    sql = f"SELECT {start} AS start, {column}, {sums} FROM usage_hours WHERE {where} GROUP BY 1, 2"
+    names = (*SUMS, "cost_usd", "latency_s")
+    usage = {
+        (row[0], row[1]): dict(zip(names, row[2:], strict=True))
+        for row in connection.execute(sql, values)
+    }
+    where, values = _where(query, "r.", "started_at", "model_requested")
+    column = f"r.{of_runs}" if query.by else "''"
+    sql = f"""
+        SELECT {bucket_sql(_STARTED_HOUR, query.bucket)} AS start, {column}, count(*),
+            coalesce(sum(r.outcome = 'success'), 0), coalesce(sum(r.outcome = 'failure'), 0)
+        FROM runs AS r WHERE {where} GROUP BY 1, 2
+    """
+    outcomes = {
+        (row[0], row[1]): dict(zip(("runs", "successes", "failures"), row[2:], strict=True))
+        for row in connection.execute(sql, values)
+    }
+    return merged(usage, outcomes)
+
+
+def _where(query: UsageQuery, table: str, time: str, model: str) -> tuple[str, list[Any]]:
+    conditions, values = [f"{table}{time} >= ?", f"{table}{time} < ?"], [query.since, query.until]
+    chosen = (("tenant", query.tenant), (model, query.model), ("agent", query.agent))
+    for name, value in chosen:
+        if value is not None:
+            conditions.append(f"{table}{name} = ?")
+            values.append(value)  # type: ignore[arg-type]
+    return " AND ".join(conditions), values

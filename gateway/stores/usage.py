@@ -1,0 +1,123 @@
+"""What calls cost and how they went, by hour, day or week."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from gateway.stores.totals import plus
+
+Bucket = Literal["hour", "day", "week"]
+Dimension = Literal["model", "agent", "tenant"]
+
+BUCKET_S: Final[Mapping[Bucket, int]] = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
+DIMENSIONS: Final[tuple[Dimension, ...]] = ("model", "agent", "tenant")
+# The first Monday of the epoch, which began on a Thursday.
+_MONDAY: Final = 4 * 86_400
+
+SUMS: Final = (
+    *("calls", "errors", "unsteered", "unpriced_calls", "steps", "alarms"),
+    *("input_tokens", "cached_tokens", "output_tokens"),
+)
+"""The counts of a UsagePoint that calls and steps add to."""
+
+_ADDED: Final = (*SUMS, "latency_s", "runs", "successes", "failures")
+
+
+def bucket_start(at: float, bucket: Bucket) -> int:
+    """The beginning of the hour, day or week (from Monday, UTC) that `at` is in."""
+    offset = _MONDAY if bucket == "week" else 0
+    return int((at - offset) // BUCKET_S[bucket]) * BUCKET_S[bucket] + offset
+
+
+def bucket_sql(hour: str, bucket: Bucket) -> str:
+    """The same of an integer expression in SQL that is the beginning of an hour."""
+    if bucket == "hour":
+        return hour
+    offset = _MONDAY if bucket == "week" else 0
+    return f"{hour} - ({hour} - {offset}) % {BUCKET_S[bucket]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageQuery:
+    """Which calls, how they are cut in time, and by what they are told apart.
+
+    Calls and runs at or after `since` and before `until`, which are best the beginnings of buckets:
+    calls are kept by the hour. `by` None: all calls together.
+    """
+
+    since: float
+    until: float
+    bucket: Bucket = "day"
+    by: Dimension | None = None
+    tenant: str | None = None
+    model: str | None = None
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsagePoint:
+    """The calls of one bucket, and of one model, agent or tenant where that was asked for.
+
+    Calls, tokens, `cost_usd` (None: unknown for all of them) and `latency_s` (their sum) count
+    where the call was made, and under the model that was asked; `steps` are scored ones, `alarms`
+    those of them at which a monitor fired. `runs`, `successes` and `failures` count where the run
+    began, and under the model requested last.
+    """
+
+    start: int
+    name: str = ""
+    calls: int = 0
+    errors: int = 0
+    unsteered: int = 0
+    unpriced_calls: int = 0
+    steps: int = 0
+    alarms: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    latency_s: float = 0.0
+    runs: int = 0
+    successes: int = 0
+    failures: int = 0
+
+    def plus(self, other: UsagePoint) -> UsagePoint:
+        """The sums of both, under this one's start and name."""
+        added = {name: getattr(self, name) + getattr(other, name) for name in _ADDED}
+        return replace(self, cost_usd=plus(self.cost_usd, other.cost_usd), **added)
+
+    @property
+    def tokens(self) -> int:
+        """Input and output."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def success_rate(self) -> float | None:
+        """Of the runs with an outcome; None where there is none."""
+        judged = self.successes + self.failures
+        return self.successes / judged if judged else None
+
+    @property
+    def cached_share(self) -> float | None:
+        """Of the input tokens; None where there are none."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else None
+
+    @property
+    def mean_latency_s(self) -> float | None:
+        """Per call; None without a call."""
+        return self.latency_s / self.calls if self.calls else None
+
+
+def merged(
+    usage: Mapping[tuple[int, str], Mapping[str, Any]],
+    outcomes: Mapping[tuple[int, str], Mapping[str, Any]],
+) -> list[UsagePoint]:
+    """The points of sums over calls and over runs, both by (start, name); in order of time."""
+    keys = sorted({*usage, *outcomes})
+    return [
+        UsagePoint(start=start, name=name, **usage.get((start, name), {}), **runs)
+        for start, name in keys
+        for runs in [outcomes.get((start, name), {})]
+    ]

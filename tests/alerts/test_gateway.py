@@ -1,0 +1,85 @@
+"""Alerts of whole gateways: noticed, sent once, and never in a request's way."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.cli import main
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.alerts.conftest import Receiver
+from tests.api.conftest import Agent, Start, client_of, until
+from tests.api.conftest import start as start
+
+
+def alerting(receiver: Receiver, **more: Any) -> dict[str, Any]:
+    sinks = [{"name": "ops", "url": receiver.url}]
+    return {"sinks": sinks, "check_interval_s": 0.1, "group_wait_s": 0, "retry_s": 0.1, **more}
+
+
+def test_a_looping_run_is_reported_once_by_two_gateways(
+    start: Start, upstream: ScriptedUpstream, receiver: Receiver, tmp_path: Path
+) -> None:
+    """On one store; the receiver fails, then hangs: requests are answered meanwhile, and in the
+    end it has one alert, which API, page and events have, too."""
+    shared = {"alerts": alerting(receiver), "storage": {"path": str(tmp_path / "shared.db")}}
+    first, second = start(**shared), start(**shared)
+    receiver.status, receiver.waits_for_us = 500, True
+    with client_of(first) as client:
+        agent = Agent(client, upstream, "Find the secret file")
+        for _ in range(12):
+            agent.step()
+        assert receiver.arrived.acquire(timeout=20)
+        receiver.hold.clear()
+        assert receiver.arrived.acquire(timeout=20)
+        for _ in range(3):  # while the receiver holds its answer back
+            agent.step()
+        assert not receiver.hold.is_set()
+        receiver.status = 200
+        receiver.hold.set()
+        until(lambda: receiver.messages)
+        (listed,) = until(lambda: _delivered(first))
+        text = client.get("/metrics").text
+    assert listed["rule"] == "run_stuck"
+    assert listed["facts"]["run_id"] == agent.run_id
+    assert listed["deliveries"][0]["attempts"] >= 1
+    assert "secret file" not in json.dumps(receiver.messages)
+    assert len(receiver.titles()) == 1
+    assert _delivered(second) == [listed] or _delivered(second)[0]["id"] == listed["id"]
+    assert 'gateway_alerts_total{rule="run_stuck"}' in text + _metrics(second)
+
+
+def _delivered(server: AppServer) -> list[dict[str, Any]]:
+    with client_of(server) as client:
+        found: list[dict[str, Any]] = client.get("/api/alerts").json()["alerts"]
+    return [one for one in found if all(d["done_at"] for d in one["deliveries"])]
+
+
+def _metrics(server: AppServer) -> str:
+    with client_of(server) as client:
+        return client.get("/metrics").text
+
+
+def test_the_command_tests_and_lists(tmp_path: Path, receiver: Receiver) -> None:
+    """`gateway alerts test` says who took the message, and fails if one did not."""
+    config = tmp_path / "config.yaml"
+    sinks = [{"name": "ops", "url": receiver.url}, {"name": "chat", "url": receiver.url}]
+    storage = {"path": str(tmp_path / "gateway.db")}
+    config.write_text(yaml.safe_dump({"alerts": {"sinks": sinks}, "storage": storage}))
+
+    def run(*arguments: str) -> tuple[int, str]:
+        with redirect_stdout(io.StringIO()) as out:
+            status = main(["alerts", *arguments, "--config", str(config)])
+        return status, out.getvalue()
+
+    assert run("test") == (0, "ops: sent\nchat: sent\n")
+    assert run("test", "--sink", "nobody")[0] == 2
+    receiver.status = 404
+    status, text = run("test", "--sink", "ops", "--json")
+    assert (status, json.loads(text)["error"]) == (1, "status 404")
+    assert run("list") == (0, "no alerts\n")

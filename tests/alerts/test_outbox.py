@@ -1,0 +1,255 @@
+"""The queue of alerts against receivers that are down, slow, or answer with errors."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from io import StringIO
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from gateway.alerts.outbox import AlertOutbox
+from gateway.alerts.rules import Finding
+from gateway.backends import Stores
+from gateway.config import LoggingSettings, settings_from_dict
+from gateway.config.alerts import AlertSettings
+from gateway.observability.logging import configure_logging
+from gateway.observability.metrics import Metrics
+from gateway.stores.alerts import AlertRecord
+from gateway.stores.protocols import StoreBusy
+from gateway.testing.ports import LOOPBACK
+from gateway.testing.store_conformance.records import START
+from tests.alerts.conftest import Receiver
+
+DEAD_URL = f"http://{LOOPBACK}:1/T0PSECRET"
+
+
+def alert_settings(*sinks: dict[str, Any], **more: Any) -> AlertSettings:
+    values = {"group_wait_s": 0, "retry_s": 5, "sinks": list(sinks), **more}
+    return settings_from_dict({"alerts": values}, {}).alerts
+
+
+def stuck(run_id: str = "r1", **changes: Any) -> Finding:
+    values: dict[str, Any] = {
+        "rule": "run_stuck",
+        "subject": run_id,
+        "severity": "danger",
+        "title": f"{run_id} is stuck",
+        "tenant": "acme",
+        "facts": {"run_id": run_id, "steps": 7},
+        "path": f"/dashboard/runs/{run_id}",
+        "task": "Mend <the> fence",
+    }
+    return Finding(**(values | changes))
+
+
+class Queue:
+    """An outbox, its metrics, and what it published."""
+
+    def __init__(self, stores: Stores, settings: AlertSettings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.published: list[AlertRecord] = []
+        self.usable = True
+        self.outbox = AlertOutbox(
+            stores.alerts,
+            lambda: self.settings,
+            self.metrics,
+            usable=lambda: self.usable,
+            publish=self.published.append,
+        )
+
+    def sent(self, result: str, sink: str = "ops") -> float:
+        return self.metrics.alerts_sent.labels(sink, result)._value.get()
+
+
+@pytest.fixture
+async def queue(stores: Stores) -> AsyncIterator[Callable[[AlertSettings], Queue]]:
+    made: list[Queue] = []
+
+    def make(settings: AlertSettings) -> Queue:
+        made.append(Queue(stores, settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.outbox.aclose()
+
+
+Make = Callable[[AlertSettings], Queue]
+
+
+async def test_nothing_is_lost_by_a_receiver_that_fails(
+    queue: Make, stores: Stores, receiver: Receiver
+) -> None:
+    """Down for ten minutes, then answering 500, then hanging: in the end it has every alert once,
+    the pauses double, and another receiver had them all along."""
+    other = Receiver()
+    fine = {"name": "fine", "url": other.url}
+    one = queue(alert_settings({"name": "ops", "url": DEAD_URL}, fine, timeout_s=0.5))
+    for number in range(3):
+        assert await one.outbox.take(stuck(f"r{number}"), START + number)
+    tried, now = [], START + 3
+    while now < START + 600:
+        if await stores.alerts.is_due(now):
+            tried.append(now)
+            await one.outbox.deliver(now)
+        now += 1
+    assert [later - earlier for earlier, later in pairwise(tried)] == [*(5, 10, 20, 40, 80, 160)]
+    one.settings = alert_settings({"name": "ops", "url": receiver.url}, fine, timeout_s=0.5)
+    receiver.status = 500
+    assert await one.outbox.deliver(START + 700) == 0
+    receiver.status = 200
+    receiver.hold.clear()
+    assert await one.outbox.deliver(START + 2000) == 0
+    states = [d for a in await stores.alerts.list_alerts(tenant=None) for d in a.deliveries]
+    assert {d.error for d in states if d.sink == "ops"} == {"no answer within 0.5 s"}
+    receiver.hold.set()
+    assert await one.outbox.deliver(START + 4000) == 3
+    wanted = [f"r{n} is stuck" for n in range(3)]
+    assert sorted(receiver.titles()) == sorted(other.titles()) == wanted
+    assert not await stores.alerts.is_due(START + 9e9)
+    assert (one.sent("sent"), one.sent("sent", "fine"), one.sent("given_up")) == (3, 3, 0)
+    other.close()
+
+
+async def test_it_is_given_up_at_last(queue: Make, stores: Stores) -> None:
+    """After `give_up_s`, which is logged and counted, and shown in the list."""
+    one = queue(alert_settings({"name": "ops", "url": DEAD_URL}, give_up_s=100))
+    await one.outbox.take(stuck(), START)
+    await one.outbox.deliver(START)
+    await one.outbox.deliver(START + 101)
+    assert not await stores.alerts.is_due(START + 9e9)
+    assert one.sent("given_up") == 1
+    (state,) = (await stores.alerts.list_alerts(tenant=None))[0].deliveries
+    assert state.error.startswith("not reached")
+
+
+async def test_a_flapping_run_is_one_alert(queue: Make, stores: Stores, receiver: Receiver) -> None:
+    """Seen again and again, with gaps, for hours, through a restart: one message. After it was
+    away for the cooldown it is a new one."""
+    settings = alert_settings({"name": "ops", "url": receiver.url}, cooldown_s=600)
+    for restart in range(3):
+        one = queue(settings)
+        for moment in range(0, 3000, 150):
+            now = START + restart * 3000 + moment
+            assert await one.outbox.take(stuck(), now) == (restart == moment == 0)
+            await one.outbox.deliver(now)
+    assert receiver.titles() == ["r1 is stuck"]
+    assert await one.outbox.take(stuck(), START + 10_000)
+    await one.outbox.deliver(START + 10_000)
+    assert len(receiver.messages) == 2
+    assert [alert.key for alert in one.published] == ["run_stuck:r1"]
+
+
+async def test_two_gateways_send_one(queue: Make, receiver: Receiver) -> None:
+    """Both see the same run, both deliver at once; and alerts of one time are one message."""
+    settings = alert_settings({"name": "ops", "url": receiver.url}, group_wait_s=10)
+    pair = [queue(settings) for _ in range(2)]
+    raised = [await one.outbox.take(stuck(f"r{n}"), START + n) for n in range(4) for one in pair]
+    assert sum(raised) == 4
+    assert await asyncio.gather(*(one.outbox.deliver(START + 9) for one in pair)) == [0, 0]
+    await asyncio.gather(*(one.outbox.deliver(START + 10) for one in pair))
+    assert len(receiver.messages) == 1
+    assert len(receiver.titles()) == 4
+
+
+async def test_without_its_store_it_sends_from_memory(
+    queue: Make, stores: Stores, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alert that the store is degraded gets out while it is, once, retries included; so does
+    one whose write fails, and one that was sent and could not be noted is not sent again."""
+    one = queue(alert_settings({"name": "ops", "url": DEAD_URL}))
+    one.usable = False
+    found = stuck("x", rule="store_degraded", subject="busy", tenant=None, path="")
+    assert await one.outbox.take(found, START)
+    assert not await one.outbox.take(found, START + 1)
+    assert await one.outbox.deliver(START) == 0
+    assert one.outbox.in_memory == 1
+    one.settings = alert_settings({"name": "ops", "url": receiver.url})
+    assert await one.outbox.deliver(START + 4) == 0
+    assert await one.outbox.deliver(START + 5) == 1
+    assert (one.outbox.in_memory, len(receiver.messages)) == (0, 1)
+
+    one.usable = True
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise StoreBusy("locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores.alerts, "raise_alert", refuse)
+        assert await one.outbox.take(stuck("y"), START + 10)
+    assert await one.outbox.deliver(START + 10) == 1
+    assert await one.outbox.take(stuck("z"), START + 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(stores.alerts, "settle", refuse)
+        assert await one.outbox.deliver(START + 20) == 1
+    assert await stores.alerts.is_due(START + 500)
+    await one.outbox.deliver(START + 500)
+    assert not await stores.alerts.is_due(START + 9e9)
+    assert receiver.titles() == ["x is stuck", "y is stuck", "z is stuck"]
+
+
+async def test_each_kind_of_receiver_gets_its_form(queue: Make, stores: Stores) -> None:
+    """A signed webhook, Slack's and Discord's forms, each only the rules it asked for; a task is
+    quoted where that is configured, and never with a meaning of its own."""
+    receivers = {kind: Receiver() for kind in ("webhook", "slack", "discord", "deaf")}
+    sinks = [
+        {"name": kind, "url": server.url, "kind": kind if kind != "deaf" else "webhook"}
+        for kind, server in receivers.items()
+    ]
+    sinks[0]["secret"] = "s3cret"
+    sinks[3]["rules"] = ["budget"]  # type: ignore[assignment]
+    more = {"base_url": "https://gw.example/", "with_task": True}
+    one = queue(alert_settings(*sinks, **more))
+    await one.outbox.take(stuck(), START)
+    await one.outbox.deliver(START)
+    (told,) = receivers["webhook"].messages[0]["alerts"]
+    assert told["link"] == "https://gw.example/dashboard/runs/r1"
+    assert (told["rule"], told["severity"], told["tenant"]) == ("run_stuck", "danger", "acme")
+    assert told["facts"] == {"run_id": "r1", "steps": 7, "task": "Mend <the> fence"}
+    signed = receivers["webhook"].headers[0]["x-gateway-signature"]
+    at, mac = (part.split("=")[1] for part in signed.split(","))
+    body = receivers["webhook"].bodies[0]
+    assert mac == hmac.new(b"s3cret", at.encode() + b"." + body, hashlib.sha256).hexdigest()
+    text = receivers["slack"].messages[0]["text"]
+    assert "Mend &lt;the&gt; fence" in text
+    assert "<https://gw.example/dashboard/runs/r1|open>" in text
+    content = receivers["discord"].messages[0]
+    assert content["allowed_mentions"] == {"parse": []}
+    assert "r1 is stuck" in content["content"]
+    assert receivers["deaf"].messages == []
+    for server in receivers.values():
+        server.close()
+
+
+@asynccontextmanager
+async def logged() -> AsyncIterator[StringIO]:
+    stream = StringIO()
+    configure_logging(LoggingSettings(level="debug", format="json"), stream)
+    logging.getLogger().setLevel(logging.DEBUG)
+    try:
+        yield stream
+    finally:
+        logging.getLogger().setLevel(logging.WARNING)
+
+
+async def test_addresses_are_never_shown(queue: Make, stores: Stores, receiver: Receiver) -> None:
+    """Neither in the log, nor in the list, nor in a printed setting, whatever fails."""
+    async with logged() as lines:
+        for url, status in ((DEAD_URL, 0), (receiver.url, 500), (receiver.url, 200)):
+            settings = alert_settings({"name": "ops", "url": url, "secret": "T0PSECRET"})
+            one = queue(settings)
+            receiver.status = status
+            await one.outbox.take(stuck(str(status)), START)
+            await one.outbox.deliver(START)
+            assert "T0PSECRET" not in repr(settings)
+    listed = await stores.alerts.list_alerts(tenant=None)
+    assert "alert not sent" in lines.getvalue()
+    assert "T0PSECRET" not in lines.getvalue() + repr(listed)

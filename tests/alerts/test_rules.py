@@ -1,0 +1,156 @@
+"""When something is worth an alert, and when the alert is sent."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.alerts.outbox import due_at
+from gateway.alerts.rules import Signals, findings
+from gateway.alerts.window import CallCounters, CallWindow
+from gateway.config import settings_from_dict
+from gateway.config.alerts import AlertRuleSettings, AlertSettings
+from gateway.errors import ConfigError
+from gateway.observability.metrics import Metrics
+from gateway.stores.breaker import Incident
+from gateway.stores.guarded import StoreHealth
+from gateway.stores.live import LiveRun
+from gateway.stores.totals import RunRecord, RunTotals
+from gateway.testing.store_conformance.records import START, a_step
+
+RULES = AlertRuleSettings()
+
+
+def a_live_run(stuck: int) -> LiveRun:
+    record = RunRecord(
+        **{name: "" for name in RunRecord.__dataclass_fields__ if name != "totals"},  # type: ignore[arg-type]
+        totals=RunTotals(steps=40, cost_usd=1.5),
+    )
+    run = replace(record, id="r1", tenant="acme", task_preview="Mend the secret fence")
+    newest = a_step(40, fired=("streak",), evidence={"streak": "bash x9"})
+    return LiveRun(run=run, newest=newest, stuck_steps=stuck)
+
+
+CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
+    (Signals(), []),
+    (Signals(live=(a_live_run(4),)), []),
+    (Signals(live=(a_live_run(5),)), [("run_stuck:r1", "danger")]),
+    (Signals(window=CallWindow(calls=19, failed=19)), []),
+    (Signals(window=CallWindow(calls=20, failed=3)), []),
+    (Signals(window=CallWindow(calls=20, failed=4)), [("error_rate:calls", "warn")]),
+    (Signals(window=CallWindow(calls=20, failed=10)), [("error_rate:calls", "danger")]),
+    (Signals(window=CallWindow(calls=20, unsteered=1)), [("unsteered:calls", "warn")]),
+    (
+        Signals(
+            window=CallWindow(calls=20, input_tokens=100, cached_tokens=39), usual_cached_share=0.8
+        ),
+        [("cached_share:calls", "warn")],
+    ),
+    (
+        Signals(
+            window=CallWindow(calls=20, input_tokens=100, cached_tokens=40), usual_cached_share=0.8
+        ),
+        [],
+    ),
+    (Signals(window=CallWindow(calls=20, input_tokens=9), usual_cached_share=0.1), []),
+    (Signals(rested={"fast": 2}), [("deployment_resting:fast", "warn")]),
+    (
+        Signals(
+            store=StoreHealth(
+                incident=Incident(kind="busy", reason="locked", since=START),
+                waiting=7,
+                waiting_bytes=9,
+            )
+        ),
+        [("store_degraded:busy", "danger")],
+    ),
+)
+
+
+@pytest.mark.parametrize(("signals", "wanted"), CASES)
+def test_each_rule_finds_its_condition(signals: Signals, wanted: list[tuple[str, str]]) -> None:
+    """At its threshold, and not under it."""
+    found = findings(signals, RULES)
+    assert [(one.key, one.severity) for one in found] == wanted
+    assert not any("secret fence" in one.title for one in found)
+
+
+def test_rules_can_be_switched_off() -> None:
+    """Each by null, false or an empty list."""
+    off = AlertRuleSettings(
+        run_stuck=None,
+        cached_share=None,
+        deployment_resting=False,
+        error_rate=None,
+        unsteered=None,
+        store_degraded=False,
+    )
+    for signals, _ in CASES:
+        assert findings(signals, off) == []
+
+
+def test_the_window_forgets() -> None:
+    """Counts are those of the last seconds; a client that left is no failed call."""
+    metrics = Metrics()
+    counters = CallCounters(metrics)
+    assert counters.since(0, 60) == CallWindow()
+    for status in (200, 500, 499, 429):
+        metrics.requests.labels("chat_completions", str(status), "native").inc()
+    metrics.requests.labels("dashboard", "404", "none").inc(9)
+    metrics.unsteered.labels("deadline", "yes").inc()
+    metrics.tokens.labels("input").inc(100)
+    metrics.cached_tokens.inc(30)
+    found = counters.since(30, 60)
+    assert (found.calls, found.failed, found.unsteered, found.cached_share) == (4, 2, 1, 0.3)
+    assert counters.since(80, 60) == found
+    assert counters.since(95, 60) == CallWindow()
+    metrics.deployment_rests.labels("fast").inc(2)
+    assert (counters.rested(), counters.rested()) == ({"fast": 2}, {})
+
+
+def at(hour: int, minute: int) -> float:
+    return time.mktime((2026, 3, 10, hour, minute, 30, 0, 0, -1))
+
+
+def test_alerts_wait_for_each_other_and_for_the_morning() -> None:
+    """Those of one interval are due together; in quiet hours only some rules are sent."""
+    grouped = AlertSettings(group_wait_s=10)
+    assert {due_at("unsteered", START + s, grouped) for s in (0, 4, 9.9)} == {START + 10}
+    assert due_at("unsteered", START, AlertSettings(group_wait_s=0)) == START
+    night = AlertSettings(group_wait_s=0, quiet_hours="22:00-07:00")
+    morning = time.mktime((2026, 3, 10, 7, 0, 0, 0, 0, -1))
+    next_morning = time.mktime((2026, 3, 11, 7, 0, 0, 0, 0, -1))
+    assert due_at("run_stuck", at(3, 0), night) == morning
+    assert due_at("run_stuck", at(23, 0), night) == next_morning
+    assert due_at("store_degraded", at(3, 0), night) == at(3, 0)
+    for hour, minute in ((7, 0), (21, 59), (12, 0)):
+        assert due_at("run_stuck", at(hour, minute), night) == at(hour, minute)
+    noon = AlertSettings(group_wait_s=0, quiet_hours="12:00-13:30")
+    assert due_at("run_stuck", at(12, 10), noon) == time.mktime((2026, 3, 10, 13, 30, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sinks": [{"name": "a", "url": "T0PSECRET"}]}, r"alerts.sinks\[0\].url: '\*\*\*\*\*'"),
+        ({"sinks": [{"name": "a b", "url": "http://x"}]}, r"alerts.sinks\[0\].name"),
+        ({"sinks": [{"name": "a", "url": "http://x", "kind": "fax"}]}, "slack"),
+        ({"sinks": [{"name": "a", "url": "http://x", "rules": ["stuck"]}]}, "run_stuck"),
+        ({"sinks": [{"name": "a", "url": "http://x"}] * 2}, "two are named 'a'"),
+        (
+            {"sinks": [{"name": "a", "url": "http://x", "kind": "slack", "secret": "s"}]},
+            "no signature",
+        ),
+        ({"quiet_hours": "late"}, "22:00-07:00"),
+        ({"rules": {"error_rate": 20}}, "alerts.rules.error_rate"),
+        ({"rules": {"budget": [80]}}, "alerts.rules.budget"),
+    ],
+)
+def test_wrong_settings_are_refused(values: dict[str, Any], message: str) -> None:
+    """With the key's path, and without what may be a secret."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        settings_from_dict({"alerts": values}, {})
+    assert "T0PSECRET" not in str(caught.value)
