@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 
+from gateway.stores import codec
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
@@ -17,7 +18,6 @@ from gateway.stores.records import (
     RunUpdate,
     StepRow,
 )
-from gateway.stores.sqlite import codec
 from gateway.stores.totals import RunTotals, is_same_call, repeated_call, settled_outcome
 
 
