@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gateway.conversations.apply_reply import apply_reply
+from gateway.conversations.codec import from_record
 from gateway.conversations.conversation import Conversation
+from gateway.conversations.merge import merge
 from gateway.conversations.records import CallFacts, call_event, call_record
 from gateway.conversations.resolve import ControlHeaders
 from gateway.conversations.steering_result import SteeringResult
@@ -21,6 +23,9 @@ from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord
+
+_ATTEMPTS = 5
+"""Attempts to save a call, when other gateways save the same conversation at the same time."""
 
 
 class Recordable(Protocol):
@@ -125,19 +130,21 @@ class Recorder:
         keep = services.settings.storage.store_content
         hashes = apply_reply(result, completion, services.index, keep=keep, pending_id=pending_id)
         tokens = exchange.upstream.tokens
-        _add_tokens(result.conversation, (tokens.input or 0) + (tokens.output or 0))
+        used = (tokens.input or 0) + (tokens.output or 0)
+        _add_tokens(result.conversation, used)
         facts = _facts(services, prepared, answered=pending_id is None)
         conversation = result.conversation
-        outcomes, snapshot = list(conversation.unsaved.steps.values()), conversation.snapshot()
-        record = call_record(result, exchange, completion, facts, hashes, time.time())
-        try:
-            version = await self._runtime.store.commit(record)
-        except VersionConflict as conflict:
-            # Another gateway has stored a newer version: its rows stay, the rows of this call are
-            # added, and this state replaces the stored one.
-            conversation.unsaved.version = conflict.actual
+        outcomes = list(conversation.unsaved.steps.values())
+        for attempt in range(1, _ATTEMPTS + 1):
+            snapshot = conversation.snapshot()
             record = call_record(result, exchange, completion, facts, hashes, time.time())
-            version = await self._runtime.store.commit(record)
+            try:
+                version = await self._runtime.store.commit(record)
+                break
+            except VersionConflict as conflict:
+                if attempt == _ATTEMPTS:
+                    raise
+                await self._merge(conversation, conflict, used)
         conversation.stored(version, snapshot)
         self._count(outcomes)
         if not result.stored:
@@ -150,6 +157,22 @@ class Recorder:
         events = self._runtime.events
         if events.active and (event := call_event(record)) is not None:
             events.publish(event)
+
+    async def _merge(
+        self, conversation: Conversation, conflict: VersionConflict, tokens: int
+    ) -> None:
+        """Another gateway has stored a newer version: its rows stay, the rows of this call are
+        added, and the states are joined."""
+        stored = await self._runtime.store.load(conversation.tenant, conversation.id)
+        try:
+            found = from_record(stored) if stored is not None else None
+        except ValueError as exc:
+            self._log.warning("stored conversation cannot be read", reason=str(exc))
+            found = None
+        if found is None:
+            conversation.unsaved.version = conflict.actual
+        else:
+            merge(conversation, found, tokens=tokens)
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:
         metrics = self._runtime.metrics

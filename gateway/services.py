@@ -64,7 +64,9 @@ class Services:
         self.usage_refusals = UsageRefusals()
         self.turns = Turns(settings.steering.max_at_once)
         self.index = index
-        self.resolver = ConversationResolver(index, loader, settings.conversations)
+        self.resolver = ConversationResolver(
+            index, loader, settings.conversations, shared=settings.storage.shared
+        )
         rules = settings.rules()
         self.policy_digest = rules.policy.digest()
         self.steerer = RequestSteerer(

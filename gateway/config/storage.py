@@ -87,6 +87,11 @@ class StorageSettings:
         return self.url is None and self.path == IN_MEMORY
 
     @property
+    def shared(self) -> bool:
+        """Whether other gateways may use the same database at the same time."""
+        return self.url is not None
+
+    @property
     def place(self) -> str:
         """The database for messages: its path, or its URL without the password and options."""
         return self.path if self.url is None else url_without_secrets(self.url)

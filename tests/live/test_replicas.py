@@ -28,7 +28,7 @@ async def test_replicas_share_conversations(
     """Each call goes to the next of two gateways: no wrong merge, split or reading."""
     runs = synthetic_runs(8, 5)
     upstream.default = recorded_replies(runs)
-    settings = {**STEERING, "storage": {"url": database}}
+    settings = {**STEERING, "storage": {"url": database, "commit_limit_ms": 60_000}}
     turns = itertools.cycle([gateway_server(settings), gateway_server(settings)])
     report = await Drive(lambda: f"{next(turns).url}/v1")(runs)
     assert report.requests > 40
