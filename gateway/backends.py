@@ -39,7 +39,7 @@ class Stores:
 async def open_stores(
     settings: StorageSettings, *, vectors: bool = False, existing: bool = False
 ) -> Stores:
-    """The stores at `settings.path`, created or migrated as needed.
+    """The stores at `settings.url` or `settings.path`, created or migrated as needed.
 
     `:memory:` is a new, empty database that ends with `close`. `vectors`: patterns will be
     searched. `existing`: only open what a gateway has recorded, never create a database.
@@ -49,7 +49,31 @@ async def open_stores(
     Raises:
         StoreError: the store cannot be opened; with `existing`, there is none.
     """
+    if settings.url is not None:
+        return await _open_postgres(settings, vectors=vectors)
     return await _open_sqlite(settings, vectors=vectors, existing=existing)
+
+
+async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
+    try:
+        from gateway.stores.postgres.database import Database
+        from gateway.stores.postgres.keys import PostgresKeyStore
+        from gateway.stores.postgres.patterns import PostgresPatternStore
+        from gateway.stores.postgres.runs import PostgresRunStore
+        from gateway.stores.postgres.states import PostgresStateStore
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable(
+            f"storage.url needs the package {error.name}: install steering-gateway[postgres]"
+        ) from error
+
+    database = await Database.open(settings, vectors=vectors)
+    return Stores(
+        states=PostgresStateStore(database),
+        runs=PostgresRunStore(database),
+        patterns=PostgresPatternStore(database),
+        keys=PostgresKeyStore(database),
+        close=database.close,
+    )
 
 
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 from gateway.budgets.spending import Spending
 from gateway.conversations.apply_reply import apply_reply
+from gateway.conversations.codec import from_record
 from gateway.conversations.conversation import Conversation
+from gateway.conversations.merge import merge
 from gateway.conversations.records import CallFacts, call_event, call_record
 from gateway.conversations.resolve import ControlHeaders
 from gateway.conversations.steering_result import SteeringResult
@@ -22,6 +24,9 @@ from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord
+
+_ATTEMPTS = 5
+"""Attempts to save a call, when other gateways save the same conversation at the same time."""
 
 
 class Recordable(Protocol):
@@ -136,19 +141,21 @@ class Recorder:
         keep = services.settings.storage.store_content
         hashes = apply_reply(result, completion, services.index, keep=keep, pending_id=pending_id)
         tokens = exchange.upstream.tokens
-        _add_tokens(result.conversation, (tokens.input or 0) + (tokens.output or 0))
+        used = (tokens.input or 0) + (tokens.output or 0)
+        _add_tokens(result.conversation, used)
         facts = _facts(services, prepared, answered=pending_id is None)
         conversation = result.conversation
-        outcomes, snapshot = list(conversation.unsaved.steps.values()), conversation.snapshot()
-        record = call_record(result, exchange, completion, facts, hashes, time.time())
-        try:
-            version = await self._runtime.store.commit(record)
-        except VersionConflict as conflict:
-            # Another gateway has stored a newer version: its rows stay, the rows of this call are
-            # added, and this state replaces the stored one.
-            conversation.unsaved.version = conflict.actual
+        outcomes = list(conversation.unsaved.steps.values())
+        for attempt in range(1, _ATTEMPTS + 1):
+            snapshot = conversation.snapshot()
             record = call_record(result, exchange, completion, facts, hashes, time.time())
-            version = await self._runtime.store.commit(record)
+            try:
+                version = await self._runtime.store.commit(record)
+                break
+            except VersionConflict as conflict:
+                if attempt == _ATTEMPTS:
+                    raise
+                await self._merge(conversation, conflict, used)
         conversation.stored(version, snapshot)
         self._touch(record)
         self._count(outcomes)
@@ -173,6 +180,22 @@ class Recorder:
             decided = any(each.run_id == run.id for each in record.decisions)
             ended, tenant = run.ended_at is not None, record.conversation.tenant
             learner.touch(run.id, tenant, step=step, ended=ended, decided=decided)
+
+    async def _merge(
+        self, conversation: Conversation, conflict: VersionConflict, tokens: int
+    ) -> None:
+        """Another gateway has stored a newer version: its rows stay, the rows of this call are
+        added, and the states are joined."""
+        stored = await self._runtime.store.load(conversation.tenant, conversation.id)
+        try:
+            found = from_record(stored) if stored is not None else None
+        except ValueError as exc:
+            self._log.warning("stored conversation cannot be read", reason=str(exc))
+            found = None
+        if found is None:
+            conversation.unsaved.version = conflict.actual
+        else:
+            merge(conversation, found, tokens=tokens)
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:
         metrics = self._runtime.metrics

@@ -21,6 +21,7 @@ from gateway.config.alerts import AlertSettings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
+from gateway.conversations.merge import merged_call
 from gateway.conversations.stored_responses import PendingResponses, ResponseTargets
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
@@ -161,7 +162,9 @@ class Runtime:
         searched = self.settings.etraces.enabled
         storage = self.settings.storage
         self._stores = stores = await open_stores(storage, vectors=searched)
-        self._states = states = GuardedStateStore(stores.states, storage, self._store_failed)
+        self._states = states = GuardedStateStore(
+            stores.states, storage, self._store_failed, merged_call
+        )
         self._watch(states)
         await self.keys.refresh(stores.keys)
         self._background_tasks.append(

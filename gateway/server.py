@@ -289,7 +289,7 @@ def refuse_unwritable_storage(settings: Settings) -> None:
     Raises:
         ConfigError: its path leads through a file, or permissions forbid it.
     """
-    if settings.storage.in_memory:
+    if settings.storage.in_memory or settings.storage.url is not None:
         return
     path = Path(settings.storage.path)
     if path.is_dir():

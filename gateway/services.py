@@ -69,7 +69,9 @@ class Services:
         self.usage_refusals = UsageRefusals()
         self.turns = Turns(settings.steering.max_at_once)
         self.index = index
-        self.resolver = ConversationResolver(index, loader, settings.conversations)
+        self.resolver = ConversationResolver(
+            index, loader, settings.conversations, shared=settings.storage.shared
+        )
         self.budgets = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
         rules = replace(settings.rules(), wrap_up_at=None)

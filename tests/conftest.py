@@ -21,6 +21,7 @@ from gateway.observability.logging import configure_logging
 from gateway.testing import AppServer, ScriptedUpstream
 from gateway.upstream.litellm_lane.importing import LOCAL_TABLES
 from tests.patience import DEADLINE_MS
+from tests.postgres import CANNOT_START
 from tests.prepared_store import put_database
 
 _OWN_PREFIXES = ("OPENAI_", "ANTHROPIC_", "GATEWAY_", "LITELLM_", "AZURE_", "GEMINI_")
@@ -186,3 +187,11 @@ def gateway_server(
     yield start
     for server in reversed(running):
         server.stop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say that the tests of PostgreSQL did not run, where no server could be started."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    without = [reason for reason in reasons if CANNOT_START in reason]
+    if without:
+        terminalreporter.write_line(f"{len(without)} tests did not run. {without[0]}", yellow=True)

@@ -31,9 +31,9 @@ async def _migrate(args: argparse.Namespace) -> int:
             # Opening the stores migrates them.
             stores = await open_stores(storage)
         except StoreError as exc:
-            raise ConfigError(f"storage.path: {exc}") from exc
+            raise ConfigError(f"storage: {exc}") from exc
         await stores.close()
-        result = f"{storage.path} is up to date"
-    report = json.dumps({"path": storage.path, "ok": True}) if args.json else result
+        result = f"{storage.place} is up to date"
+    report = json.dumps({"path": storage.place, "ok": True}) if args.json else result
     sys.stdout.write(report + "\n")
     return 0

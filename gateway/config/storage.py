@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gateway.config.values import Secret
 
 IN_MEMORY = ":memory:"
 SYNCHRONOUS = ("normal", "full")
+URL_SCHEMES = ("postgresql", "postgres")
 
 _NOT_NEGATIVE = (
     *("retention_days", "max_size_mb", "busy_timeout_ms"),
@@ -21,6 +25,10 @@ _POSITIVE = (
 class StorageSettings:
     """Where runs are kept, how safely, and for how long.
 
+    `url`: a PostgreSQL database in place of the file at `path`, as libpq writes it, with its TLS
+    options: `postgresql://user:password@host:5432/name?sslmode=verify-full&sslrootcert=ca.pem`.
+    `listen_url`: the same database without a pooler in between, for notifications; without it they
+    use `url`. `prepared_statements`: false for a pooler that does not keep them for a transaction.
     `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but
     a power cut may lose the most recent ones; `full` waits for the disk at every commit and loses
     none. The file stays consistent in both cases.
@@ -37,6 +45,9 @@ class StorageSettings:
     """
 
     path: str = "gateway.db"
+    url: Secret | None = None
+    listen_url: Secret | None = None
+    prepared_statements: bool = True
     synchronous: str = "normal"
     store_content: bool = True
     mask_secrets: bool = True
@@ -68,8 +79,45 @@ class StorageSettings:
                 raise ValueError(f"{name}: must be above 0, and finite")
         if self.reader_threads > 64:
             raise ValueError("reader_threads: must be at most 64")
+        if self.listen_url is not None and self.url is None:
+            raise ValueError("listen_url: needs storage.url")
+        for name in ("url", "listen_url"):
+            _check_url(name, getattr(self, name))
 
     @property
     def in_memory(self) -> bool:
         """Whether everything stays in memory and ends with the process."""
-        return self.path == IN_MEMORY
+        return self.url is None and self.path == IN_MEMORY
+
+    @property
+    def shared(self) -> bool:
+        """Whether other gateways may use the same database at the same time."""
+        return self.url is not None
+
+    @property
+    def place(self) -> str:
+        """The database for messages: its path, or its URL without the password and options."""
+        return self.path if self.url is None else url_without_secrets(self.url)
+
+
+def url_without_secrets(url: str) -> str:
+    """Scheme, user, host, port and database of a URL."""
+    parts = urlsplit(url)
+    user = f"{parts.username}@" if parts.username else ""
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{user}{host}{parts.path}"
+
+
+def _check_url(name: str, url: str | None) -> None:
+    # What is wrong is said without the URL, which may contain a password.
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"{name}: is not a URL") from None
+    if parts.scheme not in URL_SCHEMES:
+        raise ValueError(f"{name}: must begin with postgresql://")
+    if not parts.path.strip("/"):
+        raise ValueError(f"{name}: names no database: postgresql://user:password@host/database")

@@ -86,14 +86,20 @@ class Resolved:
 
 
 class ConversationResolver:
-    """Finds the conversations of requests; changes memory only, the store follows at the commit."""
+    """Finds the conversations of requests; changes memory only, the store follows at the commit.
+
+    `shared`: other gateways use the same store.
+    """
 
     def __init__(
         self,
         index: ConversationIndex,
         loader: ConversationLoader,
         settings: ConversationSettings,
+        *,
+        shared: bool = False,
     ) -> None:
+        self._shared = shared
         self._index = index
         self._loader = loader
         self._settings = settings
@@ -196,7 +202,7 @@ class ConversationResolver:
             weak=identity.weak,
             exclusive=identity.exclusive,
         )
-        return verdict, is_settled(verdict, incoming, known, branches)
+        return verdict, is_settled(verdict, incoming, known, branches, shared=self._shared)
 
     async def _load(
         self, tenant: str, identity: Identity, given: str | None, incoming: Incoming

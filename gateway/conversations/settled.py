@@ -20,9 +20,17 @@ def is_settled(
     incoming: Incoming,
     known: _Known,
     branches: Mapping[str, Branch],
+    *,
+    shared: bool,
 ) -> bool:
     """Whether the store could not change the match: it may know more than memory when another
-    gateway, or this one before its last start, served requests of the same history."""
+    gateway, or this one before its last start, served requests of the same history.
+
+    `shared`: other gateways use the store at the same time. Then memory lacks the latest requests
+    of conversations that it knows, and conversations that fit better.
+    """
+    if shared and verdict.kind in (MatchKind.RETRY, MatchKind.COMPACTION):
+        return False
     match verdict.kind:
         case MatchKind.RETRY:
             # Other call ids than those served may be a later turn of an agent that repeats itself.
@@ -33,7 +41,10 @@ def is_settled(
         case MatchKind.COMPACTION:
             return branches[str(verdict.conversation_id)].awaits_results_of(incoming)
         case MatchKind.CONTINUE:
-            return _is_next(verdict, incoming, known)
+            # Another gateway may have served what the client marks as a retry.
+            if incoming.client_retry:
+                return False
+            return _is_next(verdict, incoming, known, echoed=shared)
         case MatchKind.NEW if verdict.conversation_id is None:
             # Without assistant turns the request is new: the store could only know a history.
             return not (incoming.hashes.state.turns or incoming.client_retry)
@@ -41,9 +52,17 @@ def is_settled(
             return False
 
 
-def _is_next(verdict: ConversationMatch, incoming: Incoming, known: _Known) -> bool:
-    """Whether the request is exactly one reply ahead of what memory knows."""
+def _is_next(
+    verdict: ConversationMatch, incoming: Incoming, known: _Known, *, echoed: bool
+) -> bool:
+    """Whether the request is exactly one reply ahead of what memory knows.
+
+    `echoed`: only if that reply is known as the client sends it. Another conversation may have had
+    the same request, and this reply to it.
+    """
     ahead = incoming.hashes.turns_after(verdict.position)
+    if echoed and ahead:
+        return False
     prefix_hash = verdict.prefix_hash
     if prefix_hash is None or ahead > 1:
         return False

@@ -25,7 +25,7 @@ from gateway.stores.protocols import (
     StoreUnavailable,
 )
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
-from gateway.stores.recovery import TROUBLE, Recovery
+from gateway.stores.recovery import TROUBLE, Merge, Recovery, replacing
 
 T = TypeVar("T")
 
@@ -47,16 +47,21 @@ class StoreHealth:
 class GuardedStateStore:
     """`StateStore` over another one. Made on the event loop that uses it; `follow` must run.
 
-    `count` is called with the kind of failure of each call that could not be stored at once.
+    `count` is called with the kind of failure of each call that could not be stored at once,
+    `merge` with a call that waited and what another gateway has stored of its conversation since.
     """
 
     def __init__(
-        self, store: StateStore, settings: StorageSettings, count: Callable[[str], None]
+        self,
+        store: StateStore,
+        settings: StorageSettings,
+        count: Callable[[str], None],
+        merge: Merge = replacing,
     ) -> None:
         self._store = store
         self._settings = settings
         self._limit_s = settings.commit_limit_ms / 1000
-        self._recovery = Recovery(store, settings, count=count, opened=self._release)
+        self._recovery = Recovery(store, settings, count=count, opened=self._release, merge=merge)
         self._breaker, self._spool = self._recovery.breaker, self._recovery.spool
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()

@@ -20,7 +20,7 @@ from gateway.stores.protocols import (
     StoreUnavailable,
     VersionConflict,
 )
-from gateway.stores.records import CallRecord
+from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.stores.spool import Spool, Waiting, with_version
 from gateway.tasks import spawn
 
@@ -30,6 +30,15 @@ TROUBLE = (StoreUnavailable, StoreCorrupt, SchemaMismatch)
 _BATCH = 64  # records written at once, which SQLite commits together
 _CONFLICTS = 5  # attempts of one write, against other gateways that save the same conversation
 _CLOSE_S = 5.0  # longest wait for the spool when the store is closed
+
+
+Merge = Callable[[CallRecord, ConversationRecord], CallRecord]
+"""A call made from an older version of its conversation, over what is stored of it now."""
+
+
+def replacing(call: CallRecord, stored: ConversationRecord) -> CallRecord:
+    """The call with its own state, over the stored version."""
+    return with_version(call, stored.version)
 
 
 class Recovery:
@@ -46,11 +55,13 @@ class Recovery:
         *,
         count: Callable[[str], None],
         opened: Callable[[], None],
+        merge: Merge = replacing,
     ) -> None:
         self._store = store
         self._settings = settings
         self._count = count
         self._opened = opened
+        self._merge = merge
         self.breaker = Breaker(failures=settings.breaker_failures)
         self.spool = Spool(
             max_records=settings.spool_records, max_bytes=int(settings.spool_mb * 2**20)
@@ -151,12 +162,17 @@ class Recovery:
 
     async def _write(self, call: CallRecord) -> int:
         """Commit a record that waited. Rows that another gateway has stored stay, the rows of this
-        call are added, and its state replaces the stored one, as in `gateway/recorder.py`."""
+        call are added, and the states are joined, as in `gateway/recorder.py`."""
         for _ in range(_CONFLICTS):
             try:
                 return await self._store.commit(call)
             except VersionConflict as conflict:
-                call = with_version(call, conflict.actual)
+                own = call.conversation
+                stored = await self._store.load(own.tenant, own.id)
+                if stored is None:
+                    call = with_version(call, conflict.actual)
+                else:
+                    call = self._merge(call, stored)
         raise StoreUnavailable("other gateways save the same conversation all the time")
 
     def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool:
@@ -168,8 +184,7 @@ class Recovery:
             return False
         self.breaker.succeeded()
         if isinstance(error, VersionConflict):
-            waiting.record = with_version(waiting.record, error.actual)
-            return True
+            return True  # the next attempt joins it with what is stored
         self.spool.remove(waiting)
         if error is not None:
             self.breaker.dropped(str(error))

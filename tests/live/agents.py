@@ -20,7 +20,7 @@ from gateway.wire.prefix_hash import chain_digests
 
 Run = Mapping[str, Any]
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
-_WHICH = "x-test-reply"
+WHICH = "x-test-reply"
 """Tells the scripted provider which recorded message to answer with; the gateway ignores it."""
 
 
@@ -36,7 +36,7 @@ def recorded_replies(runs: Sequence[Run]) -> Callable[[ReceivedRequest], Reply]:
     known = {(run["id"], i): m for run in runs for i, m in enumerate(run["messages"])}
 
     def reply(request: ReceivedRequest) -> Reply:
-        run_id, _, index = str(request.header(_WHICH)).rpartition("|")
+        run_id, _, index = str(request.header(WHICH)).rpartition("|")
         message = known[run_id, int(index)]
         calls = tuple(
             ToolCall(c["function"]["name"], c["function"]["arguments"], id=c["id"])
@@ -112,11 +112,11 @@ class Drive:
                 self._check(run["id"], fold, answer, own=own, ends=ends)
 
     async def _send(
-        self, client: httpx.AsyncClient, body: dict[str, Any], which: str
+        self, client: httpx.AsyncClient, body: dict[str, Any], which: str, **headers: str
     ) -> httpx.Response:
         self.report.requests += 1
         return await client.post(
-            f"{self._url()}/chat/completions", json=body, headers={_WHICH: which}
+            f"{self._url()}/chat/completions", json=body, headers={WHICH: which, **headers}
         )
 
     def _check(

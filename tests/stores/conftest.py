@@ -1,32 +1,46 @@
-"""Empty stores to test: SQLite in a file, and SQLite in memory."""
+"""Empty stores to test: SQLite in a file, SQLite in memory, and PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.config.values import Secret
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
+from tests.postgres import empty_database
 
-PLACES: dict[str, Callable[[Path], str]] = {
-    "file": lambda directory: str(directory / "gateway.db"),
-    "memory": lambda _directory: IN_MEMORY,
+Place = Callable[[Path], AbstractContextManager[dict[str, Any]]]
+
+
+@contextmanager
+def _on_postgres(_directory: Path) -> Iterator[dict[str, Any]]:
+    with empty_database() as url:
+        yield {"url": Secret(url)}
+
+
+PLACES: dict[str, Place] = {
+    "file": lambda directory: nullcontext({"path": str(directory / "gateway.db")}),
+    "memory": lambda _directory: nullcontext({"path": IN_MEMORY}),
+    "postgres": _on_postgres,
 }
-"""`storage.path` of every store there is; a new one is a line here."""
+"""The settings of every store there is; a new one is a line here."""
 
 
 @asynccontextmanager
 async def opened(place: str, directory: Path, *, store_content: bool) -> AsyncIterator[Stores]:
     """The stores of one place, as the gateway opens them."""
-    settings = StorageSettings(path=PLACES[place](directory), store_content=store_content)
-    stores = await open_stores(settings, vectors=True)
-    yield stores
-    await stores.close()
+    with PLACES[place](directory) as where:
+        settings = StorageSettings(**where, store_content=store_content)
+        stores = await open_stores(settings, vectors=True)
+        yield stores
+        await stores.close()
 
 
 @pytest.fixture(params=PLACES)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.stores import codec
 from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor
-from gateway.stores.sqlite import codec
 from gateway.testing.store_conformance.records import a_step
 
 

@@ -77,6 +77,39 @@ class GuidanceState:
         kept = tuple(item for item in self.injections if item.place == "system")
         return replace(self, injections=kept)
 
+    def merged(self, stored: GuidanceState) -> GuidanceState:
+        """The state after another gateway has stored `stored` of the same run in the meantime.
+
+        What either has injected is repeated from now on, in the order of its steps, and every
+        counter is the higher one: nothing is given twice, and no cap is exceeded by the next call.
+        """
+        known = {(item.step, item.place, item.text) for item in stored.injections}
+        own = [i for i in self.injections if (i.step, i.place, i.text) not in known]
+        patterns = dict.fromkeys((*stored.pattern_ids, *self.pattern_ids))
+        return GuidanceState(
+            fired_step=_latest(self.fired_step, stored.fired_step),
+            monitor_count=max(self.monitor_count, stored.monitor_count),
+            monitor_step=_latest(self.monitor_step, stored.monitor_step),
+            severities=_highest(self.severities, stored.severities),
+            e1_count=max(self.e1_count, stored.e1_count),
+            e2_counts=_highest(self.e2_counts, stored.e2_counts),
+            e3_done=self.e3_done or stored.e3_done,
+            pattern_ids=tuple(patterns),
+            decided_step=_latest(self.decided_step, stored.decided_step),
+            injections=tuple(sorted((*stored.injections, *own), key=lambda item: item.step)),
+        )
+
+
+def _latest(one: int | None, other: int | None) -> int | None:
+    return max((step for step in (one, other) if step is not None), default=None)
+
+
+def _highest(one: Counts, other: Counts) -> Counts:
+    both = dict(other)
+    for key, value in one:
+        both[key] = max(value, both.get(key, value))
+    return tuple(both.items())
+
 
 def count(counts: Counts, key: str) -> int:
     """The number recorded for `key`; 0 when there is none."""

@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import orjson
 
+from gateway.stores import codec
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
@@ -18,7 +19,6 @@ from gateway.stores.records import (
     RunUpdate,
     StepRow,
 )
-from gateway.stores.sqlite import codec
 from gateway.stores.sqlite.usage import add_usage
 from gateway.stores.totals import RunTotals, is_same_call, repeated_call, settled_outcome
 

@@ -11,6 +11,7 @@ from typing import Any
 import apsw
 import orjson
 
+from gateway.stores import codec
 from gateway.stores.learning import (
     DecisionRow,
     Job,
@@ -19,7 +20,6 @@ from gateway.stores.learning import (
     Posterior,
     SettledDecision,
 )
-from gateway.stores.sqlite import codec
 from gateway.stores.sqlite.lessons import SQLiteLessons
 
 _OUTCOME = codec.names(OutcomeRow)

@@ -13,8 +13,8 @@ import apsw
 
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Pattern, Tier, content_id
+from gateway.stores import codec
 from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, Posterior, StoredLesson
-from gateway.stores.sqlite import codec
 from gateway.stores.sqlite import pattern_rows as rows
 from gateway.stores.sqlite.database import Database
 

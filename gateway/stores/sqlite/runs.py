@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 
+from gateway.stores import codec
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
     ConversationPage,
@@ -27,7 +28,7 @@ from gateway.stores.queries import (
     encode_cursor,
 )
 from gateway.stores.redact import MAX_INT
-from gateway.stores.sqlite import codec, filters
+from gateway.stores.sqlite import filters
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.health import summarize

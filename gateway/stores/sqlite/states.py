@@ -12,10 +12,10 @@ from typing import Any
 import apsw
 import orjson
 
+from gateway.stores import codec
 from gateway.stores.protocols import MAX_BRANCHES, MAX_HEADS
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.redact import encodable, redaction
-from gateway.stores.sqlite import codec
 from gateway.stores.sqlite.commits import root_key, save_call
 from gateway.stores.sqlite.database import Database
 

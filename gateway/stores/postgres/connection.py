@@ -1,0 +1,162 @@
+"""One connection at a time: opened when it is needed, given up when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from gateway.config.storage import StorageSettings
+from gateway.stores.postgres.errors import breaks_connection, translate
+from gateway.stores.postgres.migrations import LOCK, Migration, migrate
+from gateway.stores.postgres.partitions import add_partitions
+from gateway.stores.postgres.schema import VECTORS
+from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
+
+MIN_VERSION = 14
+"""The oldest PostgreSQL that is supported, by its makers too when this was written."""
+
+CONNECT_S = 5.0
+STATEMENT_S = 10.0
+"""Longest wait for a connection, and for the answer to a statement; then it is given up."""
+
+_STATEMENTS_CACHED = 128
+
+
+async def connect(settings: StorageSettings, url: str | None = None) -> asyncpg.Connection:
+    """A new connection to `url`, or to `settings.url`. Raises: StoreError."""
+    dsn = url or settings.url
+    assert dsn is not None
+    try:
+        return await asyncpg.connect(
+            dsn,
+            timeout=CONNECT_S,
+            # A pooler in transaction mode gives each transaction another server connection, which
+            # may not have the statements that were prepared on this one.
+            statement_cache_size=_STATEMENTS_CACHED if settings.prepared_statements else 0,
+            server_settings={"application_name": "gateway"},
+        )
+    except (*_CONNECT_ERRORS,) as error:
+        raise _refused(error, dsn, settings) from error
+
+
+_CONNECT_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    OSError,
+    TimeoutError,
+    ValueError,
+)
+
+
+def _refused(error: BaseException, dsn: str, settings: StorageSettings) -> BaseException:
+    if isinstance(error, ValueError):  # the driver refuses an option of the URL
+        return StoreUnavailable(f"storage.url: {settings.place}: {error}")
+    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        host = urlsplit(dsn).hostname or "the local socket"
+        reason = error.strerror or str(error) or type(error).__name__
+        return StoreUnavailable(
+            f"{settings.place} cannot be reached: no PostgreSQL answers at {host} ({reason})"
+        )
+    return translate(error, settings)
+
+
+async def prepare(
+    settings: StorageSettings, migrations: Sequence[Migration], *, vectors: bool
+) -> None:
+    """Check the server and migrate the schema. Raises: StoreError."""
+    connection = await connect(settings)
+    try:
+        version = connection.get_server_version()
+        if version.major < MIN_VERSION:
+            raise SchemaMismatch(
+                f"{settings.place} is PostgreSQL {version.major}; "
+                f"the gateway needs {MIN_VERSION} or newer"
+            )
+        await _refuse_read_only(connection, settings)
+        await migrate(connection, migrations, settings.place)
+        await add_partitions(connection)
+        if vectors:
+            await _prepare_vectors(connection, settings)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise translate(error, settings) from error
+    finally:
+        await _close(connection)
+
+
+async def _refuse_read_only(connection: asyncpg.Connection, settings: StorageSettings) -> None:
+    if await connection.fetchval("SELECT current_setting('transaction_read_only')") == "on":
+        # The error that a write would raise: a standby, or a database that was set to read-only.
+        error = asyncpg.ReadOnlySQLTransactionError("it may be a standby server")
+        raise translate(error, settings)
+
+
+async def _prepare_vectors(connection: asyncpg.Connection, settings: StorageSettings) -> None:
+    """Create the extension pgvector and what needs it. Raises: StoreUnavailable."""
+    if await connection.fetchval("SELECT to_regclass('pattern_vectors')") is not None:
+        return
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+            await connection.execute(VECTORS)
+    except (asyncpg.FeatureNotSupportedError, asyncpg.UndefinedFileError) as error:
+        raise StoreUnavailable(
+            f"{settings.place} has no extension pgvector, which the pattern store needs; install "
+            "it on the server, or set etraces.enabled: false"
+        ) from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StoreUnavailable(
+            f"{settings.place}: this user may not create the extension pgvector; let an "
+            "administrator run CREATE EXTENSION vector in the database"
+        ) from error
+
+
+async def _close(connection: asyncpg.Connection) -> None:
+    with suppress(*_CONNECT_ERRORS):
+        await connection.close(timeout=CONNECT_S)
+
+
+class Slot:
+    """Room for one connection, which one piece of work uses at a time."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._settings = settings
+        self._connection: asyncpg.Connection | None = None
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def use(self, limit_s: float = STATEMENT_S) -> AsyncIterator[asyncpg.Connection]:
+        """The connection, for one piece of work of at most `limit_s`.
+
+        After an error that is not about the data, or when the work is cancelled, it is dropped.
+        Raises: StoreError for errors of the server and the driver; others as they are.
+        """
+        async with self._lock:
+            connection = self._connection
+            if connection is None or connection.is_closed():
+                connection = self._connection = await connect(self._settings)
+            try:
+                async with asyncio.timeout(limit_s):
+                    yield connection
+            except BaseException as error:
+                if breaks_connection(error):
+                    self._drop()
+                translated = translate(error, self._settings)
+                if translated is error:
+                    raise
+                raise translated from error
+
+    async def close(self) -> None:
+        """Wait for the work in progress, then close the connection."""
+        async with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None and not connection.is_closed():
+                await _close(connection)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()

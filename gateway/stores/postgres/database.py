@@ -1,0 +1,157 @@
+"""One PostgreSQL database: a connection that writes in groups, a few for everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import asyncpg
+
+from gateway.config.storage import StorageSettings
+from gateway.stores.postgres.connection import STATEMENT_S, Slot, prepare
+from gateway.stores.postgres.schema import MIGRATIONS
+from gateway.stores.postgres.writer import Writer
+from gateway.stores.protocols import StoreClosed, StoreOverloaded, StoreUnavailable
+from gateway.stores.records import CallRecord
+
+T = TypeVar("T")
+
+Work = Callable[[asyncpg.Connection], Awaitable[T]]
+
+# An empty message in the server's log of changes finds a disk that is full.
+_PING = """
+SELECT current_setting('transaction_read_only') = 'on', (SELECT count(*) FROM gateway_migrations)
+"""
+_WRITE = "SELECT pg_logical_emit_message(true, 'gateway', '')"
+
+
+class Database:
+    """An open database. Made by `Database.open`, used on the event loop that opened it."""
+
+    def __init__(self, settings: StorageSettings, *, vectors: bool) -> None:
+        self.settings = settings
+        self.holder = secrets.token_hex(8)
+        """A random name of this process, for leases."""
+
+        self._vectors = vectors
+        self._refusal: StoreUnavailable | None = None
+        self._closed = False
+        self.after_reopening: list[Work[None]] = []
+        """Run in a transaction after the database was opened again: it may be an empty one."""
+
+        self._waiting = 0
+        self._reopening = asyncio.Lock()
+        self._start()
+
+    def _start(self) -> None:
+        count = self.settings.reader_threads
+        self._free: asyncio.Queue[Slot] = asyncio.Queue()
+        self._slots = [Slot(self.settings) for _ in range(count)]
+        for slot in self._slots:
+            self._free.put_nowait(slot)
+        self._writer = Writer(self.settings)
+
+    @classmethod
+    async def open(cls, settings: StorageSettings, *, vectors: bool = False) -> Database:
+        """Connect to `settings.url` and migrate its schema. `vectors`: patterns are searched.
+
+        Raises: StoreError when the database cannot be used.
+        """
+        database = cls(settings, vectors=vectors)
+        await prepare(settings, MIGRATIONS, vectors=vectors)
+        return database
+
+    async def reopen(self) -> None:
+        """Close the connections, check and migrate the database again. Raises: StoreError."""
+        async with self._reopening:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            self._refusal = StoreUnavailable(f"{self.settings.place} is being opened again")
+            await self._stop()
+            self._start()
+            await prepare(self.settings, MIGRATIONS, vectors=self._vectors)
+            async with self._slots[0].use() as connection, connection.transaction():
+                for work in self.after_reopening:
+                    await work(connection)
+            self._refusal = None
+
+    async def commit(self, call: CallRecord) -> int:
+        """Write one call, together with others that wait. Raises: StoreError."""
+        self._check_open()
+        return await self._writer.commit(call)
+
+    async def run(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
+        """The result of `work` on a free connection, each of its statements for itself.
+
+        Raises: StoreError, and whatever else `work` raises.
+        """
+        self._check_open()
+        if self._waiting >= self.settings.queue_limit:
+            raise StoreOverloaded(
+                f"{self._waiting} reads are waiting for the store (storage.queue_limit)"
+            )
+        self._waiting += 1
+        try:
+            free = self._free
+            slot = await free.get()
+            try:
+                async with slot.use(limit_s) as connection:
+                    return await work(connection)
+            finally:
+                free.put_nowait(slot)
+        finally:
+            self._waiting -= 1
+
+    async def fetch(self, sql: str, *values: Any, limit_s: float = STATEMENT_S) -> list[Any]:
+        """The rows that one statement gives. Raises: StoreError."""
+
+        async def work(connection: asyncpg.Connection) -> list[Any]:
+            rows: list[Any] = await connection.fetch(sql, *values)
+            return rows
+
+        return await self.run(work, limit_s=limit_s)
+
+    async def transact(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
+        """The result of `work` inside a transaction; nothing of it stays when it raises."""
+
+        async def within(connection: asyncpg.Connection) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self.run(within, limit_s=limit_s)
+
+    async def view(self, work: Work[T]) -> T:
+        """The result of `work`, whose statements all see the same data."""
+
+        async def within(connection: asyncpg.Connection) -> T:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return await work(connection)
+
+        return await self.run(within)
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def ping(self) -> None:
+        """Return when the database can be read and written. Raises: StoreError."""
+
+        async def work(connection: asyncpg.Connection) -> None:
+            if (await connection.fetchrow(_PING))[0]:
+                raise asyncpg.ReadOnlySQLTransactionError("it may be a standby server")
+            await connection.execute(_WRITE)
+
+        await self.run(work)
+
+    async def close(self) -> None:
+        """Commit what was accepted, then close. A second call does nothing."""
+        self._closed = True
+        self._refusal = StoreClosed("the store is closed")
+        async with self._reopening:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        await self._writer.close()
+        await asyncio.wait([asyncio.ensure_future(slot.close()) for slot in self._slots])

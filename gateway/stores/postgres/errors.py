@@ -1,0 +1,94 @@
+"""Turns the errors of PostgreSQL and of its driver into the store's, one line each."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from gateway.config.storage import StorageSettings
+from gateway.stores.protocols import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreReplaced,
+    StoreUnavailable,
+)
+
+_MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...] = (
+    (
+        (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError),
+        StoreUnavailable,
+        "refuses the user or the password",
+    ),
+    (
+        (asyncpg.InvalidCatalogNameError,),
+        StoreUnavailable,
+        "does not exist on the server; create it, or correct the URL",
+    ),
+    (
+        (asyncpg.TooManyConnectionsError,),
+        StoreUnavailable,
+        "has no free connection; raise max_connections, or use fewer gateways",
+    ),
+    ((asyncpg.DiskFullError, asyncpg.OutOfMemoryError), StoreFull, "has no room"),
+    ((asyncpg.ReadOnlySQLTransactionError,), StoreReadOnly, "is read-only"),
+    (
+        (asyncpg.InsufficientPrivilegeError,),
+        StoreReadOnly,
+        "may not be written by this user; grant it the rights of the database's owner",
+    ),
+    (
+        (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError),
+        StoreBusy,
+        "is locked by another gateway",
+    ),
+    ((asyncpg.UndefinedTableError,), StoreReplaced, "has lost its tables"),
+    ((asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError), StoreCorrupt, "is damaged"),
+    (
+        (asyncpg.CannotConnectNowError, asyncpg.OperatorInterventionError),
+        StoreUnavailable,
+        "is stopping or starting",
+    ),
+    ((asyncpg.InsufficientResourcesError,), StoreUnavailable, "has too few resources"),
+    ((asyncpg.QueryCanceledError, TimeoutError), StoreUnavailable, "does not answer in time"),
+    (
+        (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError, OSError),
+        StoreUnavailable,
+        "cannot be reached",
+    ),
+)
+
+_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+def translate(error: BaseException, settings: StorageSettings) -> BaseException:
+    """The StoreError for an error of the driver or the server; any other error is unchanged.
+
+    The text never contains the password: neither the server nor the driver repeats it.
+    """
+    if isinstance(error, StoreError) or not isinstance(error, _DRIVER_ERRORS):
+        return error
+    meaning, words = next(
+        ((meaning, words) for kinds, meaning, words in _MEANINGS if isinstance(error, kinds)),
+        (StoreError, "refused the operation"),
+    )
+    reason = " ".join(str(error).split()) or type(error).__name__
+    translated = meaning(f"{settings.place} {words} ({reason})")
+    translated.__cause__ = error
+    return translated
+
+
+def is_about_one_record(error: StoreError) -> bool:
+    """Whether a group failed for what one of its records contains."""
+    kinds = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+    return isinstance(error.__cause__, kinds)
+
+
+def breaks_connection(error: BaseException) -> bool:
+    """Whether the connection can no longer be used, or it is not known whether it can."""
+    if isinstance(error, asyncpg.PostgresError):
+        return isinstance(
+            error, asyncpg.PostgresConnectionError | asyncpg.OperatorInterventionError
+        )
+    return not isinstance(error, ValueError | TypeError | StoreError)

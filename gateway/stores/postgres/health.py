@@ -1,0 +1,88 @@
+"""The health summary in SQL: the database computes the sums, whatever the number of runs."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import asyncpg
+
+from gateway.stores.health import COSTS, RECENT_RUNS, SUMMED, agent_health, recent_run, summary
+from gateway.stores.postgres import filters
+from gateway.stores.postgres.group import SUMS
+from gateway.stores.postgres.text import Arguments, read_text
+from gateway.stores.queries import HealthSummary, RunFilter
+from gateway.stores.totals import WARN_COMPOSITE
+
+_EXPRESSIONS = {
+    "total_runs": "count(*)",
+    "total_steps": "coalesce(sum(r.steps), 0)::bigint",
+    "success_runs": "count(*) FILTER (WHERE r.outcome = 'success')",
+    "failure_runs": "count(*) FILTER (WHERE r.outcome = 'failure')",
+    "runs_with_fires": "count(*) FILTER (WHERE r.counts -> 'fired' <> '{}')",
+    "clean_runs": f"count(*) FILTER (WHERE r.composite_peak < {WARN_COMPOSITE})",
+    "peak_composite": "coalesce(max(r.composite_peak), 0)",
+    **{name: f"coalesce(sum(r.{name}), 0)::{SUMS[name]}" for name in SUMMED},
+    # sum() of only unknown values is NULL: the cost stays unknown.
+    **{name: f"sum(r.{name})" for name in COSTS},
+    "composite_sum": "coalesce(sum(r.composite_sum), 0)",
+    "scored_steps": "coalesce(sum(r.scored_steps), 0)::bigint",
+}
+_MEAN = "CASE WHEN r.scored_steps > 0 THEN r.composite_sum / r.scored_steps ELSE 0 END"
+
+
+async def summarize(runs: RunFilter, connection: asyncpg.Connection) -> HealthSummary:
+    """The HealthSummary of the runs that match."""
+    values = Arguments()
+    condition = filters.where(runs, values)
+    sql = f"SELECT {', '.join(_EXPRESSIONS.values())} FROM runs AS r WHERE {condition}"
+    row = await connection.fetchrow(sql, *values)
+    sums = dict(zip(_EXPRESSIONS, row or (), strict=True))
+    return summary(
+        composite_sum=sums.pop("composite_sum"),
+        scored_steps=sums.pop("scored_steps"),
+        sums=sums,
+        counters=await _counters(condition, values, connection),
+        by_agent=await _by_agent(condition, values, connection),
+        recent=await _recent(condition, values, connection),
+    )
+
+
+async def _counters(
+    condition: str, values: Arguments, connection: asyncpg.Connection
+) -> Mapping[str, Mapping[str, Any]]:
+    sql = f"""
+        SELECT counter.key, entry.key, sum(entry.value::numeric)::float8
+        FROM runs AS r, jsonb_each(r.counts) AS counter, jsonb_each_text(counter.value) AS entry
+        WHERE {condition} GROUP BY 1, 2
+    """
+    counters: dict[str, dict[str, Any]] = {}
+    for counter, name, count in await connection.fetch(sql, *values):
+        amount = count if name == "cost_usd" and counter == "estimated" else int(count)
+        counters.setdefault(counter, {})[read_text(name)] = amount
+    return counters
+
+
+async def _by_agent(
+    condition: str, values: Arguments, connection: asyncpg.Connection
+) -> tuple[Any, ...]:
+    sql = f"""
+        SELECT r.agent, count(*), avg({_MEAN}), max(r.composite_peak)
+        FROM runs AS r WHERE {condition} GROUP BY r.agent ORDER BY count(*) DESC, r.agent
+    """
+    rows = await connection.fetch(sql, *values)
+    return tuple(agent_health(read_text(agent), *others) for agent, *others in rows)
+
+
+async def _recent(
+    condition: str, values: Arguments, connection: asyncpg.Connection
+) -> tuple[Any, ...]:
+    sql = f"""
+        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak
+        FROM runs AS r WHERE {condition}
+        ORDER BY r.started_at DESC, r.id DESC LIMIT {RECENT_RUNS}
+    """
+    rows = await connection.fetch(sql, *values)
+    return tuple(recent_run(*row) for row in reversed(rows))

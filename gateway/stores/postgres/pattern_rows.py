@@ -1,0 +1,196 @@
+"""Rows of the patterns table: writing, finding, reading."""
+
+# ruff: noqa: S608 - statements are put together from names of this module; values are bound
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import orjson
+
+from gateway.steering.guidance.families import family_matches
+from gateway.steering.guidance.pattern import Pattern, Tier, content_id
+from gateway.stores.patterns import Added, Event, PatternFilter, StoredPattern, Vector
+from gateway.stores.postgres.text import Arguments, read_text, stored_text
+from gateway.stores.protocols import StoreCorrupt
+
+COLUMNS = (
+    "p.pk, p.tenant, p.pattern_id, p.tier, p.failure_type, p.model_family, p.gate_threshold, "
+    "p.source_trace_id, p.fields, p.created_at, p.updated_at, p.injected, p.helped, p.hurt"
+)
+_CONTENT = (
+    *("tier", "digest", "failure_type", "model_family", "gate_threshold"),
+    *("source_trace_id", "fields", "updated_at"),
+)
+_INSERT = f"""
+INSERT INTO patterns ({", ".join(_CONTENT)}, created_at, tenant, pattern_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10) RETURNING pk
+"""
+_REPLACE = f"""
+UPDATE patterns SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_CONTENT, 1))}
+WHERE pk = $9
+"""
+_PUT = """
+INSERT INTO pattern_vectors (space, pk, tenant, tier, vector)
+SELECT $1, p.pk, p.tenant, p.tier, $3::float4[]::vector FROM patterns AS p WHERE p.pk = $2
+ON CONFLICT (space, pk) DO UPDATE
+SET tenant = excluded.tenant, tier = excluded.tier, vector = excluded.vector
+"""
+_FIND = """
+SELECT pk FROM patterns WHERE pattern_id = $1 AND ($2::text IS NULL OR tenant IN ('', $2))
+ORDER BY tenant DESC LIMIT 1
+"""
+# Jumps from family to family through the index instead of reading every pattern.
+_FAMILIES = """
+WITH RECURSIVE found(name) AS (
+    SELECT min(model_family) FROM patterns
+    UNION ALL
+    SELECT (SELECT min(model_family) FROM patterns WHERE model_family > name)
+    FROM found WHERE name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL
+"""
+
+
+async def add(
+    connection: asyncpg.Connection, space: int, pattern: Pattern, vector: Vector[float] | None
+) -> tuple[Added, str]:
+    """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
+    same = await same_content(connection, pattern)
+    if same is not None:
+        if vector is not None:
+            await put(connection, space, same[0], vector)
+        return Added.UNCHANGED, same[1]
+    pk = await own(connection, pattern)
+    if pk is not None:
+        await replace(connection, space, pk, pattern, vector)
+        return Added.REPLACED, pattern.pattern_id
+    names = (stored_text(pattern.tenant), stored_text(pattern.pattern_id))
+    pk = await connection.fetchval(_INSERT, *_content_values(pattern), *names)
+    if vector is not None:
+        await put(connection, space, pk, vector)
+    return Added.ADDED, pattern.pattern_id
+
+
+async def replace(
+    connection: asyncpg.Connection,
+    space: int,
+    pk: int,
+    pattern: Pattern,
+    vector: Vector[float] | None,
+) -> None:
+    """Write the content and the vector of `pattern` to row `pk`; the vectors of other embedders,
+    which belong to the old text, are removed."""
+    await connection.execute(_REPLACE, *_content_values(pattern), pk)
+    await connection.execute("DELETE FROM pattern_vectors WHERE pk = $1", pk)
+    if vector is not None:
+        await put(connection, space, pk, vector)
+
+
+async def put(connection: asyncpg.Connection, space: int, pk: int, vector: Vector[float]) -> None:
+    """Store the vector of pattern `pk`, in place of an earlier one."""
+    await connection.execute(_PUT, space, pk, vector)
+
+
+async def same_content(connection: asyncpg.Connection, pattern: Pattern) -> tuple[int, str] | None:
+    """Row and id of the tenant's pattern with this content, None when there is none."""
+    row = await connection.fetchrow(
+        "SELECT pk, pattern_id FROM patterns WHERE tenant = $1 AND digest = $2",
+        stored_text(pattern.tenant),
+        content_id(pattern),
+    )
+    return (row[0], read_text(row[1])) if row else None
+
+
+async def own(connection: asyncpg.Connection, pattern: Pattern) -> int | None:
+    """The row of this tenant's pattern of this id."""
+    sql = "SELECT pk FROM patterns WHERE tenant = $1 AND pattern_id = $2"
+    names = (stored_text(pattern.tenant), stored_text(pattern.pattern_id))
+    pk: int | None = await connection.fetchval(sql, *names)
+    return pk
+
+
+async def find(connection: asyncpg.Connection, tenant: str | None, pattern_id: str) -> int | None:
+    """The row of the pattern of this id that `tenant` may see, its own before a shared one."""
+    visible = None if tenant is None else stored_text(tenant)
+    pk: int | None = await connection.fetchval(_FIND, stored_text(pattern_id), visible)
+    return pk
+
+
+async def select(
+    connection: asyncpg.Connection, space: int, condition: str, values: Arguments, limit: int
+) -> list[tuple[int, StoredPattern]]:
+    """Rows and patterns that match `condition` over `patterns AS p`, newest first."""
+    rows = await connection.fetch(
+        f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' FROM patterns AS p "
+        f"LEFT JOIN pattern_vectors AS v ON v.space = {values.add(space)} AND v.pk = p.pk "
+        f"WHERE {condition} ORDER BY p.pk DESC LIMIT {limit}",
+        *values,
+    )
+    return [(row[0], _stored(row)) for row in rows]
+
+
+def where(patterns: PatternFilter, before: int | None, values: Arguments) -> str:
+    """A condition over `patterns AS p`, whose values are added to `values`."""
+    wanted: list[tuple[str, Any]] = [
+        ("p.tenant IN ('', {})", patterns.tenant),
+        ("p.tier = {}", patterns.tier.value if patterns.tier else None),
+        ("p.failure_type = {}", patterns.failure_type),
+        ("p.model_family = {}", patterns.model_family),
+        ("strpos(lower(p.fields), {}) > 0", patterns.text.lower() if patterns.text else None),
+        ("p.pk < {}", before),
+    ]
+    used = [form.format(values.add(value)) for form, value in wanted if value is not None]
+    return " AND ".join(["TRUE", *used])
+
+
+async def suitable_families(connection: asyncpg.Connection, model: str) -> list[str] | None:
+    """The model families among the patterns that match `model`; None when all do."""
+    families: list[str] = [name for (name,) in await connection.fetch(_FAMILIES)]
+    suitable = [name for name in families if family_matches(read_text(name), model)]
+    return None if suitable == families else suitable
+
+
+def to_pattern(row: Sequence[Any]) -> Pattern:
+    """The pattern of a row of `COLUMNS`. Raises: StoreCorrupt for an invalid row."""
+    _, tenant, pattern_id, tier, failure_type, family, gate, trace, fields, *_ = row
+    try:
+        return Pattern(
+            tenant=read_text(tenant),
+            pattern_id=read_text(pattern_id),
+            tier=Tier(tier),
+            failure_type=read_text(failure_type) or None,
+            model_family=read_text(family),
+            gate_threshold=gate,
+            source_trace_id=read_text(trace),
+            fields=orjson.loads(fields),
+        )
+    except (ValueError, TypeError) as error:
+        raise StoreCorrupt(f"the pattern {pattern_id!r} is damaged ({error})") from error
+
+
+def _stored(row: Sequence[Any]) -> StoredPattern:
+    return StoredPattern(
+        pattern=to_pattern(row),
+        created_at=row[9],
+        updated_at=row[10],
+        counts=dict(zip((event.value for event in Event), row[11:14], strict=True)),
+        indexed=bool(row[14]),
+    )
+
+
+def _content_values(pattern: Pattern) -> tuple[Any, ...]:
+    trace = pattern.source_trace_id
+    return (
+        pattern.tier.value,
+        content_id(pattern),
+        stored_text(pattern.failure_type or ""),
+        stored_text(pattern.model_family),
+        pattern.gate_threshold,
+        None if trace is None else stored_text(trace),
+        orjson.dumps(dict(pattern.fields)).decode(),
+        time.time(),
+    )

