@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.conversations.apply_reply import apply_reply
@@ -21,6 +22,7 @@ from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord
+from gateway.wire.values import replace
 
 
 class Recordable(Protocol):
@@ -153,8 +155,10 @@ class Recorder:
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:
         metrics = self._runtime.metrics
+        states = Counter([outcome.state for outcome in outcomes])
+        for state, steps in states.items():
+            metrics.steps.labels(state.value).inc(steps)
         for outcome in outcomes:
-            metrics.steps.labels(outcome.state.value).inc()
             metrics.difficulty.observe(outcome.difficulty)
             metrics.composite.observe(outcome.readings.composite)
             for name in outcome.readings.fired:

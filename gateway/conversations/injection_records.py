@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from gateway.conversations.steering_result import SteeringResult
@@ -12,6 +11,7 @@ from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE
 from gateway.stores.records import InjectionRow
+from gateway.wire.values import replace
 
 
 def injection_rows(result: SteeringResult) -> list[InjectionRow]:

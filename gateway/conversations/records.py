@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
@@ -28,7 +27,7 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.wire.coerce import as_list, as_mapping, as_text
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 _PREVIEW_CHARACTERS = 200
 

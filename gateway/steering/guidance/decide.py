@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from gateway.steering.guidance.families import ModelFamily, model_family
 from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
@@ -12,7 +11,7 @@ from gateway.steering.guidance.plan import Plan
 from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, count, with_count
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

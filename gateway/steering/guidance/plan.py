@@ -8,7 +8,6 @@ once is not decided again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Query, Tier
@@ -17,7 +16,7 @@ from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, count
 from gateway.steering.guidance.texts import evidence_for, failure_of, monitor_text, severities
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import Step, recent_text
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 RECOVERED_STEPS = 6
 """Scored steps without an alarm after which a run has recovered: a window of FAST."""

@@ -66,23 +66,21 @@ class MonitorSuite(Generic[M]):
 
     def readings(self) -> Readings:
         """The readings over all steps pushed so far."""
-        read = {name: monitor.reading() for name, monitor in self.monitors.items()}
-        return combine(
-            {name: score for name, (score, _) in read.items()},
-            {name: reason for name, (_, reason) in read.items()},
-            weights=self._weights,
-            fire_threshold=self._fire_threshold,
-        )
+        scores: dict[str, float] = {}
+        evidence: dict[str, str] = {}
+        for name, monitor in self.monitors.items():
+            scores[name], evidence[name] = monitor.reading()
+        return combine(scores, evidence, weights=self._weights, fire_threshold=self._fire_threshold)
 
 
 def combine(
-    scores: Mapping[str, float],
+    scores: dict[str, float],
     evidence: Mapping[str, str],
     *,
     weights: Mapping[str, float],
     fire_threshold: float,
 ) -> Readings:
-    """The readings that follow from single scores; `scores` is in the order of MONITORS.
+    """The readings that follow from single scores; they keep `scores`, in the order of MONITORS.
 
     Among fired monitors of equal weighted score the first names the failure.
     """
@@ -97,7 +95,7 @@ def combine(
             if weighted > worst:
                 worst, failure_type = weighted, FAILURE_TYPES[name]
     return Readings(
-        scores=dict(scores),
+        scores=scores,
         composite=round(composite, COMPOSITE_DIGITS),
         fired=tuple(fired),
         failure_type=failure_type,
