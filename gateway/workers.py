@@ -1,4 +1,4 @@
-"""`server.workers`: several processes that serve on one socket, and the parent that watches them.
+"""`server.workers`: several processes that serve on one address, and the parent that watches them.
 
 Each worker is a whole gateway with a memory of its own, as replicas on several machines are: what a
 conversation needs is in the store. The parent serves nothing. It passes signals on, starts another
@@ -13,9 +13,11 @@ import random
 import secrets
 import shutil
 import signal
+import socket
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -46,19 +48,45 @@ class Place:
     instance: str
     parent: int
 
-    def socket(self, index: int) -> str:
-        """The path of a worker's socket."""
+    def told_at(self, index: int) -> str:
+        """The path of the socket on which a worker tells its metrics."""
         return str(self.directory / f"{index}.sock")
 
 
+def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
+    """A socket for each of `count` workers on the address of `first`, which is bound and unused.
+
+    On Linux the kernel spreads connections evenly over sockets of their own; on one socket a worker
+    that is awake takes nearly all of a burst. Raises: OSError.
+    """
+    if sys.platform != "linux":
+        return [first] * count
+    address = first.getsockname()
+    family = first.family
+    first.close()  # it was bound without sharing, to notice another program on the address
+    sockets = []
+    for _ in range(count):
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(address)
+        sockets.append(sock)
+    return sockets
+
+
 class Supervisor:
-    """Starts `count` workers, each of which runs `serve`, and keeps them running.
+    """Starts a worker for each socket, which runs `serve` with it, and keeps them running.
 
     `serve` returns whether it served. `drain_s`: how long workers may take to end.
     """
 
-    def __init__(self, count: int, serve: Callable[[Place], bool], drain_s: float) -> None:
-        self._count = count
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        serve: Callable[[Place, socket.socket], bool],
+        drain_s: float,
+    ) -> None:
+        self._sockets = sockets
         self._serve = serve
         self._drain_s = drain_s
         self._workers: dict[int, int] = {}
@@ -76,7 +104,7 @@ class Supervisor:
             signal.signal(sig, self._on_signal)
         gc.freeze()  # what the workers share stays shared
         try:
-            for index in range(self._count):
+            for index in range(len(self._sockets)):
                 self._start(index)
             while self._workers:
                 self._ended(*os.waitpid(-1, 0))
@@ -99,18 +127,22 @@ class Supervisor:
         try:
             os.setpgid(0, 0)  # a terminal's interrupt goes to the parent, which passes it on
             os.close(self._held)
+            own = self._sockets[index]
+            for other in self._sockets:
+                if other is not own:
+                    other.close()
             random.seed()
             for sig in (*_PASSED_ON, signal.SIGHUP, signal.SIGALRM):
                 signal.signal(sig, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_PASSED_ON, signal.SIGHUP))
             place = Place(
                 index=index,
-                count=self._count,
+                count=len(self._sockets),
                 directory=self._directory,
                 instance=self._instance,
                 parent=self._parent,
             )
-            status = 0 if self._serve(place) else NOT_STARTED
+            status = 0 if self._serve(place, own) else NOT_STARTED
         except SystemExit as exc:
             status = exc.code if isinstance(exc.code, int) else 1
         except BaseException:
@@ -123,6 +155,7 @@ class Supervisor:
         index = self._workers.pop(pid)
         status = os.waitstatus_to_exitcode(waited)
         if self._stopping:
+            self._sockets[index].close()  # so that new connections go to those that still drain
             return
         if status == NOT_STARTED and index not in self._proven:
             self._failed = True

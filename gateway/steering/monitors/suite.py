@@ -74,13 +74,13 @@ class MonitorSuite(Generic[M]):
 
 
 def combine(
-    scores: dict[str, float],
+    scores: Mapping[str, float],
     evidence: Mapping[str, str],
     *,
     weights: Mapping[str, float],
     fire_threshold: float,
 ) -> Readings:
-    """The readings that follow from single scores; they keep `scores`, in the order of MONITORS.
+    """The readings that follow from single scores; `scores` is in the order of MONITORS.
 
     Among fired monitors of equal weighted score the first names the failure.
     """
@@ -95,7 +95,7 @@ def combine(
             if weighted > worst:
                 worst, failure_type = weighted, FAILURE_TYPES[name]
     return Readings(
-        scores=scores,
+        scores=dict(scores),
         composite=round(composite, COMPOSITE_DIGITS),
         fired=tuple(fired),
         failure_type=failure_type,
