@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.budgets.spending import Spending
@@ -24,6 +25,7 @@ from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord
+from gateway.wire.values import replace
 
 _ATTEMPTS = 5
 """Attempts to save a call, when other gateways save the same conversation at the same time."""
@@ -199,8 +201,10 @@ class Recorder:
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:
         metrics = self._runtime.metrics
+        states = Counter([outcome.state for outcome in outcomes])
+        for state, steps in states.items():
+            metrics.steps.labels(state.value).inc(steps)
         for outcome in outcomes:
-            metrics.steps.labels(outcome.state.value).inc()
             metrics.difficulty.observe(outcome.difficulty)
             metrics.composite.observe(outcome.readings.composite)
             for name in outcome.readings.fired:

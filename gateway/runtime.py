@@ -33,6 +33,7 @@ from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.observability.otel import open_telemetry
+from gateway.observability.shared_metrics import SharedMetrics
 from gateway.observability.unsteered import UnsteeredCalls
 from gateway.retention import Retention
 from gateway.services import Services
@@ -50,6 +51,7 @@ from gateway.upstream.rests import DeploymentRests
 
 _FIXED = (
     *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
+    "server.workers",
     *("server.max_head_kb", "server.max_head_fields", "server.max_pipelined_requests"),
     *("server.max_head_s", "server.keep_alive_s"),
     *("storage", "embedding", "logging"),
@@ -74,6 +76,9 @@ class Runtime:
         self.draining = False
         self.instance = secrets.token_hex(8)
         """Random id sent with this process's upstream requests, to detect a request to itself."""
+
+        self.shared_metrics: SharedMetrics | None = None
+        """The metrics of all workers; None for a gateway of one process."""
 
         self.events = EventHub()
         self.metrics.subscribers.set_function(lambda: self.events.subscribers)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
+import structlog
 import uvicorn
 
 from gateway.app import build_app
@@ -25,9 +26,11 @@ from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging, get_logger
+from gateway.observability.shared_metrics import SharedMetrics
 from gateway.running import announced
 from gateway.tasks import spawn
 from gateway.upstream.deployments import DeploymentTable
+from gateway.workers import Place, Supervisor, shared_sockets
 
 _WATCH_PERIOD_S = 1.0
 _DRAIN_POLL_S = 0.05
@@ -59,11 +62,31 @@ def serve(
         )
     for name, meant in misspelt_variables(os.environ):
         get_logger("gateway").warning(f"{name} sets nothing: two underscores, {meant}")
+    sock = _bind(settings.server.host, settings.server.port)
+    if settings.server.workers == 1:
+        return _serve_on(sock, settings, load, config_path, listening)
+
+    def work(place: Place, own: socket.socket) -> bool:
+        first = listening if place.index == 0 else None
+        return _serve_on(own, settings, load, config_path, first, place)
+
+    sockets = shared_sockets(sock, settings.server.workers)
+    return Supervisor(sockets, work, settings.server.drain_s).run()
+
+
+def _serve_on(
+    sock: socket.socket,
+    settings: Settings,
+    load: Callable[[], Settings],
+    config_path: Path | None,
+    listening: Callable[[str], None] | None,
+    place: Place | None = None,
+) -> bool:
+    """Serve in this process; `place`: which worker it is."""
     app = build_app(settings)
-    server = GatewayServer(uvicorn_config(app, settings), app)
+    server = GatewayServer(uvicorn_config(app, settings), app, place)
     server.reload_from(load, config_path)
     server.listening = listening
-    sock = _bind(settings.server.host, settings.server.port)
     # uvicorn raises the signal again after the drain; a requested end has exit status 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
@@ -76,11 +99,12 @@ def check(settings: Settings) -> None:
 
     Raises:
         ConfigError: an upstream is the gateway itself, a deployment has no address, tenants share
-            a key, or the database cannot be written.
+            a key, the database cannot be written, or there cannot be several workers.
     """
     refuse_self_upstream(settings)
     refuse_shared_keys(settings)
     refuse_unwritable_storage(settings)
+    refuse_workers(settings)
     try:
         DeploymentTable(settings, os.environ)
     except ValueError as exc:
@@ -119,16 +143,30 @@ class GatewayServer(uvicorn.Server):
     balancers and clients handle better than a refused connection.
     """
 
-    def __init__(self, config: uvicorn.Config, app: Edge) -> None:
+    def __init__(self, config: uvicorn.Config, app: Edge, place: Place | None = None) -> None:
         super().__init__(config)
         self._app = app
+        self._place = place
+        if place is not None:
+            self._join(place)
         self._load: Callable[[], Settings] | None = None
         self._watched: Path | None = None
         self._loaded: tuple[int, int] | None = None
         self.listening: Callable[[str], None] | None = None
         self._announced = contextlib.ExitStack()
         storage = app.runtime.settings.storage
-        self._database = "" if storage.in_memory else str(Path(storage.path).absolute())
+        alone = place is None or place.index == 0  # of several workers the first says where it is
+        nowhere = storage.in_memory or not alone
+        self._database = "" if nowhere else str(Path(storage.path).absolute())
+
+    def _join(self, place: Place) -> None:
+        """Become one of several workers."""
+        runtime = self._app.runtime
+        runtime.instance = place.instance
+        runtime.shared_metrics = SharedMetrics(
+            place.index, place.count, place.told_at, runtime.metrics.render
+        )
+        structlog.contextvars.bind_contextvars(worker=place.index)
 
     def reload_from(self, load: Callable[[], Settings], path: Path | None) -> None:
         """Set where new settings come from."""
@@ -146,6 +184,10 @@ class GatewayServer(uvicorn.Server):
             return
         _freeze_startup_objects()
         runtime = self._app.runtime
+        if runtime.shared_metrics is not None and self._place is not None:
+            await runtime.shared_metrics.start()
+            drain = functools.partial(self._without_parent, self._place.parent)
+            asyncio.get_running_loop().add_reader(self._place.parent, drain)
         host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         if self._database:
@@ -164,6 +206,10 @@ class GatewayServer(uvicorn.Server):
         if self.listening is not None:
             self.listening(url)
 
+    def _without_parent(self, parent: int) -> None:
+        asyncio.get_running_loop().remove_reader(parent)
+        self.handle_exit(signal.SIGTERM, None)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, stop listening, close the services."""
         self._announced.close()
@@ -177,6 +223,8 @@ class GatewayServer(uvicorn.Server):
             await asyncio.wait(set(running), timeout=_DRAIN_POLL_S)
         left_s = max(0.0, ends_at - time.monotonic()) if running else _CLOSE_S
         self.config.timeout_graceful_shutdown = cast(int, left_s)
+        if self._app.runtime.shared_metrics is not None:
+            self._app.runtime.shared_metrics.close()
         await super().shutdown(sockets)
         log.info("stopped")
 
@@ -301,6 +349,22 @@ def refuse_unwritable_storage(settings: Settings) -> None:
     for needed in (folder, path):
         if needed.exists() and not os.access(needed, os.W_OK):
             raise ConfigError(f"storage.path: {str(needed)!r} cannot be written")
+
+
+def refuse_workers(settings: Settings) -> None:
+    """Refuse several workers where they cannot be.
+
+    Raises:
+        ConfigError: processes cannot be forked here, or could not share the store.
+    """
+    if settings.server.workers == 1:
+        return
+    if not hasattr(os, "fork"):
+        raise ConfigError("server.workers: only 1 on this system, which cannot fork processes")
+    if settings.storage.in_memory:
+        raise ConfigError(
+            "server.workers: several cannot share storage.path ':memory:'; name a file"
+        )
 
 
 def exposes_provider_keys(settings: Settings) -> bool:

@@ -40,10 +40,13 @@ class ServerSettings:
     `max_bytes_in_flight_mb`: of request bodies that are held at one time, each to the end of its
     request; 0 = no limit. A body takes four times its size in memory while it is parsed and sent
     (measured: six of 60 MiB 1,430 MiB). `body_wait_s`: how long another waits for room.
+    `workers`: processes that serve on the address, on one store; each other limit of this section
+    is that of one worker.
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
+    workers: int = 1
     trusted_hosts: tuple[str, ...] = ("host.docker.internal", "host.containers.internal")
     trusted_origins: tuple[str, ...] = ()
     max_head_kb: float = 64
@@ -69,6 +72,7 @@ class ServerSettings:
                 raise ValueError(f"{name}: must be above 0")
         if self.keep_alive_s <= 0:
             raise ValueError("keep_alive_s: must be above 0")
+        at_least(self.workers, 1, "workers")
         at_least(self.max_head_fields, 1, "max_head_fields")
         at_least(self.max_pipelined_requests, 1, "max_pipelined_requests")
         waits = ("sse_keepalive_s", "drain_s", "body_wait_s")

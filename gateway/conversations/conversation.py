@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
@@ -22,7 +22,7 @@ from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.prefix_hash import ChainState
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 MAX_UNSAVED_STEPS = 512
 """The newest steps kept while the store is unavailable."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from gateway.conversations.steering_result import SteeringResult
@@ -13,6 +12,7 @@ from gateway.steering.guidance.state import Injection
 from gateway.steering.guidance.texts import skip_directive
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import InjectionRow
+from gateway.wire.values import replace
 
 
 def injection_rows(result: SteeringResult) -> list[InjectionRow]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gateway.conversations.conversation import (
     MAX_DEPTH,
@@ -27,6 +26,7 @@ from gateway.steering.identity import (
 from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.user_words import task_of
 from gateway.wire.messages import digest_fields
+from gateway.wire.values import replace
 
 
 def open_conversation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
@@ -29,7 +29,7 @@ from gateway.stores.records import (
 )
 from gateway.text.secrets import mask_secrets
 from gateway.wire.coerce import as_list, as_mapping, as_text
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 _PREVIEW_CHARACTERS = 200
 _LONGEST_SECRET = 4096

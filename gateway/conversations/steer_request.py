@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
@@ -47,6 +47,7 @@ from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage
 from gateway.wire.coerce import as_list
+from gateway.wire.values import replace
 from gateway.wire.views import AsMappings
 
 
@@ -385,4 +386,4 @@ def _prompts(
 
 
 def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [tool for tool in as_list(body.get("tools")) if isinstance(tool, Mapping)]
+    return [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]

@@ -47,9 +47,11 @@ class HealthEndpoints:
         await send_json(send, 503 if problems else 200, body)
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The metrics in Prometheus' text format."""
+        """The metrics in Prometheus' text format; of several workers each with its number."""
         scope[EXCHANGE].route = "metrics"
-        await send_bytes(send, 200, self._runtime.metrics.render(), CONTENT_TYPE.encode())
+        shared = self._runtime.shared_metrics
+        text = self._runtime.metrics.render() if shared is None else await shared.collect()
+        await send_bytes(send, 200, text, CONTENT_TYPE.encode())
 
 
 def _degraded(health: StoreHealth) -> dict[str, Any]:

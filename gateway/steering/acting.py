@@ -8,7 +8,7 @@ is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from types import MappingProxyType
 
 from gateway.steering.fsm import FSMState
@@ -16,7 +16,7 @@ from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.plan import Plan
 from gateway.steering.monitors import Readings
 from gateway.steering.scoring.calibration import Calibration
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
 NO_EVIDENCE = 0.5

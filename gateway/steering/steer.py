@@ -14,7 +14,7 @@ adds logged steps, a judged score and the look-up; a replay adds a recording.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 
 from gateway.steering.acting import (
@@ -48,7 +48,7 @@ from gateway.steering.policy import Policy
 from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.step import Step
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 Found = Mapping[Tier, Sequence[PatternMatch]]
 """Answers to a plan's look-ups; a tier whose look-up failed has no entry."""

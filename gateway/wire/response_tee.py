@@ -14,6 +14,7 @@ from gateway.wire.sse import SSEDecoder, SSEEvent
 _ANY_ZLIB_HEADER: Final = 47
 _MARKER: Final = b"[DONE]"
 _NAME_BYTES: Final = 64  # longer than any event's name with its field
+_USAGE: Final = b'"usage"'
 _NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _FIELD_BYTES: Final = 16  # longer than the field before the name
 
@@ -110,7 +111,9 @@ class ResponseWatch:
         if _MARKER in chunk or (self._tail and _MARKER in self._tail + chunk[:5]):
             self.ended = True
         # Only a `[` near the end can be the start of a marker that the next chunks complete.
-        tail = (self._tail + chunk[-5:])[-5:]
+        tail = chunk[-5:]
+        if self._tail or len(tail) < 5:
+            tail = (self._tail + tail)[-5:]
         self._tail = tail if b"[" in tail else b""
 
     @property
@@ -192,7 +195,9 @@ class UsageFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes to send to the client, of `chunk` and of what was held back before it."""
-        if chunk.endswith(b"\n\n") and self._decoder.idle and not _NO_CHOICES.search(chunk):
+        # A plain search is ten times as fast as the expression.
+        without = _USAGE not in chunk or not _NO_CHOICES.search(chunk)
+        if without and chunk.endswith(b"\n\n") and self._decoder.idle:
             return chunk  # whole events, none of them the usage chunk
         return b"".join(e.raw for e in self._decoder.feed(chunk) if not self._is_usage(e))
 
@@ -201,7 +206,7 @@ class UsageFilter:
         return b"".join(e.raw for e in self._decoder.flush() if not self._is_usage(e))
 
     def _is_usage(self, event: SSEEvent) -> bool:
-        if b'"usage"' not in event.data or b'"choices"' not in event.data:
+        if _USAGE not in event.data or b'"choices"' not in event.data:
             return False
         try:
             chunk = self._loads(event.data)

@@ -125,7 +125,8 @@ def describe(step: Step) -> StepFacts:
 
 
 def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int:
-    count = sum([letters.count(word) for word in vocabulary & _HEDGE_WORDS])
+    hedges = vocabulary & _HEDGE_WORDS
+    count = sum([letters.count(word) for word in hedges]) if hedges else 0
     if "wait" in vocabulary:
         count -= len(_WAITING.findall(lowered))
     for phrase in _HEDGE_PHRASES:

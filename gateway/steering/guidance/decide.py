@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from gateway.steering.guidance.due_text import MonitorText
 from gateway.steering.guidance.families import ModelFamily, model_family
@@ -14,7 +13,7 @@ from gateway.steering.guidance.plan import Plan
 from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import Counts, GuidanceState, count, with_count
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ the messages the caller puts it in front as `{"role": "system", "content": ...}`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gateway.steering.guidance.decide import Decided, Item
@@ -31,7 +30,7 @@ from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
 from gateway.steering.guidance.texts import skip_directive
 from gateway.steering.transcript.frame import FRAME_OPEN
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 _SYSTEM_ROLES = ("system", "developer")
 

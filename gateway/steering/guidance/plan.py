@@ -7,8 +7,6 @@ once is not decided again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.agent_kind import kind_of_agent
 from gateway.steering.guidance.due_text import MonitorText, due_text
@@ -18,7 +16,7 @@ from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionS
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, count
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 __all__ = ["Moment", "Plan", "note", "plan"]
 

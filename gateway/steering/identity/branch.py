@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
 from gateway.steering.identity.side_requests import asks_for_title
@@ -12,7 +12,7 @@ from gateway.steering.identity.summary import is_summary_of
 from gateway.wire.coerce import as_text
 from gateway.wire.messages import history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
-from gateway.wire.values import dataclass
+from gateway.wire.values import dataclass, replace
 
 COMPACTION_ITEMS = frozenset({"compaction", "compaction_summary", "context_compaction"})
 """Types of the items by which the Responses API stands for a history that it compacted."""

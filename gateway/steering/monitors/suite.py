@@ -66,13 +66,11 @@ class MonitorSuite(Generic[M]):
 
     def readings(self) -> Readings:
         """The readings over all steps pushed so far."""
-        read = {name: monitor.reading() for name, monitor in self.monitors.items()}
-        return combine(
-            {name: score for name, (score, _) in read.items()},
-            {name: reason for name, (_, reason) in read.items()},
-            weights=self._weights,
-            fire_threshold=self._fire_threshold,
-        )
+        scores: dict[str, float] = {}
+        evidence: dict[str, str] = {}
+        for name, monitor in self.monitors.items():
+            scores[name], evidence[name] = monitor.reading()
+        return combine(scores, evidence, weights=self._weights, fire_threshold=self._fire_threshold)
 
 
 def combine(

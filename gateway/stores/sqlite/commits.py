@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -152,7 +153,7 @@ def _save_run(
         connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
         pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
     steps = [step for step in call.steps if step.run_id == run.id]
-    kept = [_keep_step(pk, step, connection) for step in steps]
+    kept = _keep_steps(pk, steps, connection, new_run=not found)
     fresh = [step for step, how in zip(steps, kept, strict=True) if how is _Kept.NEW]
     called = [step for step, how in zip(steps, kept, strict=True) if step.call and how.counts]
     injected = [row for row in call.injections if row.run_id == run.id]
@@ -191,6 +192,17 @@ class _Kept(Enum):
     def counts(self) -> bool:
         """Whether its call is to be counted."""
         return self is not _Kept.KNOWN
+
+
+def _keep_steps(
+    run_pk: int, steps: Sequence[StepRow], connection: apsw.Connection, *, new_run: bool
+) -> list[_Kept]:
+    """What each of a run's steps was. A new run, such as that of a history seen for the first time,
+    has none of them, which one statement can insert."""
+    if not new_run or len({step.step_index for step in steps}) < len(steps):
+        return [_keep_step(run_pk, step, connection) for step in steps]
+    connection.executemany(_INSERT_STEP, [(run_pk, *codec.step_row(step)) for step in steps])
+    return [_Kept.NEW] * len(steps)
 
 
 def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection) -> _Kept:

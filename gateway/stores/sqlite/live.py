@@ -8,10 +8,11 @@ from typing import Any
 
 import apsw
 
-from gateway.stores import codec, filters
+from gateway.stores import codec
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import RunFilter
 from gateway.stores.severity import LENGTH_MONITOR
+from gateway.stores.sqlite import filters
 from gateway.stores.totals import RunRecord
 
 _RUN = ", ".join(

@@ -1,0 +1,187 @@
+"""`server.workers`: several processes that serve on one address, and the parent that watches them.
+
+Each worker is a whole gateway with a memory of its own, as replicas on several machines are: what a
+conversation needs is in the store. The parent serves nothing. It passes signals on, starts another
+worker for one that ended, and ends when all have drained. A worker whose parent is gone drains.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from gateway.observability.logging import get_logger
+
+NOT_STARTED = 3
+"""Exit status of a worker that could not start; its log says why."""
+_RESTART_S = 1.0
+"""Pause before a worker is started again, so that one that cannot start does not use up a core."""
+_CLOSE_S = 5.0
+"""Beyond the drain: to write what waits for the store."""
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One worker among several.
+
+    `directory`: where each has a socket on which it tells the others its metrics. `instance`: the
+    random id of them all, by which a request to the gateway itself is noticed. `parent`: becomes
+    readable when the parent has ended.
+    """
+
+    index: int
+    count: int
+    directory: Path
+    instance: str
+    parent: int
+
+    def told_at(self, index: int) -> str:
+        """The path of the socket on which a worker tells its metrics."""
+        return str(self.directory / f"{index}.sock")
+
+
+def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
+    """A socket for each of `count` workers on the address of `first`, which is bound and unused.
+
+    On Linux the kernel spreads connections evenly over sockets of their own; on one socket a worker
+    that is awake takes nearly all of a burst. Raises: OSError.
+    """
+    if sys.platform != "linux":
+        return [first] * count
+    address = first.getsockname()
+    family = first.family
+    first.close()  # it was bound without sharing, to notice another program on the address
+    sockets = []
+    for _ in range(count):
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(address)
+        sockets.append(sock)
+    return sockets
+
+
+class Supervisor:
+    """Starts a worker for each socket, which runs `serve` with it, and keeps them running.
+
+    `serve` returns whether it served. `drain_s`: how long workers may take to end.
+    """
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        serve: Callable[[Place, socket.socket], bool],
+        drain_s: float,
+    ) -> None:
+        self._sockets = sockets
+        self._serve = serve
+        self._drain_s = drain_s
+        self._workers: dict[int, int] = {}
+        self._proven: set[int] = set()
+        self._stopping = False
+        self._failed = False
+        self._log = get_logger("gateway.workers")
+
+    def run(self) -> bool:
+        """Serve until SIGTERM or SIGINT; whether every worker could start."""
+        self._directory = Path(tempfile.mkdtemp(prefix="gateway-"))
+        self._instance = secrets.token_hex(8)
+        self._parent, self._held = os.pipe()
+        for sig in (*_PASSED_ON, signal.SIGHUP, signal.SIGALRM):
+            signal.signal(sig, self._on_signal)
+        gc.freeze()  # what the workers share stays shared
+        try:
+            for index in range(len(self._sockets)):
+                self._start(index)
+            while self._workers:
+                self._ended(*os.waitpid(-1, 0))
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        return not self._failed
+
+    def _start(self, index: int) -> None:
+        # A signal between the fork and its entry would be passed on to all but this one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGHUP))
+        pid = os.fork()
+        if pid == 0:
+            self._work(index)
+        self._workers[pid] = index
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_PASSED_ON, signal.SIGHUP))
+
+    def _work(self, index: int) -> None:
+        """The life of a worker; does not return."""
+        status = NOT_STARTED
+        try:
+            os.setpgid(0, 0)  # a terminal's interrupt goes to the parent, which passes it on
+            os.close(self._held)
+            own = self._sockets[index]
+            for other in self._sockets:
+                if other is not own:
+                    other.close()
+            random.seed()
+            for sig in (*_PASSED_ON, signal.SIGHUP, signal.SIGALRM):
+                signal.signal(sig, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_PASSED_ON, signal.SIGHUP))
+            place = Place(
+                index=index,
+                count=len(self._sockets),
+                directory=self._directory,
+                instance=self._instance,
+                parent=self._parent,
+            )
+            status = 0 if self._serve(place, own) else NOT_STARTED
+        except SystemExit as exc:
+            status = exc.code if isinstance(exc.code, int) else 1
+        except BaseException:
+            self._log.exception("worker failed", worker=index)
+            status = 1
+        finally:
+            os._exit(status)  # never back into the parent's code
+
+    def _ended(self, pid: int, waited: int) -> None:
+        index = self._workers.pop(pid)
+        status = os.waitstatus_to_exitcode(waited)
+        if self._stopping:
+            self._sockets[index].close()  # so that new connections go to those that still drain
+            return
+        if status == NOT_STARTED and index not in self._proven:
+            self._failed = True
+            self._stop()
+            return
+        self._proven.add(index)
+        self._log.error("a worker ended, another is started", worker=index, status=status)
+        time.sleep(_RESTART_S)
+        if not self._stopping:
+            self._start(index)
+
+    def _on_signal(self, sig: int, _frame: FrameType | None) -> None:
+        if sig == signal.SIGALRM:
+            self._send(signal.SIGKILL)
+        elif sig == signal.SIGHUP:
+            self._send(signal.SIGHUP)
+        elif self._stopping:
+            self._send(sig)  # a second interrupt ends what still runs
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._send(signal.SIGTERM)
+        signal.setitimer(signal.ITIMER_REAL, self._drain_s + _CLOSE_S)
+
+    def _send(self, sig: int) -> None:
+        for pid in self._workers:
+            os.kill(pid, sig)
