@@ -2,7 +2,8 @@
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
-JOBS   ?= 2
+JOBS   ?= 3
+SPREAD := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo serve test check nightly bench bench-instructions evidence reference docs pictures lock fix cover clean
@@ -23,7 +24,7 @@ serve: $(STAMP) ## start the gateway on 127.0.0.1:8080
 	@$(PY) -m gateway serve
 
 test: $(STAMP) ## the test suite, without the slow and nightly tests
-	@$(PY) -m pytest -n $(JOBS) -m "not slow and not nightly"
+	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly"
 
 check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nightly tests
 	@$(VENV)/bin/ruff format --check .
@@ -31,10 +32,10 @@ check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nigh
 	@$(VENV)/bin/codespell gateway tests docs README.md CHANGELOG.md
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo 2>/dev/null || $(VENV)/bin/lint-imports
-	@$(PY) -m pytest -n $(JOBS) -m "not nightly"
+	@$(PY) -m pytest $(SPREAD) -m "not nightly"
 
 nightly: $(STAMP) ## the longest tests: thousands of examples, dozens of kills
-	@$(PY) -m pytest -n $(JOBS) -m nightly
+	@$(PY) -m pytest $(SPREAD) -m nightly
 
 bench: $(STAMP) ## measure this gateway and its peers in one run
 	@$(PY) -m bench $(ARGS)
@@ -73,7 +74,7 @@ fix: $(STAMP) ## format and repair what ruff can
 	@$(VENV)/bin/ruff check --fix .
 
 cover: $(STAMP) ## tests with branch coverage
-	@$(PY) -m pytest -n $(JOBS) --cov=gateway --cov-branch --cov-report=term-missing:skip-covered
+	@$(PY) -m pytest $(SPREAD) --cov=gateway --cov-branch --cov-report=term-missing:skip-covered
 
 clean: ## remove everything that can be made again
 	@rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
