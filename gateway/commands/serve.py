@@ -67,7 +67,7 @@ def _dashboard(args: argparse.Namespace) -> int:
     settings = load_settings(path, upstreams=False)
     storage = found_storage(settings.storage)
     if storage.in_memory or not Path(storage.path).exists():
-        raise ConfigError(f"dashboard: nothing is recorded yet: there is no {storage.path}")
+        raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")
     page = f"/dashboard/runs/{args.run_id}" if args.run_id else "/dashboard"
     database = str(Path(storage.path).absolute())
     for each in running_gateways():

@@ -46,6 +46,9 @@ def found_storage(storage: StorageSettings) -> StorageSettings:
     """Where the runs are: as set; else in this folder, at a running gateway, or at `gateway wrap`.
 
     Says on stderr which database is read when it is not the one that is set.
+
+    Raises:
+        ConfigError: there is none.
     """
     default = StorageSettings().path
     if storage.path != default or Path(default).exists():
@@ -55,7 +58,10 @@ def found_storage(storage: StorageSettings) -> StorageSettings:
         if Path(path).exists():
             sys.stderr.write(f"gateway: reading {path} of {whose}\n")
             return replace(storage, path=path)
-    return storage
+    raise ConfigError(
+        f"nothing is recorded yet: there is no {default} in this folder, no gateway runs, and "
+        "nothing was wrapped; --config or GATEWAY_STORAGE__PATH name another database"
+    )
 
 
 async def _run(command: Command, args: argparse.Namespace, existing: bool) -> int:
