@@ -113,7 +113,7 @@ def _argument(action: argparse.Action) -> str:
         shown = names
     else:
         shown = f"{names} [{value}]" if action.nargs == "?" else f"{names} {value}"
-    return f"| `{shown}` | {_cell(action.help or '')} |"
+    return f"| `{shown}` | {_cell((action.help or '').replace('%%', '%'))} |"
 
 
 def api() -> Iterator[str]:
