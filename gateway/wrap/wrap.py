@@ -34,7 +34,8 @@ class WrapOptions:
     """How a command is wrapped.
 
     `gateway`: the address of one that runs, or RUNNING; None starts one. `mode`: on, shadow or off;
-    None: as the settings say. `budget`, `stop_after`: see `limits.wrap_budget`. `as_json`: the summary as one JSON object. `quiet`: no lines of ours.
+    None: as the settings say. `budget`, `stop_after`: see `limits.wrap_budget`. `as_json`: the
+    summary as one JSON object. `quiet`: no lines of ours.
     """
 
     command: tuple[str, ...]

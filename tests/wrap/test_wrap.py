@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -236,5 +237,7 @@ def test_the_terminal_is_the_commands_own(
 def _until(ours: int, shown: str, text: str) -> str:
     """What the terminal shows, read until `text` is in it."""
     while text not in shown:
+        ready, _, _ = select.select([ours], [], [], WAIT_S)
+        assert ready, f"no {text!r} in {shown}"
         shown += os.read(ours, 4096).decode()
     return shown
