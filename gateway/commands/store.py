@@ -51,11 +51,11 @@ def found_storage(storage: StorageSettings) -> StorageSettings:
         ConfigError: there is none.
     """
     default = StorageSettings().path
-    if storage.path != default or Path(default).exists():
+    if storage.shared or storage.path != default or Path(default).exists():
         return storage
     running = [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
     for path, whose in (*running, (str(state_database()), "gateway wrap")):
-        if Path(path).exists():
+        if path and Path(path).exists():
             sys.stderr.write(f"gateway: reading {path} of {whose}\n")
             return replace(storage, path=path)
     raise ConfigError(
