@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,10 +84,21 @@ def inline_commands(document: Path) -> Iterator[list[str]]:
         yield shlex.split(text)
 
 
+@cache
+def the_parser() -> argparse.ArgumentParser:
+    return build_parser()
+
+
+@cache
+def commands() -> dict[tuple[str, ...], tuple[argparse.ArgumentParser, list[str]]]:
+    """Each command's parser, and the words that may follow it."""
+    return {path: (parser, words_after(parser)) for path, parser, _ in tree(the_parser())}
+
+
 def parsed(words: list[str]) -> None:
     """Parse a command of the gateway. Raises: AssertionError when it is none."""
     try:
-        args, rest = build_parser().parse_known_args(words)
+        args, rest = the_parser().parse_known_args(words)
     except SystemExit as exc:
         raise AssertionError(f"no such command: gateway {' '.join(words)}") from exc
     assert not rest or getattr(args, "passes_rest", False), words
@@ -114,7 +126,7 @@ def test_every_command_exists(document: Path) -> None:
 
 def _named(words: list[str]) -> None:
     """A command in running text: its name, its verb and its options exist."""
-    known = {path: words_after(parser) for path, parser, _ in tree(build_parser())}
+    known = commands()
     if any(character in word for word in words for character in "{|"):
         return  # several at once
     path: tuple[str, ...] = ()
@@ -122,13 +134,9 @@ def _named(words: list[str]) -> None:
         if (*path, word) in known:
             path = (*path, word)
     assert path, words
-    free = getattr(_parser_of(path), "_defaults", {}).get("passes_rest", False)
-    options = [word for word in words if word.startswith("--") and word != "--"]
-    assert free or set(options) <= set(known[path]), words
-
-
-def _parser_of(path: tuple[str, ...]) -> argparse.ArgumentParser:
-    return next(parser for known, parser, _ in tree(build_parser()) if known == path)
+    parser, options = known[path]
+    given = {word for word in words if word.startswith("--") and word != "--"}
+    assert parser.get_default("passes_rest") or given <= set(options), words
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -21,6 +21,8 @@ from gateway.wrap.limits import wrap_budget
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import GatewayProcess
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60
 
