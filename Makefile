@@ -6,7 +6,7 @@ JOBS   ?= 3
 SPREAD := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test check nightly bench bench-instructions evidence reference docs pictures lock fix cover clean
+.PHONY: help install demo serve test check nightly bench bench-instructions evidence reference docs pictures release lock fix cover clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ reference: $(STAMP) ## make docs/reference from the settings, the parsers and th
 
 pictures: $(STAMP) ## make docs/pictures: the demo as SVG, its page by a real browser
 	@$(PY) -m scripts.pictures
+
+release: $(STAMP) ## close the changelog for this version: make release DATE=2026-11-22
+	@$(PY) -m scripts.release "$(DATE)"
 
 docs: $(VENV)/docs/.installed ## build the documentation as a site, strictly
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict --site-dir site

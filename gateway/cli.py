@@ -34,6 +34,10 @@ from gateway.errors import ConfigError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
     parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser.print_help()
+        return 2
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
     if rest and not getattr(args, "passes_rest", False):
@@ -53,13 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; the reference and the completions are made from it."""
     parser = argparse.ArgumentParser(
-        prog="gateway", description="An OpenAI-compatible gateway that steers agent runs."
+        prog="gateway",
+        description="Notices when an agent's run goes wrong, between the agent and its provider, "
+        "and steers it.",
+        epilog="Begin with `gateway demo`, then `gateway wrap -- COMMAND`.",
     )
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve.add_parser(commands)
-    wrap.add_parser(commands)
     _add_demo(commands)
+    wrap.add_parser(commands)
+    serve.add_parser(commands)
     _add_check_config(commands)
     for module in (recorded, patterns, learn, runs, report, budgets, keys, alerts, migrate):
         module.add_parser(commands)

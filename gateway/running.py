@@ -18,7 +18,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningGateway:
-    """One gateway: `url` without `/v1`; `database` as an absolute path, or an address."""
+    """One gateway: `url` without `/v1`; `database`: its file, empty when it has none."""
 
     pid: int
     url: str

@@ -154,10 +154,9 @@ class GatewayServer(uvicorn.Server):
         self._loaded: tuple[int, int] | None = None
         self.listening: Callable[[str], None] | None = None
         self._announced = contextlib.ExitStack()
-        storage = app.runtime.settings.storage
-        alone = place is None or place.index == 0  # of several workers the first says where it is
-        nowhere = storage.in_memory or not alone
-        self._database = "" if nowhere else str(Path(storage.path).absolute())
+        self._first = (
+            place is None or place.index == 0
+        )  # of several workers, it says where they are
 
     def _join(self, place: Place) -> None:
         """Become one of several workers."""
@@ -190,8 +189,9 @@ class GatewayServer(uvicorn.Server):
             asyncio.get_running_loop().add_reader(self._place.parent, drain)
         host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        if self._database:
-            self._announced.enter_context(announced(url, self._database))
+        if self._first:
+            database = _database_file(runtime.settings)
+            self._announced.enter_context(announced(url, database))
         runtime.log.info(
             "listening",
             url=f"{url}/v1",
@@ -267,6 +267,12 @@ class GatewayServer(uvicorn.Server):
             if now == before and now != self._loaded:
                 self._reload()
             before = now
+
+
+def _database_file(settings: Settings) -> str:
+    """The path of the database; empty when it is in memory or on a server."""
+    storage = settings.storage
+    return "" if storage.in_memory or storage.shared else os.path.abspath(storage.path)
 
 
 def _freeze_startup_objects() -> None:

@@ -47,7 +47,8 @@ def configuration() -> Iterator[str]:
         "`server.port`; lists and maps are written as YAML or JSON.\n"
     )
     parents, above, in_table = [""], list[str](), False
-    for line in (ROOT / "config.yaml").read_text(encoding="utf-8").splitlines():
+    lines = (ROOT / "config.yaml").read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
         found = _KEY.match(line)
         if line.startswith("#"):
             above.append(line.lstrip("#").removeprefix(" "))
@@ -59,7 +60,9 @@ def configuration() -> Iterator[str]:
             path, value, meaning = ".".join(parents[1:]), found[3], found[4] or ""
             if depth == 0:
                 in_table = False
-                yield from _section(path, above, value)
+                below = _KEY.match(lines[number + 1]) if number + 1 < len(lines) else None
+                inner = below[2] if value is None and below is not None else ""
+                yield from _section(path, above, inner)
                 above = []
             if value is not None or depth:
                 if not in_table:
@@ -69,15 +72,18 @@ def configuration() -> Iterator[str]:
                 yield f"| `{path}` | {_cell(shown)} | {_cell(meaning)} |"
 
 
-def _section(path: str, above: list[str], value: str | None) -> Iterator[str]:
+def _section(path: str, above: list[str], inner: str) -> Iterator[str]:
+    """A heading with what stands above the key; an example is of the key, or of its first one."""
     yield f"\n## {path}\n"
     prose = [line for line in above if not line.startswith("  ")]
     example = [line[2:] for line in above if line.startswith("  ")]
     if prose:
         yield " ".join(prose)
     if example:
-        yield "\n```yaml\n" + f"{path}:\n" + "\n".join(f"  {line}" for line in example) + "\n```"
-    _ = value
+        heads = [path, *([f"  {inner}"] if inner else [])]
+        indent = "  " * len(heads)
+        body = [f"{head}:" for head in heads] + [indent + line for line in example]
+        yield "\n```yaml\n" + "\n".join(body) + "\n```"
 
 
 def commands() -> Iterator[str]:
@@ -113,7 +119,7 @@ def _argument(action: argparse.Action) -> str:
         shown = names
     else:
         shown = f"{names} [{value}]" if action.nargs == "?" else f"{names} {value}"
-    return f"| `{shown}` | {_cell(action.help or '')} |"
+    return f"| `{shown}` | {_cell((action.help or '').replace('%%', '%'))} |"
 
 
 def api() -> Iterator[str]:

@@ -52,9 +52,12 @@ async def _create(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 
 async def _list(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
-    for key in await stores.keys.list_keys():
+    keys = await stores.keys.list_keys()
+    for key in keys:
         if args.tenant in (None, key.tenant):
             say(json.dumps(_plain(key)) if args.json else _line(key))
+    if not keys:
+        _note("no keys, so no request needs one; `gateway keys create` makes the first")
 
 
 async def _revoke(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

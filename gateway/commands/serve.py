@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.commands.store import found_storage
 from gateway.config import DEFAULT_FILE, Settings, load_settings
+from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
 from gateway.running import running_gateways
 from gateway.text.sanitize import one_line
@@ -66,18 +67,20 @@ def _dashboard(args: argparse.Namespace) -> int:
     path = config_file(args.config)
     settings = load_settings(path, upstreams=False)
     storage = found_storage(settings.storage)
-    if storage.in_memory or not Path(storage.path).exists():
-        raise ConfigError(f"dashboard: nothing is recorded yet: there is no {storage.path}")
+    if not storage.shared and (storage.in_memory or not Path(storage.path).exists()):
+        raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")
     page = f"/dashboard/runs/{args.run_id}" if args.run_id else "/dashboard"
     database = str(Path(storage.path).absolute())
     for each in running_gateways():
         if each.database == database:
             sys.stdout.write(f"{each.url}{page}\n")
             return 0
-    given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_STORAGE__PATH": storage.path}
+    given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_LOGGING__LEVEL": "warning"}
+    if not storage.shared:
+        given["GATEWAY_STORAGE__PATH"] = storage.path
 
     def load() -> Settings:
-        return _loaded(path, given | {"GATEWAY_LOGGING__LEVEL": "warning"})
+        return _loaded(path, given)
 
     def tell(url: str) -> None:
         sys.stdout.write(f"{url}{page}\n(until Ctrl-C)\n")
@@ -98,6 +101,12 @@ def _tell(settings: Settings, url: str) -> None:
     sys.stderr.flush()
 
 
+def _database(storage: StorageSettings) -> str:
+    if storage.in_memory:
+        return "in memory, gone when the gateway ends"
+    return storage.place if storage.shared else str(Path(storage.path).absolute())
+
+
 def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
     """What the gateway at `url` will do, as names and values of one line each."""
     storage, mode = settings.storage, settings.steering.mode
@@ -108,7 +117,7 @@ def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
     if settings.model_list:
         names = sorted({each.model_name for each in settings.model_list})
         yield "models", ", ".join(names)
-    yield "database", "in memory" if storage.in_memory else str(Path(storage.path).absolute())
+    yield "database", _database(storage)
     yield (
         "mode",
         {

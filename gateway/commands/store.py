@@ -46,16 +46,22 @@ def found_storage(storage: StorageSettings) -> StorageSettings:
     """Where the runs are: as set; else in this folder, at a running gateway, or at `gateway wrap`.
 
     Says on stderr which database is read when it is not the one that is set.
+
+    Raises:
+        ConfigError: there is none.
     """
     default = StorageSettings().path
-    if storage.path != default or Path(default).exists():
+    if storage.shared or storage.path != default or Path(default).exists():
         return storage
     running = [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
     for path, whose in (*running, (str(state_database()), "gateway wrap")):
-        if Path(path).exists():
+        if path and Path(path).exists():
             sys.stderr.write(f"gateway: reading {path} of {whose}\n")
             return replace(storage, path=path)
-    return storage
+    raise ConfigError(
+        f"nothing is recorded yet: there is no {default} in this folder, no gateway runs, and "
+        "nothing was wrapped; --config or GATEWAY_STORAGE__PATH name another database"
+    )
 
 
 async def _run(command: Command, args: argparse.Namespace, existing: bool) -> int:

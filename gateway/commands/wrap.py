@@ -21,6 +21,17 @@ def add_parser(commands: Any) -> None:
         help="on steers, shadow only watches and changes no byte (default: steering.mode)",
     )
     parser.add_argument(
+        "--budget",
+        metavar="USD",
+        help="stop COMMAND's calls when they have cost this much: asks it to hand over its work "
+        "at 90 %%, then answers that the budget is used up",
+    )
+    parser.add_argument(
+        "--stop-after",
+        metavar="AMOUNT",
+        help="the same after a time (30m, 2h) or a number of calls (50)",
+    )
+    parser.add_argument(
         "--gateway",
         nargs="?",
         const="running",
@@ -44,6 +55,8 @@ def _wrap(args: argparse.Namespace) -> int:
             command=tuple(command),
             config=args.config,
             mode=args.mode,
+            budget=args.budget,
+            stop_after=args.stop_after,
             gateway=args.gateway,
             as_json=args.json,
             quiet=args.quiet,

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.errors import ConfigError
@@ -23,7 +24,8 @@ _PASSED_ON = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "S
 _WAITED_FOR = (*_PASSED_ON, "SIGTSTP", "SIGCHLD")
 # Python ignores these two, and an ignored signal stays ignored in the program that is started.
 _IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ")
-_HAS_SIGNALS = hasattr(signal, "sigwaitinfo") and hasattr(os, "posix_spawnp")
+_LOOK_S = 0.2  # between two looks, should the signal of the child's end be another thread's
+_HAS_SIGNALS = hasattr(signal, "sigtimedwait") and hasattr(os, "posix_spawnp")
 
 
 class CannotStart(ConfigError):
@@ -36,15 +38,34 @@ class CannotStart(ConfigError):
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Keep the signals of the child's time for `run`; threads started inside never get them."""
+    """Keep the signals of the child's time for `run`.
+
+    Threads that are started inside never get them. One that was there before (libraries start some
+    when they are imported) may, so each signal also has a handler, which notes it for `run`.
+    """
     if not _HAS_SIGNALS:
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals(_WAITED_FOR))
+    handlers = {
+        number: signal.signal(number, _note)
+        for number in _signals((*_PASSED_ON, "SIGTSTP"))
+        if signal.getsignal(number) is not signal.SIG_IGN  # as `nohup` wants it, also in the child
+    }
     try:
         yield
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_noted: deque[int] = deque()
+"""Signals that another thread has got, for the next look of `run`."""
+
+
+def _note(number: int, _frame: object) -> None:
+    _noted.append(number)
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -95,12 +116,20 @@ def _wait_for(child: int) -> int:
                 os.kill(os.getpid(), signal.SIGSTOP)
         elif ended:
             return os.waitstatus_to_exitcode(status)
-        info = signal.sigwaitinfo(_signals(_WAITED_FOR))
+        info = signal.sigtimedwait(_signals(_WAITED_FOR), _LOOK_S)
         # From the terminal the child has got it already: it is in the same process group.
-        sent_by_a_process = info.si_code <= 0
-        if sent_by_a_process and info.si_signo in _signals(_PASSED_ON):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, info.si_signo)
+        if info is not None and info.si_code <= 0:
+            _pass_on(child, info.si_signo)
+        while _noted:
+            number = _noted.popleft()
+            if not (interactive and number in _signals(("SIGINT", "SIGQUIT"))):
+                _pass_on(child, number)
+
+
+def _pass_on(child: int, number: int) -> None:
+    if number in _signals(_PASSED_ON):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
 
 
 def _status(code: int) -> int:

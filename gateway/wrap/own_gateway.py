@@ -49,12 +49,14 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
         "GATEWAY_SERVER__HOST": LOOPBACK,
         "GATEWAY_SERVER__PORT": "0",
         "GATEWAY_SERVER__DRAIN_S": "1",
+        "GATEWAY_SERVER__WORKERS": "1",
     }
     if mode is not None:
         own["GATEWAY_STEERING__MODE"] = mode
     settings = load_settings(config, own)
     default = StorageSettings().path
-    if settings.storage.path == default and not Path(default).exists():
+    storage = settings.storage
+    if not storage.shared and storage.path == default and not Path(default).exists():
         own["GATEWAY_STORAGE__PATH"] = str(state_database())
     if settings.default_upstream.messages_api_base is None:
         base = _messages_base(settings, env)

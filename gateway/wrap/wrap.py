@@ -9,16 +9,19 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from gateway.api.views import run_view, step_views
+from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
 from gateway.running import running_gateways
 from gateway.wrap import child, clients, summary
+from gateway.wrap.limits import used_line, wrap_budget
 from gateway.wrap.other_gateway import OtherGateway, gateway_at
 from gateway.wrap.own_gateway import OwnGateway, wrap_settings
 
@@ -31,12 +34,15 @@ class WrapOptions:
     """How a command is wrapped.
 
     `gateway`: the address of one that runs, or RUNNING; None starts one. `mode`: on, shadow or off;
-    None: as the settings say. `as_json`: the summary as one JSON object. `quiet`: no lines of ours.
+    None: as the settings say. `budget`, `stop_after`: see `limits.wrap_budget`. `as_json`: the
+    summary as one JSON object. `quiet`: no lines of ours.
     """
 
     command: tuple[str, ...]
     config: Path | None = None
     mode: str | None = None
+    budget: str | None = None
+    stop_after: str | None = None
     gateway: str | None = None
     as_json: bool = False
     quiet: bool = False
@@ -54,17 +60,21 @@ def wrap(options: WrapOptions) -> int:
     if shutil.which(options.command[0]) is None and "/" not in options.command[0]:
         _say(f"wrap: {options.command[0]}: command not found")
         return child.NOT_FOUND
+    budget = wrap_budget(options.budget, options.stop_after)
     other = _other(options)
     with ExitStack() as stack:
         stack.enter_context(child.signals_held())
+        own: OwnGateway | None = None
         if other is not None:
-            url, began = other.url, time.time()
-            read = lambda: other.traces(began)  # noqa: E731
+            url, read = other.url, partial(other.traces, time.time())
             page = f"{url}/dashboard/runs/{{run}}"
         else:
-            own = OwnGateway(wrap_settings(options.config, os.environ, options.mode))
+            settings = wrap_settings(options.config, os.environ, options.mode)
+            if budget is not None:
+                settings = replace(settings, budgets=(*settings.budgets, budget))
+            own = OwnGateway(settings)
             stack.enter_context(own)
-            url, read = own.url, lambda: _own_traces(own)
+            url, read = own.url, partial(_own_traces, own)
             page = "gateway dashboard {run}"
         status = _run(options, url, say if not options.as_json else _silent, other)
         traces = _read(read, say)
@@ -74,6 +84,8 @@ def wrap(options: WrapOptions) -> int:
         else:
             for number, line in enumerate(summary.lines(traces, page=page)):
                 say(line, first=number == 0)
+            if budget is not None and own is not None:
+                say(_used(own, budget), first=False)
         return status
 
 
@@ -107,12 +119,19 @@ def _other(options: WrapOptions) -> OtherGateway | None:
         known = {each.url for each in running_gateways()}
         bases = [base.rstrip("/").removesuffix("/v1") for base in named if base]
         found = next(filter(None, (gateway_at(base) for base in bases if base in known)), None)
-    if found is not None and options.mode is not None:
+    given = {"--mode": options.mode, "--budget": options.budget, "--stop-after": options.stop_after}
+    if found is not None and any(given.values()):
+        names = ", ".join(name for name, value in given.items() if value)
         raise ConfigError(
-            "wrap: --mode is for a gateway that is started here; "
-            f"the mode of {found.url} is set where it was started"
+            f"wrap: {names}: only for a gateway that is started here; {found.url} has its own"
         )
     return found
+
+
+def _used(own: OwnGateway, budget: BudgetSettings) -> str:
+    store = own.app.runtime.accounting.ledger.store
+    found = own.call(store.list_accounts(budget=budget.name))
+    return used_line(budget, found, time.time())
 
 
 def _own_traces(own: OwnGateway) -> list[summary.Trace]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -14,9 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.errors import ConfigError
 from gateway.testing import ScriptedUpstream
+from gateway.wrap.limits import wrap_budget
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import GatewayProcess
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60
@@ -129,6 +134,38 @@ def test_shadow_changes_no_byte(upstream: ScriptedUpstream, tmp_path: Path) -> N
     assert [m["role"] for m in upstream.requests[0].fields["messages"]] == ["user"]
 
 
+def test_a_limit_ends_the_calls(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """After two calls the agent gets an answer that says so, which no model was asked for."""
+    agent = [sys.executable, "-c", AGENT, "5", "0"]
+    ended = wrapped(tmp_path, upstream, "--stop-after", "2 calls", "--budget", "$5", "--", *agent)
+    assert ended.returncode == 0, ended.stderr
+    assert len(upstream.requests) == 2
+    assert "said Stopped by the gateway" in ended.stdout
+    assert "budget: " in ended.stderr
+    assert "2 calls of 2 calls; used up, further calls were not sent" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("budget", "stop_after", "limits"),
+    [
+        ("2.00", None, {"usd": 2.0}),
+        (None, "30m", {"minutes": 30.0}),
+        (None, "1.5h", {"minutes": 90.0}),
+        ("$1", "50", {"usd": 1.0, "calls": 50}),
+        (None, None, None),
+    ],
+)
+def test_limits_are_read(
+    budget: str | None, stop_after: str | None, limits: dict[str, float] | None
+) -> None:
+    """Dollars, times and numbers of calls; nothing else."""
+    found = wrap_budget(budget, stop_after)
+    assert (found and found.limits.given()) == limits
+    for wrong in ({"budget": "much"}, {"budget": "0"}, {"stop_after": "5x"}, {"stop_after": "0"}):
+        with pytest.raises(ConfigError, match="wrap: --"):
+            wrap_budget(**{"budget": None, "stop_after": None, **wrong})
+
+
 def test_a_command_that_cannot_start(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """As in a shell: 127 when there is none, 126 when it cannot be executed; 2 without one."""
     missing = wrapped(tmp_path, upstream, "--quiet", "--", "no-such-agent")
@@ -155,7 +192,7 @@ def test_a_gateway_that_runs_is_used(upstream: ScriptedUpstream, tmp_path: Path)
             assert "gateway: 1 run, 0 steps" in ended.stderr
             assert f"page     {gateway.url}/dashboard/runs/c-" in ended.stderr
         refused = wrapped(tmp_path, upstream, "--gateway", "--mode", "on", *agent)
-        assert (refused.returncode, "--mode is for" in refused.stderr) == (2, True)
+        assert (refused.returncode, "--mode: only for" in refused.stderr) == (2, True)
     assert not list(tmp_path.glob("steering-gateway/*"))
 
 
@@ -202,5 +239,7 @@ def test_the_terminal_is_the_commands_own(
 def _until(ours: int, shown: str, text: str) -> str:
     """What the terminal shows, read until `text` is in it."""
     while text not in shown:
+        ready, _, _ = select.select([ours], [], [], WAIT_S)
+        assert ready, f"no {text!r} in {shown}"
         shown += os.read(ours, 4096).decode()
     return shown

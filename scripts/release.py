@@ -1,0 +1,54 @@
+"""Close the changelog for a version: what is under Unreleased becomes that version's section.
+
+    python -m scripts.release 2026-11-22    # `make release DATE=2026-11-22`
+
+The version is the package's own. A section that it has already is joined with, so that a version is
+closed once more as long as it was not given away.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from gateway import __version__
+
+FILE = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
+KINDS = ("", "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+
+Parts = dict[str, str]
+"""Text by kind of change; "" is what stands before the first kind."""
+
+
+def closed(text: str, version: str, date: str) -> str:
+    """The changelog with an empty Unreleased section. Raises: ValueError for an unknown heading."""
+    head, _, rest = text.partition("## [Unreleased]\n")
+    fresh, *older = re.split(r"^(?=## \[)", rest, flags=re.MULTILINE)
+    same = next((each for each in older if each.startswith(f"## [{version}]")), "")
+    parts, before = _parts(fresh), _parts(same.partition("\n")[2])
+    joined = []
+    for kind in KINDS:
+        body = "\n".join(filter(None, [parts.get(kind, ""), before.get(kind, "")]))
+        if body:
+            joined.append(f"### {kind}\n\n{body}" if kind else body)
+    section = f"## [{version}] - {date}\n\n" + "\n\n".join(joined) + "\n"
+    others = "".join(each for each in older if each is not same)
+    return f"{head}## [Unreleased]\n\n{section}" + (f"\n{others}" if others else "")
+
+
+def _parts(section: str) -> Parts:
+    first, *groups = re.split(r"^### ", section, flags=re.MULTILINE)
+    found = {"": first.strip("\n")}
+    for group in groups:
+        kind, _, body = group.partition("\n")
+        if kind not in KINDS:
+            raise ValueError(f"CHANGELOG.md: {kind!r} is no kind of change; known: {KINDS[1:]}")
+        found[kind] = "\n".join(filter(None, [found.get(kind, ""), body.strip("\n")]))
+    return found
+
+
+if __name__ == "__main__":
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", sys.argv[1] if len(sys.argv) > 1 else ""):
+        raise SystemExit("release: which date? For example: make release DATE=2026-11-22")
+    FILE.write_text(closed(FILE.read_text("utf-8"), __version__, sys.argv[1]), "utf-8")

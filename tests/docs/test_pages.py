@@ -1,0 +1,77 @@
+"""The pages: all in the site's menu, no link without its end, no header left out."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LINKED = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
+
+
+def in_menu(entries: Any) -> Iterator[str]:
+    """The files that the site's menu names."""
+    for entry in entries:
+        values = [entry] if isinstance(entry, str) else entry.values()
+        for value in values:
+            yield from [value] if isinstance(value, str) else in_menu(value)
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading, as Markdown's table of contents makes it."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
+def test_every_page_is_in_the_menu() -> None:
+    """Once, and the menu names no other; `scripts/site_menu.py` adds pages that it lacks."""
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    named = list(in_menu(menu))
+    pages = {str(page.relative_to(DOCS)) for page in PAGES}
+    assert len(named) == len(set(named))
+    assert set(named) <= pages
+    hook = runpy.run_path(str(ROOT / "scripts" / "site_menu.py"))
+    hook["on_config"]({"nav": menu, "docs_dir": str(DOCS)})
+    assert sorted(in_menu(menu)) == sorted(pages)
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Each link to a file, a picture or a heading; inside docs none leads out of it."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"https?:|mailto:", link):
+            continue
+        name, _, part = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {link}"
+        if page.is_relative_to(DOCS):
+            assert target.is_relative_to(DOCS), f"{page.name}: {link} is not on the site"
+        if part and target.suffix == ".md":
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+            assert part in {anchor(heading) for heading in headings}, f"{page.name}: {link}"
+
+
+def test_every_header_is_explained() -> None:
+    """Each `x-gateway-*` header in the code has a row in docs/headers.md."""
+    known = set(re.findall(r"`(x-gateway-[a-z-]+)`", (DOCS / "headers.md").read_text()))
+    code = "\n".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
+    used = set(re.findall(r"[\"'](x-gateway-[a-z]+(?:-[a-z]+)*)[\"']", code))
+    assert used
+    assert not used - known
+
+
+def test_pictures_ask_nobody() -> None:
+    """They are small, and load nothing from another host."""
+    for picture in (DOCS / "pictures").iterdir():
+        assert picture.stat().st_size < 200_000, picture.name
+        if picture.suffix == ".svg":
+            drawn = re.sub(r"<!--.*?-->", "", picture.read_text(), flags=re.DOTALL)
+            assert not re.search(r"(?:href|src)=|url\([\"']?https?:|@import", drawn)

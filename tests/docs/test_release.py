@@ -1,0 +1,54 @@
+"""Closing the changelog for a version."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+closed = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "release.py"))["closed"]
+
+BEFORE = """# Changelog
+
+## [Unreleased]
+
+Moved.
+
+### Added
+
+- new
+
+### Fixed
+
+- fault
+
+## [0.1.0] - 2026-01-01
+
+### Added
+
+- old
+
+## [0.0.9] - 2025-01-01
+
+- first
+"""
+
+
+def test_what_is_unreleased_joins_its_version() -> None:
+    """By kind of change, new before old; other versions stay; Unreleased is empty after it."""
+    after = closed(BEFORE, "0.1.0", "2026-11-22")
+    assert after == (
+        "# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - 2026-11-22\n\nMoved.\n\n"
+        "### Added\n\n- new\n- old\n\n### Fixed\n\n- fault\n\n"
+        "## [0.0.9] - 2025-01-01\n\n- first\n"
+    )
+    assert closed(after, "0.1.0", "2026-11-22") == after
+
+
+def test_a_new_version_gets_a_section_of_its_own() -> None:
+    """And an unknown kind of change is refused by name."""
+    after = closed(BEFORE, "0.2.0", "2026-11-22")
+    assert after.index("## [0.2.0] - 2026-11-22") < after.index("## [0.1.0] - 2026-01-01")
+    with pytest.raises(ValueError, match="Broken"):
+        closed(BEFORE.replace("### Fixed", "### Broken"), "0.2.0", "2026-11-22")
