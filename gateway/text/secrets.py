@@ -156,16 +156,18 @@ def _endings() -> dict[str, tuple[tuple[Shape, str, int], ...]]:
 _ENDING = _endings()
 
 
-def _around(anchor: str, letter: str) -> str:
+def _around(shape: Shape, anchor: str, letter: str) -> str:
     """The anchor as an expression that begins at its letter."""
+    if anchor in shape.narrower:
+        return shape.narrower[anchor]
     before, after = anchor[: anchor.index(letter) + 1], anchor[anchor.index(letter) + 1 :]
     return (f"(?<={re.escape(before)})" if len(before) > 1 else "") + re.escape(after)
 
 
-_RARE = re.compile(
-    "|".join(
-        f"{re.escape(letter)}(?:{'|'.join({_around(anchor, letter): '' for _, anchor, _ in some})})"
-        for letter, some in _BY_LETTER.items()
-        if some
-    )
-)
+def _expression(letter: str) -> str:
+    """What finds the anchors of one letter."""
+    some = {_around(shape, anchor, letter): "" for shape, anchor, _ in _BY_LETTER[letter]}
+    return f"{re.escape(letter)}(?:{'|'.join(some)})"
+
+
+_RARE = re.compile("|".join([_expression(letter) for letter, some in _BY_LETTER.items() if some]))
