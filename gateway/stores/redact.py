@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from gateway.config.storage import StorageSettings
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord, ItemRecord, StepContent, StepRow
 from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets
+from gateway.wire.values import replace
 
 T = TypeVar("T")
 

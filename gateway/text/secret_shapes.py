@@ -12,8 +12,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 Accepts = Callable[[str, re.Match[str]], bool]
@@ -25,7 +25,8 @@ class Shape:
     """One form of secret. `accepts` decides where the form alone is too common.
 
     `kind`: a word that is no anchor, because it stands in masked text. `folded`: the pattern is
-    tried on the text in small letters.
+    tried on the text in small letters. `narrower`: for an anchor that is a common word, a narrower
+    expression for it from its rarest letter on, which every match of the pattern has.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Shape:
     pattern: re.Pattern[str]
     accepts: Accepts | None = None
     folded: bool = False
+    narrower: Mapping[str, str] = field(default_factory=dict)
 
 
 def secret_in(match: re.Match[str]) -> tuple[int, int]:
@@ -191,14 +193,19 @@ _NAMES = re.compile(r"pass|pw|secret|token|key|user|hash|name|field|value|self|N
 _START = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt])|(?<=[0-9]m))"
 """Where a token may begin: not in a word, but after an escaped line end or a terminal's colour."""
 
+_AFTER_K = (
+    r"(?:(?<=apik)|(?<=api[ _-]k)|(?<=accessk)|(?<=access[_-]k)|(?<=privatek)|(?<=private[_-]k)"
+    r"|(?<=accountk)|(?<=account[_-]k)|(?<=authk)|(?<=auth[_-]k)|(?<=master[_-]k)"
+    r"|(?<=signing[_-]k)|(?<=encryption[_-]k))ey"
+)
+"""What a name that ends in `key` has around its k: any other key opens nothing."""
+
 ASSIGNED = Shape(
     kind="assigned",
     anchors=("pass", "pwd", "secret", "token", "key", "credential", "authorization"),
     pattern=re.compile(
         r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|credentials?|authorization"
-        r"|k(?:(?<=apik)|(?<=api[ _-]k)|(?<=accessk)|(?<=access[_-]k)|(?<=privatek)"
-        r"|(?<=private[_-]k)|(?<=accountk)|(?<=account[_-]k)|(?<=authk)|(?<=auth[_-]k)"
-        r"|(?<=master[_-]k)|(?<=signing[_-]k)|(?<=encryption[_-]k))ey)"
+        rf"|k{_AFTER_K})"
         # The rest of a name and its closing quotes: `SECRET_KEY_BASE"]`.
         r"(?:[_-]?(?:access|key|value|base|id|token|string|text|[0-9]{1,3}+)){0,3}+"
         r"\\{0,3}+[\"'`]?+\]?+"
@@ -211,6 +218,7 @@ ASSIGNED = Shape(
     ),
     accepts=_is_assigned,
     folded=True,
+    narrower={"key": _AFTER_K},
 )
 
 SHAPES: tuple[Shape, ...] = (

@@ -66,12 +66,15 @@ def mask_repeated(text: str) -> str:
 
 
 def _found(text: str) -> Iterator[SecretSpan]:
+    if not text:
+        return
     lowered = text.lower()
     if len(lowered) != len(text):  # one capital letter becomes two characters
         lowered = text.replace("\u0130", "I").lower()
     yield from _accepted(text, lowered, _rare_candidates(lowered))
     for shape, anchor in _PLAIN:
-        yield from _accepted(text, lowered, _plain_candidates(lowered, shape, anchor))
+        if anchor in lowered:
+            yield from _accepted(text, lowered, _plain_candidates(lowered, shape, anchor))
 
 
 def _accepted(
@@ -97,7 +100,8 @@ def _accepted(
 def _rare_candidates(lowered: str) -> Iterator[tuple[Shape, int]]:
     for hit in _RARE.finditer(lowered):
         at = hit.start()
-        for shape, anchor, offset in _BY_LETTER[lowered[at]]:
+        # What the expression found ends where the anchor does, so few anchors come into question.
+        for shape, anchor, offset in _ENDING[hit.group()]:
             if lowered.startswith(anchor, at - offset):
                 yield shape, at - offset
 
@@ -135,16 +139,35 @@ _BY_LETTER = {
 }
 
 
-def _around(anchor: str, letter: str) -> str:
+def _endings() -> dict[str, tuple[tuple[Shape, str, int], ...]]:
+    """By what the expression can find, from its letter on: the anchors of the letter that go on so,
+    or end within it, in their order."""
+    found = {a[offset:] for some in _BY_LETTER.values() for _, a, offset in some}
+    return {
+        text: tuple(
+            each
+            for each in _BY_LETTER[text[0]]
+            if each[1][each[2] :].startswith(text) or text.startswith(each[1][each[2] :])
+        )
+        for text in found
+    }
+
+
+_ENDING = _endings()
+
+
+def _around(shape: Shape, anchor: str, letter: str) -> str:
     """The anchor as an expression that begins at its letter."""
+    if anchor in shape.narrower:
+        return shape.narrower[anchor]
     before, after = anchor[: anchor.index(letter) + 1], anchor[anchor.index(letter) + 1 :]
     return (f"(?<={re.escape(before)})" if len(before) > 1 else "") + re.escape(after)
 
 
-_RARE = re.compile(
-    "|".join(
-        f"{re.escape(letter)}(?:{'|'.join({_around(anchor, letter): '' for _, anchor, _ in some})})"
-        for letter, some in _BY_LETTER.items()
-        if some
-    )
-)
+def _expression(letter: str) -> str:
+    """What finds the anchors of one letter."""
+    some = {_around(shape, anchor, letter): "" for shape, anchor, _ in _BY_LETTER[letter]}
+    return f"{re.escape(letter)}(?:{'|'.join(some)})"
+
+
+_RARE = re.compile("|".join([_expression(letter) for letter, some in _BY_LETTER.items() if some]))
