@@ -33,12 +33,15 @@ RESULT_WORDS = 60
 """Words of a result's opening by which two results are compared."""
 THOUGHT_CHARS = 1200
 """A longer thought is read at both ends only: what a step costs must not grow with its text."""
+ASKED_CHARS = 400
+"""Characters of a call whose words an answer may echo."""
 _RESULT_HEAD = 400
 _RESULT_TAIL = 600
 """Where times, ids and the like are taken out of a result before it is compared."""
 
 _TOKEN = re.compile(r"\w+")
 _NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}
+_NEGATIVE = frozenset(word_list("features", "negative_words"))
 _HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
 _HEDGE_PHRASES = word_list("features", "hedge_phrases")
 _WAITING = re.compile(
@@ -63,6 +66,8 @@ class ActionFacts:
     signature, None for a result that reports none. `program` is what the call executes, `reads`
     says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
     the answer is to come later. `settles`: its success makes the state of the files a good one.
+    `told` is the words of the result that are neither numbers nor words of the call, and `negative`
+    says that a short answer denies, refuses or has nothing.
     """
 
     operation: str
@@ -80,6 +85,8 @@ class ActionFacts:
     reads: bool
     changes: bool
     settles: bool
+    told: frozenset[str]
+    negative: bool
     edits: tuple[Edit, ...]
 
 
@@ -149,6 +156,10 @@ def describe_action(action: Action) -> ActionFacts:
     if action.image:
         # The picture is the result; its caption may be the same each time.
         words, digest = frozenset((f"image {action.image}",)), hash((digest, action.image))
+    short = len(result) <= STATUS_CHARS
+    told = frozenset([word for word in words if word.isalpha()])
+    if short:
+        told -= frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
     return ActionFacts(
         operation=call.operation,
         call=hash((call.operation, call.canonical)),
@@ -165,6 +176,8 @@ def describe_action(action: Action) -> ActionFacts:
         reads=call.reads_content,
         changes=call.changes,
         settles=call.settles,
+        told=told,
+        negative=line is not None or (short and not _NEGATIVE.isdisjoint(told)),
         edits=call.edits,
     )
 

@@ -282,6 +282,8 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
             last = last or plain
             # Each failing test counts; an error that is logged once more is the same error.
             different.add(str(start) if _FAILED_TEST.match(plain) else signature(plain))
+    if headline and not (last or summary):
+        headline = _announced(text, headline)
     several = f"{len(different)} x" if len(different) > 1 else ""
     return (
         " / ".join(filter(None, (several, count, last or summary or headline)))[:_LINE_CHARS]
