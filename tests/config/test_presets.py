@@ -67,4 +67,4 @@ def test_seeds_gives_every_universal_rule_on_each_first_call() -> None:
     """Without a bound on their tokens, whatever kind of agent asks, with tools or without."""
     etraces = settings_from_dict({"preset": "seeds"}, {}).etraces
     assert (etraces.e3_when, etraces.e3_max, etraces.e3_max_tokens) == ("always", 32, 0)
-    assert not (etraces.e3_by_kind or etraces.e2_by_cause)
+    assert (etraces.e3_by_kind, etraces.e2_by_cause) == (False, False)

@@ -40,7 +40,13 @@ _RESULT_TAIL = 600
 """Where times, ids and the like are taken out of a result before it is compared."""
 
 _TOKEN = re.compile(r"\w+")
+_FOREIGN_MARKS = (
+    "\u00a1\u00ab\u00bb\u00bf\u201c\u201d\u201e\u2026\u3001\u3002\u300c\u300d"
+    "\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
+)
+"""Punctuation that is not ASCII: quotation marks, full-width commas and stops."""
 _NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}
+_NO_LETTERS |= dict.fromkeys(map(ord, _FOREIGN_MARKS), " ")
 _NEGATIVE = frozenset(word_list("features", "negative_words"))
 _HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
 _HEDGE_PHRASES = word_list("features", "hedge_phrases")
@@ -49,6 +55,7 @@ _WAITING = re.compile(
 )
 """Waiting for something is not hesitation."""
 _RETRACTION_WORDS = frozenset(word_list("features", "retraction_words"))
+_RETRACTION_PHRASES = word_list("features", "retraction_phrases")
 _RETRACTION = re.compile(
     r"\bi was wrong\b|\bnever\s?mind\b|\bdisregard (?:that|my)\b|\bscratch that\b"
     r"|\bmy (?:earlier |previous )?(?:assumption|analysis|approach|guess) (?:was|is) "
@@ -116,19 +123,27 @@ def describe(step: Step) -> StepFacts:
     lowered = text.lower()
     letters = lowered.translate(_NO_LETTERS).split()
     vocabulary = frozenset(letters)
+    words = len(letters)
     if not lowered.isascii():
-        vocabulary |= frozenset(unspaced_words(lowered))
+        pairs = unspaced_words(lowered)
+        vocabulary |= frozenset(pairs)
+        words += len(pairs) // 2
     return StepFacts(
         actions=tuple([describe_action(action) for action in step.actions]),
         thought=hash(lowered),
         vocabulary=vocabulary,
-        words=len(letters),
+        words=words,
         hedges=_hedges(lowered, letters, vocabulary),
-        retracts=not vocabulary.isdisjoint(_RETRACTION_WORDS)
-        and _RETRACTION.search(lowered) is not None,
+        retracts=not vocabulary.isdisjoint(_RETRACTION_WORDS) and _retracts(lowered),
         asks=not step.actions and asks_user(step.thought),
         prompted=step.prompted,
     )
+
+
+def _retracts(lowered: str) -> bool:
+    if _RETRACTION.search(lowered) is not None:
+        return True
+    return any(phrase in lowered for phrase in _RETRACTION_PHRASES)
 
 
 def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int:

@@ -51,6 +51,9 @@ _FAILURE_LINE = re.compile(
     + "|".join(word_list("outcomes", "failure_labels"))
     + r""")\b.{0,30}:
     | (?:"""
+    + "|".join(re.escape(word) for word in word_list("outcomes", "failure_openings"))
+    + r""")
+    | (?:"""
     + "|".join(word_list("outcomes", "failures_unspaced"))
     + """)
     )"""
@@ -70,7 +73,8 @@ _FAILURE_PART = re.compile(
       .{0,60}\b(?:not\ found|does\ not\ exist|doesn't\ exist)
     | \bis\ (?:a\ )?required\ (?:property|parameter|argument|field) | \b[Ff]ield\ required\b
     | \b(?:is\ not|not\ a)\ (?:a\ )?valid\b
-    """
+    | """
+    + "|".join(re.escape(word) for word in word_list("outcomes", "failure_parts"))
 )
 _COUNT = re.compile(
     r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)(?:=|: )\d", re.I
@@ -146,7 +150,8 @@ _HEADLINE_CHARS = 60
 _EMPTY_ANSWERS = frozenset(word_list("outcomes", "empty_answers"))
 _EMPTY_OPENING = re.compile(
     r"no (?:matches|results|files|output|data)\b|nothing (?:was )?found|0 results"
-    r"|your (?:last )?command ran successfully and did",
+    r"|your (?:last )?command ran successfully and did|"
+    + "|".join(re.escape(words) for words in word_list("outcomes", "empty_openings")),
     re.IGNORECASE,
 )
 
