@@ -35,7 +35,7 @@ _FAILURE_LINE = re.compile(
     | npm\ (?:ERR!|error)
     | (?:/\S*/)?(?:ba|z|da|k|fi)?sh:\ \S
     | \S+:\ (?:\S+:\ )?(?:command\ not\ found|cannot\ \w+|No\ such\ file|Permission\ denied)
-    | \S+:\ (?:invalid\ option|unrecognized|illegal\ option)
+    | \S+:\ (?:invalid\ option|unrecognized|illegal\ option) | curl:\ \(\d{1,3}\)\ \S
     | \S+:\d+(?::\d+)?:\ (?:fatal\ )?error:
     | \S+[:(]\d+[:,]\d+\)?:?\ (?:-\ )?(?:fatal\ )?(?:error\b|undefined:)
     | (?:FAILED|FAIL|ERROR|FAILURE|Failure)(?:\s|:|$|\()

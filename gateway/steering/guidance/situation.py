@@ -182,7 +182,8 @@ def _repeated(
         return _reworded(steps, facts)
     result = action.observation.strip()
     quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.empty else ""
-    cause = cause_of("repeated", properties)
+    denied = facts.negative and not properties & {"search", "read"}
+    cause = cause_of("failed" if denied else "repeated", properties, result[:_MESSAGE_CHARS])
     count = repeat.count if repeat.kind == "same" else 1
     return Situation(cause=cause, count=count, quote=quote) if cause else None
 
@@ -228,6 +229,7 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
         "edit": bool(facts.edits)
         or (_EDIT_NAME.search(action.name) is not None and not facts.reads),
         "program": facts.program is not None or _PROGRAM_NAME.search(action.name) is not None,
+        "runs": operation.startswith("$") or facts.program is not None,
         "search": searches,
         "empty_search": facts.empty and (searches or facts.reads),
         "read": facts.reads,
