@@ -16,6 +16,8 @@ MAX_NAMES = 600
 """Names seen that a wrong one is compared with."""
 LEAST_CHARS = 5
 """Shorter names are near too many others."""
+LEAST_LETTERS = 4
+"""Names with fewer letters are versions and numbers, which are near each other by nature."""
 QUOTED_COMMAND_CHARS = 8_000
 
 _NAME = re.compile(r"(?<![\w./@#~-])[\w./@#~-]{4,160}+")
@@ -86,7 +88,7 @@ def open_quote(command: str) -> str:
 
 def _one_letter_apart(a: str, b: str) -> bool:
     """Whether one letter is changed, added, left out, or swapped with the next one."""
-    if abs(len(a) - len(b)) > 1 or a == b or a.isdigit() or b.isdigit():
+    if abs(len(a) - len(b)) > 1 or a == b or sum(map(str.isalpha, a)) < LEAST_LETTERS:
         return False
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
     if at is None:  # one is the other with a letter more
