@@ -36,7 +36,7 @@ def names_in(text: str) -> list[str]:
 def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | None:
     """A wanted name that was never seen, and the seen one that it may stand for.
 
-    That is one that differs in one letter, or the same file name below another directory.
+    That is one that differs in one letter, or one that ends in the same directory and file name.
     """
     known = dict.fromkeys(list(seen)[:MAX_NAMES])
     lowered = {name.rstrip("/") for name in known}
@@ -46,10 +46,10 @@ def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | N
             if _one_letter_apart(name, other):
                 return name, other
     for name in missing:
-        base = name.rpartition("/")[2]
-        if "." in base and len(base) >= LEAST_CHARS:
+        end = name.strip("./").split("/")[-2:]
+        if "." in end[-1] and len(end[-1]) >= LEAST_CHARS:
             for other in known:
-                if other.rpartition("/")[2] == base and "/" in other:
+                if "/" in other and other.split("/")[-len(end) :] == end:
                     return name, other
     return None
 

@@ -32,6 +32,8 @@ SHOWN_AGAIN = 3
 """Equal results that are trouble; looking a second time is ordinary work."""
 REPEATS = 0.5
 """Strength from which a call counts as a repeat; see `evidence.repeats`."""
+SAME_CALL = 0.5
+"""Share of words, in [0, 1], from which two calls of one tool ask for the same."""
 SAME_MESSAGE = 0.7
 """Share of words, in [0, 1], from which two messages say the same."""
 _ANSWER_CHARS = 120
@@ -203,15 +205,15 @@ def _reworded(
     """Calls of one tool in other words; how many of them came in a row."""
     row = 0
     for step in reversed(steps):
-        if not any(_tool(action.name, facts.operation) for action in step.actions):
+        if not any(_alike(describe_action(action), facts) for action in step.actions):
             break
         row += 1
     cause = cause_of("reworded", properties)
     return Situation(cause=cause, count=row) if cause else None
 
 
-def _tool(name: str, operation: str) -> bool:
-    return operation.startswith("$") or operation.partition(".")[0] == name
+def _alike(call: ActionFacts, newest: ActionFacts) -> bool:
+    return call.operation == newest.operation and alike(call.words, newest.words, SAME_CALL)
 
 
 def _talk(steps: Sequence[Step]) -> Situation | None:
