@@ -32,7 +32,7 @@ TROUBLE: dict[str, list[Case]] = {
     "cause-path-guessed": [
         ("bash", {"command": "cat conf/app.toml"}, "cat: conf/app.toml: No such file or directory"),
         ("read_file", {"path": "docs/api.md"}, "Error: ENOENT: no such file or directory"),
-        ("bash", {"command": "cat a.txt"}, "cat: a.txt: Datei oder Verzeichnis nicht gefunden"),
+        ("bash", {"command": "cat a.txt"}, "cat: a.txt: Datei nicht gefunden"),
     ],
     "cause-module-not-there": [
         ("bash", {"command": "python a.py"}, "ModuleNotFoundError: No module named 'requests'"),

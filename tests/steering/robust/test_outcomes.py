@@ -194,7 +194,7 @@ def test_ids_of_two_digits_are_one_failure_and_counts_are_not() -> None:
     "text",
     [
         "Fehler: Verbindung zur Datenbank getrennt",
-        "cat: notiz.txt: Datei oder Verzeichnis nicht gefunden",
+        "cat: notiz.txt: Datei nicht gefunden",
         "Konnte nicht auf das Konto zugreifen",
         "Impossible de charger le module de paie",
         "Erreur : la commande est introuvable",
