@@ -20,7 +20,9 @@ ENV_SEPARATOR = "__"
 # Maps whose keys are states, written in capitals; all other keys are lower case.
 _BY_STATE = (("model_routing",), ("injection", "cooldown_steps"))
 _TOP_LEVEL_VALUES = frozenset(
-    f.name for f in dataclasses.fields(Settings) if f.default_factory is dict or f.default == ()
+    f.name
+    for f in dataclasses.fields(Settings)
+    if f.default_factory is dict or f.default == () or f.name == "preset"
 )
 
 
@@ -80,7 +82,8 @@ def _variables(section: type, prefix: str) -> Iterator[str]:
 def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
     """(variable, keys) of each variable that is a setting.
 
-    A name of one part is a setting only if it is a list or map at the top of the tree.
+    A name of one part is a setting only if it is the preset, or a list or map at the top of the
+    tree.
     """
     for name in env:
         keys = name.removeprefix(ENV_PREFIX).lower().split(ENV_SEPARATOR)

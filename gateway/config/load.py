@@ -71,7 +71,7 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
         upstream = merged.setdefault("default_upstream", {})
         if isinstance(upstream, dict):
             upstream.setdefault("api_base", base)
-    fill(merged, merged.get("preset"), Settings())
+    fill(merged, env.get(f"{ENV_PREFIX}PRESET", merged.get("preset")), Settings())
     try:
         overlay(merged, env)
         return build(Settings, resolve(merged, env))

@@ -7,14 +7,20 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
+Words = list[str] | dict[str, list[str]]
+"""A list, or one per language."""
+
 
 def word_list(module: str, name: str) -> tuple[str, ...]:
-    """The list `name` of a module, in the order of the file.
+    """The list `name` of a module, in the order of the file; of all languages where it has them.
 
     Raises:
         KeyError: there is no such list.
     """
-    return tuple(_lists()[module][name])
+    words = _lists()[module][name]
+    if isinstance(words, dict):
+        return tuple(dict.fromkeys(word for each in words.values() for word in each))
+    return tuple(words)
 
 
 def word_lists(module: str) -> Mapping[str, tuple[str, ...]]:
@@ -27,7 +33,9 @@ def word_lists(module: str) -> Mapping[str, tuple[str, ...]]:
 
 
 @cache
-def _lists() -> dict[str, dict[str, list[str]]]:
+def _lists() -> dict[str, dict[str, list[str] | dict[str, list[str]]]]:
     source = resources.files("gateway.steering").joinpath("word_lists.json")
-    lists: dict[str, dict[str, list[str]]] = json.loads(source.read_text(encoding="utf-8"))
+    lists: dict[str, dict[str, list[str] | dict[str, list[str]]]] = json.loads(
+        source.read_text(encoding="utf-8")
+    )
     return lists

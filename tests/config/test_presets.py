@@ -52,3 +52,19 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
     """With the nearest that there is."""
     with pytest.raises(ConfigError, match="preset: 'seed' is not one of default, seeds"):
         settings_from_dict({"preset": "seed"}, {})
+
+
+def test_the_preset_can_be_named_in_the_environment() -> None:
+    """`GATEWAY_PRESET` wins over the file, as any variable does, and is refused by name."""
+    settings = settings_from_dict({"preset": "default"}, {"GATEWAY_PRESET": "seeds"})
+    assert (settings.preset, settings.monitors.suite) == ("seeds", "reference")
+    assert settings_from_dict({"preset": "seeds"}, {"GATEWAY_PRESET": "default"}) == Settings()
+    with pytest.raises(ConfigError, match="GATEWAY_PRESET"):
+        settings_from_dict({}, {"GATEWAY_PRESET": "seed"})
+
+
+def test_seeds_gives_every_universal_rule_on_each_first_call() -> None:
+    """Without a bound on their tokens, whatever kind of agent asks, with tools or without."""
+    etraces = settings_from_dict({"preset": "seeds"}, {}).etraces
+    assert (etraces.e3_when, etraces.e3_max, etraces.e3_max_tokens) == ("always", 32, 0)
+    assert (etraces.e3_by_kind, etraces.e2_by_cause) == (False, False)

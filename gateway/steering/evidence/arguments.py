@@ -42,6 +42,7 @@ _PLUMBING = re.compile(
     r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
 )
 """White space is tried once, from its first character on: the search stays linear."""
+_PLACE = re.compile(r"\s*+cd\s++(\S++)\s*+(?:&&|;)")
 _QUOTES = "\"'`"
 
 
@@ -119,6 +120,9 @@ def _read_value(key: str, value: str, names: list[str], words: list[str]) -> Non
 
 
 def _read_command(command: str, names: list[str], words: list[str]) -> None:
+    place = _PLACE.match(command)
+    if place is not None and place[1][:1] != "/":
+        names.append(place[1])  # the same command in another directory is another question
     parts = _PLUMBING.sub("", command).split()
     if len(parts) <= COMMAND_WORDS and "\n" not in command.strip():
         plain = [name for part in parts if part[0] != "-" and (name := _plain(part))]

@@ -33,12 +33,21 @@ RESULT_WORDS = 60
 """Words of a result's opening by which two results are compared."""
 THOUGHT_CHARS = 1200
 """A longer thought is read at both ends only: what a step costs must not grow with its text."""
+ASKED_CHARS = 400
+"""Characters of a call whose words an answer may echo."""
 _RESULT_HEAD = 400
 _RESULT_TAIL = 600
 """Where times, ids and the like are taken out of a result before it is compared."""
 
 _TOKEN = re.compile(r"\w+")
+_FOREIGN_MARKS = (
+    "\u00a1\u00ab\u00bb\u00bf\u201c\u201d\u201e\u2026\u3001\u3002\u300c\u300d"
+    "\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
+)
+"""Punctuation that is not ASCII: quotation marks, full-width commas and stops."""
 _NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}
+_NO_LETTERS |= dict.fromkeys(map(ord, _FOREIGN_MARKS), " ")
+_NEGATIVE = frozenset(word_list("features", "negative_words"))
 _HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
 _HEDGE_PHRASES = word_list("features", "hedge_phrases")
 _WAITING = re.compile(
@@ -46,6 +55,7 @@ _WAITING = re.compile(
 )
 """Waiting for something is not hesitation."""
 _RETRACTION_WORDS = frozenset(word_list("features", "retraction_words"))
+_RETRACTION_PHRASES = word_list("features", "retraction_phrases")
 _RETRACTION = re.compile(
     r"\bi was wrong\b|\bnever\s?mind\b|\bdisregard (?:that|my)\b|\bscratch that\b"
     r"|\bmy (?:earlier |previous )?(?:assumption|analysis|approach|guess) (?:was|is) "
@@ -63,6 +73,8 @@ class ActionFacts:
     signature, None for a result that reports none. `program` is what the call executes, `reads`
     says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
     the answer is to come later. `settles`: its success makes the state of the files a good one.
+    `told` is the words of the result that are neither numbers nor words of the call, and `negative`
+    says that a short answer denies, refuses or has nothing.
     """
 
     operation: str
@@ -80,6 +92,8 @@ class ActionFacts:
     reads: bool
     changes: bool
     settles: bool
+    told: frozenset[str]
+    negative: bool
     edits: tuple[Edit, ...]
 
 
@@ -109,19 +123,27 @@ def describe(step: Step) -> StepFacts:
     lowered = text.lower()
     letters = lowered.translate(_NO_LETTERS).split()
     vocabulary = frozenset(letters)
+    words = len(letters)
     if not lowered.isascii():
-        vocabulary |= frozenset(unspaced_words(lowered))
+        pairs = unspaced_words(lowered)
+        vocabulary |= frozenset(pairs)
+        words += len(pairs) // 2
     return StepFacts(
         actions=tuple([describe_action(action) for action in step.actions]),
         thought=hash(lowered),
         vocabulary=vocabulary,
-        words=len(letters),
+        words=words,
         hedges=_hedges(lowered, letters, vocabulary),
-        retracts=not vocabulary.isdisjoint(_RETRACTION_WORDS)
-        and _RETRACTION.search(lowered) is not None,
+        retracts=not vocabulary.isdisjoint(_RETRACTION_WORDS) and _retracts(lowered),
         asks=not step.actions and asks_user(step.thought),
         prompted=step.prompted,
     )
+
+
+def _retracts(lowered: str) -> bool:
+    if _RETRACTION.search(lowered) is not None:
+        return True
+    return any(phrase in lowered for phrase in _RETRACTION_PHRASES)
 
 
 def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int:
@@ -149,6 +171,10 @@ def describe_action(action: Action) -> ActionFacts:
     if action.image:
         # The picture is the result; its caption may be the same each time.
         words, digest = frozenset((f"image {action.image}",)), hash((digest, action.image))
+    short = len(result) <= STATUS_CHARS
+    told = frozenset([word for word in words if word.isalpha()])
+    if short:
+        told -= frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
     return ActionFacts(
         operation=call.operation,
         call=hash((call.operation, call.canonical)),
@@ -165,6 +191,8 @@ def describe_action(action: Action) -> ActionFacts:
         reads=call.reads_content,
         changes=call.changes,
         settles=call.settles,
+        told=told,
+        negative=line is not None or (short and not _NEGATIVE.isdisjoint(told)),
         edits=call.edits,
     )
 

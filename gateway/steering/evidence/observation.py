@@ -43,15 +43,17 @@ class ObservedStep:
     """The facts of a step, and what they mean after the steps before it.
 
     `actions`: each call with what it repeats; `novelty`: per call, the share of words of its result
-    that no earlier result had, in [0, 1]; `retold`: share of the thought's words that the newest
-    thoughts had, in [0, 1]; `trouble`: the kind of trouble that the step is, None when it is none;
-    `repairing`: files were edited since the last test that passed and the last commit.
+    that no earlier result had, in [0, 1]; `tells`: per call, whether its result has a new word that
+    is neither a number nor a word of the call; `retold`: share of the thought's words that the
+    newest thoughts had, in [0, 1]; `trouble`: the kind of trouble that the step is, None when it is
+    none; `repairing`: files were edited since the last test that passed and the last commit.
     """
 
     step: Step
     facts: StepFacts
     actions: ObservedCalls
     novelty: tuple[float, ...]
+    tells: tuple[bool, ...]
     retold: float
     trouble: Trouble | None
     repairing: bool = False
@@ -84,6 +86,7 @@ class RunObserver:
         """The next step of the run. Never raises."""
         facts = describe(step)
         actions = tuple([(action, self._memory.observe(action)) for action in facts.actions])
+        tells = tuple([self._known.tells(action.told) for action in facts.actions])
         novelty = tuple([self._known.novelty(action.result_words) for action in facts.actions])
         echoes, retold = self._listen(facts.vocabulary)
         trouble = self._trouble(actions)
@@ -97,6 +100,7 @@ class RunObserver:
             facts=facts,
             actions=actions,
             novelty=novelty,
+            tells=tells,
             retold=retold,
             trouble=trouble,
             repairing=self._repairing,

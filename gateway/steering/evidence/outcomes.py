@@ -35,7 +35,7 @@ _FAILURE_LINE = re.compile(
     | npm\ (?:ERR!|error)
     | (?:/\S*/)?(?:ba|z|da|k|fi)?sh:\ \S
     | \S+:\ (?:\S+:\ )?(?:command\ not\ found|cannot\ \w+|No\ such\ file|Permission\ denied)
-    | \S+:\ (?:invalid\ option|unrecognized|illegal\ option)
+    | \S+:\ (?:invalid\ option|unrecognized|illegal\ option) | curl:\ \(\d{1,3}\)\ \S
     | \S+:\d+(?::\d+)?:\ (?:fatal\ )?error:
     | \S+[:(]\d+[:,]\d+\)?:?\ (?:-\ )?(?:fatal\ )?(?:error\b|undefined:)
     | (?:FAILED|FAIL|ERROR|FAILURE|Failure)(?:\s|:|$|\()
@@ -50,6 +50,9 @@ _FAILURE_LINE = re.compile(
     | (?:"""
     + "|".join(word_list("outcomes", "failure_labels"))
     + r""")\b.{0,30}:
+    | (?:"""
+    + "|".join(re.escape(word) for word in word_list("outcomes", "failure_openings"))
+    + r""")
     | (?:"""
     + "|".join(word_list("outcomes", "failures_unspaced"))
     + """)
@@ -70,7 +73,8 @@ _FAILURE_PART = re.compile(
       .{0,60}\b(?:not\ found|does\ not\ exist|doesn't\ exist)
     | \bis\ (?:a\ )?required\ (?:property|parameter|argument|field) | \b[Ff]ield\ required\b
     | \b(?:is\ not|not\ a)\ (?:a\ )?valid\b
-    """
+    | """
+    + "|".join(re.escape(word) for word in word_list("outcomes", "failure_parts"))
 )
 _COUNT = re.compile(
     r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)(?:=|: )\d", re.I
@@ -146,7 +150,8 @@ _HEADLINE_CHARS = 60
 _EMPTY_ANSWERS = frozenset(word_list("outcomes", "empty_answers"))
 _EMPTY_OPENING = re.compile(
     r"no (?:matches|results|files|output|data)\b|nothing (?:was )?found|0 results"
-    r"|your (?:last )?command ran successfully and did",
+    r"|your (?:last )?command ran successfully and did|"
+    + "|".join(re.escape(words) for words in word_list("outcomes", "empty_openings")),
     re.IGNORECASE,
 )
 
@@ -282,6 +287,8 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
             last = last or plain
             # Each failing test counts; an error that is logged once more is the same error.
             different.add(str(start) if _FAILED_TEST.match(plain) else signature(plain))
+    if headline and not (last or summary):
+        headline = _announced(text, headline)
     several = f"{len(different)} x" if len(different) > 1 else ""
     return (
         " / ".join(filter(None, (several, count, last or summary or headline)))[:_LINE_CHARS]

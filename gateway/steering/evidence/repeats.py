@@ -13,7 +13,7 @@ from typing import Literal
 from gateway.steering.evidence.features import ActionFacts, alike
 from gateway.wire.values import dataclass
 
-Kind = Literal["new", "same", "reworded", "rerun", "pending"]
+Kind = Literal["new", "same", "returned", "reworded", "rerun", "pending"]
 
 WINDOW = 12
 """Actions within which a call counts as repeated."""
@@ -43,6 +43,10 @@ REWORDED_LATER = 0.6
 RERUN_FAILING = 0.4
 AFTER_CHANGE = 0.6
 AFTER_NEWS = 0.5
+RETURNED = 0.7
+SHOWN_BEFORE = 0.6
+EARLIER_RESULTS = 3
+"""Results of one call before its last that it may return to."""
 TRANSIENT = 0.4
 PATIENCE = 20
 TRANSIENT_PATIENCE = 6
@@ -76,6 +80,7 @@ class _Past:
     failure: str | None
     count: int
     time: int
+    earlier: tuple[int, ...] = ()
 
 
 class CallMemory:
@@ -88,6 +93,7 @@ class CallMemory:
         "_older",
         "_past",
         "_recent",
+        "_shown",
         "_time",
         "_waited_at",
     )
@@ -97,6 +103,7 @@ class CallMemory:
         self._older: dict[int, _Past] = {}
         self._recent: deque[ActionFacts] = deque(maxlen=COMPARED)
         self._failures: dict[str, int] = {}
+        self._shown: dict[int, int] = {}
         self._changed_at = self._news_at = self._waited_at = -1
         self._time = 0
 
@@ -105,6 +112,8 @@ class CallMemory:
         past = self._past.get(action.call) or self._older.get(action.call)
         same = past is not None and _same_outcome(action, past.result, past.failure)
         unchanged = past is not None and self._changed_at <= past.time
+        returned = past is not None and not same and action.result in past.earlier
+        returned = returned and action.program is None
         stuck = past is not None and self._news_at <= past.time
         reworded, similar = self._look_alike(action)
         if past is not None and not (unchanged and stuck):
@@ -113,8 +122,12 @@ class CallMemory:
         if past is not None and same and self._time - past.time <= WINDOW:
             kind, strength = _repeated(action, past.count, unchanged)
             strength *= 1.0 if stuck else AFTER_NEWS
+        elif returned:
+            kind, strength = "returned", RETURNED
         elif reworded > 0:
             kind, strength = "reworded", reworded
+        elif self._shown_before(action):
+            kind, strength = "reworded", SHOWN_BEFORE
         else:
             kind, strength = "new", 0.0
         count = past.count + 1 if past is not None and same else 1
@@ -172,6 +185,12 @@ class CallMemory:
             return frozenset()
         return action.result_words.intersection(*[each.result_words for each in self._recent])
 
+    def _shown_before(self, action: ActionFacts) -> bool:
+        """Whether another call has lately given the very same text, of some length."""
+        at = self._shown.get(action.result)
+        lately = at is not None and self._time - at <= WINDOW
+        return lately and not (action.changes or action.reads)
+
     def _count_failure(self, failure: str) -> int:
         count = self._failures.pop(failure, 0) + 1
         self._failures[failure] = count
@@ -180,7 +199,15 @@ class CallMemory:
         return count
 
     def _remember(self, action: ActionFacts, repeat: Repeat) -> None:
-        self._past[action.call] = _Past(action.result, action.failure, repeat.count, self._time)
+        past = self._past.get(action.call) or self._older.get(action.call)
+        earlier = () if past is None else (past.result, *past.earlier)[:EARLIER_RESULTS]
+        self._past[action.call] = _Past(
+            action.result, action.failure, repeat.count, self._time, earlier
+        )
+        if len(action.result_words) >= SHOWN_WORDS and not action.changes:
+            self._shown[action.result] = self._time
+            if len(self._shown) > MAX_CALLS:
+                del self._shown[next(iter(self._shown))]
         if len(self._past) > MAX_CALLS:
             self._older, self._past = self._past, {}
         self._recent.append(action)
@@ -189,7 +216,8 @@ class CallMemory:
         # Repeating an edit leaves the files as they are.
         if action.changes and action.failure is None and repeat.count == 1:
             self._changed_at = self._time
-        if repeat.kind == "new" and not repeat.similar and action.failure is None:
+        silent = action.changes and not action.told
+        if repeat.kind == "new" and not (repeat.similar or silent) and action.failure is None:
             self._news_at = self._time
         self._time += 1
 
@@ -208,6 +236,13 @@ class KnownWords:
     def __init__(self) -> None:
         self._words: set[str] = set()
         self._older: set[str] = set()
+
+    def tells(self, words: frozenset[str]) -> bool:
+        """Whether one of the words is new."""
+        return not (words <= self._words or words <= self._older or words <= self._both())
+
+    def _both(self) -> set[str]:
+        return self._words | self._older if self._older else self._words
 
     def novelty(self, words: frozenset[str]) -> float:
         """Share of `words` that no earlier result had, in [0, 1]; then they are known."""

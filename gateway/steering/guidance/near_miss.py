@@ -16,6 +16,8 @@ MAX_NAMES = 600
 """Names seen that a wrong one is compared with."""
 LEAST_CHARS = 5
 """Shorter names are near too many others."""
+LEAST_LETTERS = 4
+"""Names with fewer letters are versions and numbers, which are near each other by nature."""
 QUOTED_COMMAND_CHARS = 8_000
 
 _NAME = re.compile(r"(?<![\w./@#~-])[\w./@#~-]{4,160}+")
@@ -34,7 +36,7 @@ def names_in(text: str) -> list[str]:
 def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | None:
     """A wanted name that was never seen, and the seen one that it may stand for.
 
-    That is one that differs in one letter, or the same file name below another directory.
+    That is one that differs in one letter, or one that ends in the same directory and file name.
     """
     known = dict.fromkeys(list(seen)[:MAX_NAMES])
     lowered = {name.rstrip("/") for name in known}
@@ -44,10 +46,10 @@ def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | N
             if _one_letter_apart(name, other):
                 return name, other
     for name in missing:
-        base = name.rpartition("/")[2]
-        if "." in base and len(base) >= LEAST_CHARS:
+        end = name.strip("./").split("/")[-2:]
+        if "." in end[-1] and len(end[-1]) >= LEAST_CHARS:
             for other in known:
-                if other.rpartition("/")[2] == base and "/" in other:
+                if "/" in other and other.split("/")[-len(end) :] == end:
                     return name, other
     return None
 
@@ -86,7 +88,7 @@ def open_quote(command: str) -> str:
 
 def _one_letter_apart(a: str, b: str) -> bool:
     """Whether one letter is changed, added, left out, or swapped with the next one."""
-    if abs(len(a) - len(b)) > 1 or a == b or a.isdigit() or b.isdigit():
+    if abs(len(a) - len(b)) > 1 or a == b or sum(map(str.isalpha, a)) < LEAST_LETTERS:
         return False
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
     if at is None:  # one is the other with a letter more

@@ -18,6 +18,7 @@ from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.guidance.causes import Cause, cause_of, opening
 from gateway.steering.guidance.near_miss import names_in, near_name, open_quote, other_language
 from gateway.steering.guidance.render import sanitise
+from gateway.steering.transcript.questions import asks_user
 from gateway.steering.transcript.step import Action, Step
 from gateway.steering.word_lists import word_list
 
@@ -31,6 +32,8 @@ SHOWN_AGAIN = 3
 """Equal results that are trouble; looking a second time is ordinary work."""
 REPEATS = 0.5
 """Strength from which a call counts as a repeat; see `evidence.repeats`."""
+SAME_CALL = 0.5
+"""Share of words, in [0, 1], from which two calls of one tool ask for the same."""
 SAME_MESSAGE = 0.7
 """Share of words, in [0, 1], from which two messages say the same."""
 _ANSWER_CHARS = 120
@@ -47,15 +50,15 @@ _LOOKUP_NAME = re.compile(
 )
 _PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl|test|build", re.IGNORECASE)
 _EDIT_NAME = re.compile(r"edit|write|replace|patch|insert", re.IGNORECASE)
+_SLIP = re.compile(r"\b\w{1,30}[.,;]{1,3}: (?:command )?not found")
+"""`cd..` or `find. -name x`: the name of the program runs into what follows."""
 _RAISED = re.compile(r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|panic")
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
 """A warning below a heading is no failure."""
 _SENTENCE_END = re.compile("[.!?]\\s|\n|[\u3002\uff01\uff1f]")
 _COMMAND_WORDS = 5
 """A first line of so many words that begins with a capital letter is prose, not a command."""
-_NAMED = frozenset(
-    {"path_missing", "module_missing", "record_missing", "value_refused", "failed", "usage"}
-)
+_NAMED = frozenset({"path_missing", "module_missing", "record_missing", "value_refused", "failed"})
 """Causes in which a name may be misspelled."""
 _NO = ("", "")
 _DOUBTS = frozenset(word_list("situation", "doubt_words"))
@@ -161,6 +164,8 @@ def _failed(
     if command and _is_prose(command):
         properties |= {"prose"}
         line, count = command[:_PROSE_CHARS], max(count, _prose_commands(steps))
+    elif command and _SLIP.search(line[:_ANSWER_CHARS]) is not None:
+        properties |= {"slip"}
     cause = cause_of("failed", properties, line)
     if cause is None:
         return None
@@ -179,10 +184,11 @@ def _repeated(
         return None
     properties = _properties(action, facts)
     if repeat.kind == "reworded" and "empty_search" not in properties:
-        return _reworded(steps, facts)
+        return _reworded(steps, facts, properties)
     result = action.observation.strip()
     quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.empty else ""
-    cause = cause_of("repeated", properties)
+    denied = facts.negative and not properties & {"search", "read"}
+    cause = cause_of("failed" if denied else "repeated", properties, result[:_MESSAGE_CHARS])
     count = repeat.count if repeat.kind == "same" else 1
     return Situation(cause=cause, count=count, quote=quote) if cause else None
 
@@ -193,19 +199,21 @@ def _waiting(action: Action, repeat: Repeat) -> Situation | None:
     return Situation(cause=cause, count=repeat.count, quote=quote) if cause else None
 
 
-def _reworded(steps: Sequence[Step], facts: ActionFacts) -> Situation | None:
+def _reworded(
+    steps: Sequence[Step], facts: ActionFacts, properties: frozenset[str]
+) -> Situation | None:
     """Calls of one tool in other words; how many of them came in a row."""
     row = 0
     for step in reversed(steps):
-        if not any(_tool(action.name, facts.operation) for action in step.actions):
+        if not any(_alike(describe_action(action), facts) for action in step.actions):
             break
         row += 1
-    cause = cause_of("reworded", frozenset())
+    cause = cause_of("reworded", properties)
     return Situation(cause=cause, count=row) if cause else None
 
 
-def _tool(name: str, operation: str) -> bool:
-    return operation.startswith("$") or operation.partition(".")[0] == name
+def _alike(call: ActionFacts, newest: ActionFacts) -> bool:
+    return call.operation == newest.operation and alike(call.words, newest.words, SAME_CALL)
 
 
 def _talk(steps: Sequence[Step]) -> Situation | None:
@@ -215,7 +223,8 @@ def _talk(steps: Sequence[Step]) -> Situation | None:
     for step in reversed(steps[:-1]):
         if not step.actions:
             said += alike(words, frozenset(step.thought.lower().split()), SAME_MESSAGE)
-    cause = cause_of("talk", frozenset())
+    asks = frozenset({"asks"}) if asks_user(steps[-1].thought) else frozenset()
+    cause = cause_of("talk", asks)
     return Situation(cause=cause, count=said) if cause and said > 1 else None
 
 
@@ -228,6 +237,8 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
         "edit": bool(facts.edits)
         or (_EDIT_NAME.search(action.name) is not None and not facts.reads),
         "program": facts.program is not None or _PROGRAM_NAME.search(action.name) is not None,
+        "runs": facts.program is not None
+        or (operation.startswith("$") and not (searches or facts.reads)),
         "search": searches,
         "empty_search": facts.empty and (searches or facts.reads),
         "read": facts.reads,
@@ -258,6 +269,8 @@ def _prose_commands(steps: Sequence[Step]) -> int:
 
 def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tuple[str, str]:
     """The sentence about a near miss, and the move that follows from it."""
+    if cause == "command_slip":
+        return "A mark stands where a blank belongs.", ""
     if cause == "shell_syntax":
         mark = open_quote(command)
         return (f"The command leaves a {mark} open.", "Close it, or leave it out.") if mark else _NO

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.steering.evidence.features import describe
 from gateway.steering.evidence.outcomes import failure_line, is_empty, signature, without_volatile
 from gateway.steering.evidence.pending_results import is_pending, is_transient
+from gateway.steering.transcript.step import Step
 
 FAILURES = [
     "Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: bad value",
@@ -186,3 +188,38 @@ def test_ids_of_two_digits_are_one_failure_and_counts_are_not() -> None:
     assert signature("a.ts(12,5): error: x") == signature("a.ts(14,7): error: x")
     assert signature("12 failed, 30 passed") != signature("11 failed, 31 passed")
     assert signature("assert total == 12") != signature("assert total == 15")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fehler: Verbindung zur Datenbank getrennt",
+        "cat: notiz.txt: Datei nicht gefunden",
+        "Konnte nicht auf das Konto zugreifen",
+        "Impossible de charger le module de paie",
+        "Erreur : la commande est introuvable",
+        "No se pudo abrir el archivo de ventas",
+        "La reserva A7 no existe",
+        "无法打开文件: 没有权限",
+        "找不到订单 W7",
+    ],
+)
+def test_failures_are_heard_in_other_languages(text: str) -> None:
+    """German, French, Spanish and Chinese messages of tools."""
+    assert failure_line(text) is not None
+
+
+@pytest.mark.parametrize(
+    ("thought", "doubts"),
+    [
+        ("Vielleicht liegt es am Cache, ich bin nicht sicher.", 2),
+        ("C'est peut-être le cache, je crois.", 2),
+        ("Quizás sea la caché, no estoy seguro.", 2),
+        ("也许是缓存的问题, 我不确定", 2),
+    ],
+)
+def test_doubt_is_heard_in_other_languages(thought: str, doubts: int) -> None:
+    """Words and phrases of hedging are data by language; Chinese is counted without blanks."""
+    facts = describe(Step(index=0, thought=thought))
+    assert facts.hedges == doubts
+    assert facts.words >= 5

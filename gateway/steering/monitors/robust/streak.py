@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.evidence.features import StepFacts, alike
+from gateway.steering.evidence.features import ActionFacts, StepFacts, alike
+from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
@@ -18,8 +19,18 @@ LONG_TEXT_WORDS = 12
 """Different words from which two alike messages are a monologue; stock phrases are shorter."""
 SHORT_TEXT_WORDS = 4
 """Different words from which the very same message counts."""
+TELLS_NOTHING = 0.5
+"""Share of the recovery after an action whose result has no new word: it is no way out yet."""
+ASKED_FOR = 0.25
+"""Share of a repeat that counts after a user's message: it may be what the user wants."""
 RARE_TALK = 0.2
 """Share of messages without an action below which several in a row are out of character."""
+
+
+def _evidence(action: ActionFacts, repeat: Repeat) -> str:
+    if repeat.count > 1:
+        return f"{repeat.count} x {action.operation[:60]}, same result"
+    return f"{action.operation[:60]} brings what is known"
 
 
 class Streak:
@@ -57,8 +68,11 @@ class Streak:
         if step.actions:
             self._talk = 0
             self._acted = True
-            for action, repeat in step.actions:
-                self._add(repeat.strength, f"{repeat.count} x {action.operation[:60]}, same result")
+            for (action, repeat), tells in zip(step.actions, step.tells, strict=True):
+                strength = repeat.strength
+                if step.facts.prompted and not action.negative:
+                    strength *= ASKED_FOR
+                self._add(strength, _evidence(action, repeat), tells=tells)
         else:
             self._read_message(step.facts)
         self._steps += 1
@@ -93,12 +107,12 @@ class Streak:
             return False
         return any(text == facts.thought for text, _ in self._texts)
 
-    def _add(self, strength: float, what: str) -> None:
+    def _add(self, strength: float, what: str, *, tells: bool = True) -> None:
         if strength > 0:
             self._level = min(self._level + strength, float(CAP))
             self._what = what
         else:
-            self._level *= self._recovery
+            self._level *= self._recovery if tells else 1.0 - (1.0 - self._recovery) * TELLS_NOTHING
 
     def reading(self) -> tuple[float, str]:
         """min(repeats / 5, 1), decaying once the agent does something else."""

@@ -17,6 +17,8 @@ FAILURE_WINDOW = 8
 """Newest actions whose failures are compared."""
 PER_FAILURE = 0.2
 """Score per failure of one signature in the window beyond the first: the fourth fires."""
+PER_DENIAL = 0.12
+"""Score per answer of the window that denies and has no new word: the fifth fires."""
 REMEMBERED_PROGRAMS = 64
 """Programs whose last run is remembered: a bound on memory."""
 SLOWER = 0.5
@@ -27,11 +29,12 @@ class TestRepeat:
     """Programs by what they execute, failures by signature; a pass clears its program."""
 
     __test__ = False
-    __slots__ = ("_failures", "_keep", "_programs", "_score", "_what")
+    __slots__ = ("_denials", "_failures", "_keep", "_programs", "_score", "_what")
 
     def __init__(self, settings: RobustSettings) -> None:
         self._programs: dict[int, tuple[str, float]] = {}
         self._failures: deque[str | None] = deque(maxlen=FAILURE_WINDOW)
+        self._denials: deque[bool] = deque(maxlen=FAILURE_WINDOW)
         self._keep = settings.recovery + (1.0 - settings.recovery) * SLOWER
         self._score = 0.0
         self._what = ""
@@ -40,8 +43,12 @@ class TestRepeat:
         """Compare each failure with the earlier ones."""
         if not step.actions:
             self._score *= self._keep
-        for action, repeat in step.actions:
-            found, what = max(self._program(action, repeat), self._failure(action, repeat))
+        for (action, repeat), tells in zip(step.actions, step.tells, strict=True):
+            found, what = max(
+                self._program(action, repeat),
+                self._failure(action, repeat, tells=tells),
+                self._denial(action, repeat, tells=tells),
+            )
             self._score *= self._keep
             if found >= self._score:
                 self._score, self._what = found, what
@@ -61,8 +68,21 @@ class TestRepeat:
         what = f"{action.operation[:40]} fails as before: {action.failure[:80]}"
         return min(PER_RERUN * count, 1.0), what
 
-    def _failure(self, action: ActionFacts, repeat: Repeat) -> tuple[float, str]:
+    def _denial(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
+        """Answers that deny and have no new word, whatever was asked."""
+        denies = action.negative and not (action.empty or repeat.waits) and action.program is None
+        if not (denies or tells or action.program is not None):
+            return 0.0, ""  # an acknowledgement
+        self._denials.append(denies and not tells)
+        times = sum(self._denials)
+        if not self._denials[-1]:
+            return 0.0, ""
+        return min(PER_DENIAL * times, 1.0), f"{times} answers that deny, nothing new in them"
+
+    def _failure(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
         failure = None if repeat.waits else action.failure
+        if failure is None and not (tells or action.told or action.program is not None):
+            return 0.0, ""  # an acknowledgement between two failures
         self._failures.append(failure)
         if failure is None:
             return 0.0, ""

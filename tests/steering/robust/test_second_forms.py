@@ -1,0 +1,85 @@
+"""The second set of planted forms: what the monitors find of causes, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from gateway.steering.fold import ConversationFold
+from gateway.steering.policy import Policy
+from tests.steering.robust.second_forms import INNOCENTS, LOOPS, ROUNDS, Round, page, sh
+
+OPENINGS: tuple[Round, ...] = (
+    [
+        sh("ls", "README.md src tests", "I will look around first."),
+        sh("cat README.md", "A tool that turns invoices into ledgers. Install with pip."),
+        sh("sed -n 1,80p src/main.py", page(8)),
+        sh("cat tests/test_main.py", page(9)),
+    ],
+    [
+        ("Hello! How can I help?", "My order is wrong."),
+        ("", "get_user", {"id": "u1"}, '{"name": "Mia", "orders": ["W1", "W2"]}'),
+        ("", "get_order_list", {"user": "u1"}, '{"W1": "pending", "W2": "delivered"}'),
+        ("I see two orders. Which one?", "The first."),
+    ],
+    [
+        ("", "web_search", {"query": "who built the harbour"}, page(8)),
+        ("", "open_page", {"url": "https://harbour.test"}, page(9)),
+        ("", "open_page", {"url": "https://harbour.test/list"}, page(10)),
+    ],
+)
+"""What a run of code, of dialogue and of research begins with, before the form."""
+PER_KIND = 12
+
+
+def messages_of(turns: Round, number: int) -> list[dict]:
+    """The chat messages of one round; `number` makes the ids of its calls."""
+    found: list[dict] = []
+    for at, turn in enumerate(turns):
+        if len(turn) == 2:
+            said, reply = turn
+            found.append({"role": "assistant", "content": said})
+            found += [{"role": "user", "content": reply}] if reply else []
+            continue
+        thought, name, arguments, result = turn
+        call_id = f"c{number}-{at}"
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        calls = [{"id": call_id, "type": "function", "function": function}]
+        found.append({"role": "assistant", "content": thought or None, "tool_calls": calls})
+        found.append({"role": "tool", "tool_call_id": call_id, "content": result})
+    return found
+
+
+def first_signs(form: Callable[[int], Round], opening: Round) -> tuple[int | None, int | None]:
+    """The round of the first alarm and of the first SLOW, round 0 being the first time."""
+    messages = [{"role": "user", "content": "Do the task."}, *messages_of(opening, -1)]
+    fold = ConversationFold(Policy())
+    fold.extend(messages)
+    alarm = slow = None
+    for number in range(ROUNDS):
+        messages += messages_of(form(number), number)
+        for outcome in fold.extend(messages):
+            alarm = number if alarm is None and outcome.readings.fired else alarm
+            hard = outcome.state.value in ("SLOW", "SKIP")
+            slow = number if slow is None and hard else slow
+    return alarm, slow
+
+
+def test_loops_of_other_causes_are_found() -> None:
+    """Of 36 loops two thirds raise an alarm within 6 repetitions, four fifths within 10."""
+    found = [
+        first_signs(form, OPENINGS[at // PER_KIND])[0] for at, form in enumerate(LOOPS.values())
+    ]
+    assert len(found) == 36
+    assert sum(each is not None and each <= 6 for each in found) >= 24
+    assert sum(each is not None and each <= 10 for each in found) >= 29
+
+
+def test_work_of_other_kinds_is_left_alone() -> None:
+    """Of 36 innocents none raises an alarm or reaches SLOW."""
+    signs = {
+        name: first_signs(form, OPENINGS[at // PER_KIND])
+        for at, (name, form) in enumerate(INNOCENTS.items())
+    }
+    assert len(signs) == 36
+    assert {name: sign for name, sign in signs.items() if sign != (None, None)} == {}
