@@ -34,6 +34,7 @@ from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.observability.otel import open_telemetry
 from gateway.observability.shared_metrics import SharedMetrics
+from gateway.observability.tagged_calls import TaggedCalls
 from gateway.observability.unsteered import UnsteeredCalls
 from gateway.retention import Retention
 from gateway.services import Services
@@ -42,6 +43,7 @@ from gateway.steering.guidance.pattern import Tier
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.alerts import AlertRecord, AlertStore
+from gateway.stores.attribution import AttributionStore
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
@@ -54,7 +56,7 @@ _FIXED = (
     "server.workers",
     *("server.max_head_kb", "server.max_head_fields", "server.max_pipelined_requests"),
     *("server.max_head_s", "server.keep_alive_s"),
-    *("storage", "embedding", "logging"),
+    *("storage", "embedding", "logging", "observability"),
 )
 """Settings that a reload does not change."""
 
@@ -71,6 +73,10 @@ class Runtime:
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
+        labels = settings.observability
+        self.tagged = TaggedCalls(
+            self.metrics.registry, labels.metric_tags, labels.metric_tag_values
+        )
         self.settings = settings
         self.log = get_logger("gateway")
         self.draining = False
@@ -157,6 +163,11 @@ class Runtime:
     def alerts(self) -> AlertStore:
         """The queue of alerts."""
         return self._opened.alerts
+
+    @property
+    def attribution(self) -> AttributionStore | None:
+        """Sums over trees and groups of runs; None for a store without."""
+        return self._opened.attribution
 
     async def start(self) -> None:
         """Open everything, on the event loop that will serve the requests.

@@ -10,6 +10,7 @@ from gateway.config.alerts import AlertSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
 from gateway.config.embedding import EmbeddingSettings
 from gateway.config.learning import LearningSettings
+from gateway.config.observability import ObservabilitySettings
 from gateway.config.presets import PresetName
 from gateway.config.scorer import ScorerSettings
 from gateway.config.storage import StorageSettings
@@ -196,6 +197,7 @@ class Settings:
     budgets: tuple[BudgetSettings, ...] = ()
     control: ControlSettings = field(default_factory=ControlSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
+    observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets)
