@@ -224,7 +224,7 @@ OPERATIONS = (
         summary="Cost, tokens and calls by tag, key, tenant, agent, model, day; JSON or CSV.",
         handler=get_usage,
         params=UsageParameters,
-        responses=_json(UsageView, "The sums."),
+        responses={200: Content(UsageView, "The sums.", also=(MEDIA["csv"],))},
         errors=(400, 403),
     ),
     Operation(
@@ -234,7 +234,7 @@ OPERATIONS = (
         summary="Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read.",
         handler=export_runs,
         params=ExportParameters,
-        responses={200: Content(str, "One run a line.", MEDIA["jsonl"])},
+        responses={200: Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],))},
         errors=(400, 403),
     ),
 )
