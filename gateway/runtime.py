@@ -111,7 +111,6 @@ class Runtime:
         """Reads runs that are over; None before the start."""
 
         self._accounting: Accounting | None = None
-        self._holds: Holds | None = None
         self._lookup_logged: dict[str, float] = {}
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
@@ -155,9 +154,7 @@ class Runtime:
     @property
     def holds(self) -> Holds:
         """The runs that an operator has stopped or paused."""
-        if self._holds is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._holds
+        return self.accounting.holds
 
     @property
     def alerts(self) -> AlertStore:
@@ -187,7 +184,11 @@ class Runtime:
             spawn(self.keys.follow(stores.keys), name="watch gateway keys")
         )
         self._background_tasks.append(spawn(states.follow(), name="watch store"))
-        await self._open_accounts(stores)
+        self._accounting = accounting = Accounting(
+            (stores.budgets, stores.controls), lambda: self.settings, self.events, self.metrics
+        )
+        await accounting.holds.refresh()
+        self._background_tasks.append(spawn(accounting.follow(), name="budgets and holds"))
         retention = Retention(stores.runs, states, storage)
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
         self._watch_for_alerts(stores)
@@ -203,18 +204,6 @@ class Runtime:
         await asyncio.to_thread(_warm_up, self.settings)
         if self._services.table.needs_litellm:
             spawn(self._services.litellm_lane.start(), name="import litellm")
-
-    async def _open_accounts(self, stores: Stores) -> None:
-        """Open the accounts of budgets and the holds on runs, and keep up with other gateways."""
-        self._accounting = Accounting(
-            stores.budgets, lambda: self.settings, self.events, self.metrics
-        )
-        self._holds = holds = Holds(stores.controls, lambda: self.settings.control)
-        await holds.refresh()
-        self._background_tasks += [
-            spawn(self._accounting.follow(), name="budgets"),
-            spawn(holds.follow(), name="watch stops and pauses"),
-        ]
 
     async def _open_patterns(self) -> None:
         """Open the pattern library; an empty pattern store is filled with the starter library."""
