@@ -18,7 +18,7 @@ from gateway.budgets.orders import BUDGET_HEADER, read_order
 from gateway.budgets.own_response import OwnResponse
 from gateway.budgets.rules import CallSubject
 from gateway.budgets.spending import Spending
-from gateway.budgets.texts import answer_text, pause_error, stop_error
+from gateway.budgets.texts import answer_text, pause_error, stop_error, strike_error
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
@@ -29,7 +29,7 @@ from gateway.observability.logging import get_logger
 from gateway.prepared_request import PreparedRequest
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.steer import NO_ADVICE, Advice
+from gateway.steering.advice import NO_ADVICE, Advice
 from gateway.upstream.deployments import Target
 
 _log = get_logger("gateway.budgets")
@@ -57,6 +57,7 @@ class Admissions:
         """
         try:
             await self._check_holds(services, prepared)
+            self._check_strikes(prepared)
             await self._reserve(services, prepared)
         except Refused as refused:
             name = refused.standing.applied.budget.name
@@ -115,6 +116,15 @@ class Admissions:
                 if found.action == "stop"
                 else pause_error(found, control.pause_retry_s)
             )
+
+    def _check_strikes(self, prepared: PreparedRequest) -> None:
+        """Stop a run at its second strike; in shadow mode its reasons say so, and nothing more."""
+        result = prepared.result
+        if result is None or result.decision is None or not result.applies:
+            return
+        if reason := result.decision.stop:
+            self._runtime.metrics.held_calls.labels("strikes").inc()
+            raise strike_error(result.conversation.run_id(result.run), reason)
 
     async def _reserve(self, services: Services, prepared: PreparedRequest) -> None:
         guard = services.budgets

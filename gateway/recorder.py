@@ -168,6 +168,8 @@ class Recorder:
                 self._runtime.metrics.reroutes.labels(result.state.value).inc()
         if pending_id is None:
             self._count_cost(record)
+            spent = (tokens.input or 0) + (tokens.output or 0)
+            self._runtime.tagged.count(prepared.control.tags, spent, facts.cost_usd)
         events = self._runtime.events
         if events.active and (event := call_event(record)) is not None:
             events.publish(event)

@@ -34,6 +34,7 @@ from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.observability.otel import open_telemetry
 from gateway.observability.shared_metrics import SharedMetrics
+from gateway.observability.tagged_calls import TaggedCalls
 from gateway.observability.unsteered import UnsteeredCalls
 from gateway.retention import Retention
 from gateway.services import Services
@@ -42,6 +43,7 @@ from gateway.steering.guidance.pattern import Tier
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.alerts import AlertRecord, AlertStore
+from gateway.stores.attribution import AttributionStore
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
@@ -54,7 +56,7 @@ _FIXED = (
     "server.workers",
     *("server.max_head_kb", "server.max_head_fields", "server.max_pipelined_requests"),
     *("server.max_head_s", "server.keep_alive_s"),
-    *("storage", "embedding", "logging"),
+    *("storage", "embedding", "logging", "observability"),
 )
 """Settings that a reload does not change."""
 
@@ -71,6 +73,10 @@ class Runtime:
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
+        labels = settings.observability
+        self.tagged = TaggedCalls(
+            self.metrics.registry, labels.metric_tags, labels.metric_tag_values
+        )
         self.settings = settings
         self.log = get_logger("gateway")
         self.draining = False
@@ -105,7 +111,6 @@ class Runtime:
         """Reads runs that are over; None before the start."""
 
         self._accounting: Accounting | None = None
-        self._holds: Holds | None = None
         self._lookup_logged: dict[str, float] = {}
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
@@ -149,14 +154,17 @@ class Runtime:
     @property
     def holds(self) -> Holds:
         """The runs that an operator has stopped or paused."""
-        if self._holds is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._holds
+        return self.accounting.holds
 
     @property
     def alerts(self) -> AlertStore:
         """The queue of alerts."""
         return self._opened.alerts
+
+    @property
+    def attribution(self) -> AttributionStore | None:
+        """Sums over trees and groups of runs; None for a store without."""
+        return self._opened.attribution
 
     async def start(self) -> None:
         """Open everything, on the event loop that will serve the requests.
@@ -176,7 +184,11 @@ class Runtime:
             spawn(self.keys.follow(stores.keys), name="watch gateway keys")
         )
         self._background_tasks.append(spawn(states.follow(), name="watch store"))
-        await self._open_accounts(stores)
+        self._accounting = accounting = Accounting(
+            (stores.budgets, stores.controls), lambda: self.settings, self.events, self.metrics
+        )
+        await accounting.holds.refresh()
+        self._background_tasks.append(spawn(accounting.follow(), name="budgets and holds"))
         retention = Retention(stores.runs, states, storage)
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
         self._watch_for_alerts(stores)
@@ -192,18 +204,6 @@ class Runtime:
         await asyncio.to_thread(_warm_up, self.settings)
         if self._services.table.needs_litellm:
             spawn(self._services.litellm_lane.start(), name="import litellm")
-
-    async def _open_accounts(self, stores: Stores) -> None:
-        """Open the accounts of budgets and the holds on runs, and keep up with other gateways."""
-        self._accounting = Accounting(
-            stores.budgets, lambda: self.settings, self.events, self.metrics
-        )
-        self._holds = holds = Holds(stores.controls, lambda: self.settings.control)
-        await holds.refresh()
-        self._background_tasks += [
-            spawn(self._accounting.follow(), name="budgets"),
-            spawn(holds.follow(), name="watch stops and pauses"),
-        ]
 
     async def _open_patterns(self) -> None:
         """Open the pattern library; an empty pattern store is filled with the starter library."""

@@ -126,7 +126,9 @@ def _response(content: Content, components: Schema) -> Schema:
     if content.type is None:
         return {"description": content.description}
     schema = _body(content, "serialization", components)
-    return {"description": content.description, "content": {content.media: {"schema": schema}}}
+    others = {media: {"schema": {"type": "string"}} for media in content.also}
+    media = {content.media: {"schema": schema}, **others}
+    return {"description": content.description, "content": media}
 
 
 def _body(content: Content, mode: JsonSchemaMode, components: Schema) -> Schema:

@@ -37,7 +37,9 @@ class Run(RunRecord):
     duration_s: Annotated[float, Field(description="From the first call to the newest.")]
     tokens: Annotated[int, Field(description="Input and output tokens together.")]
     token_budget: Annotated[int | None, Field(description="steering.token_budget.")]
-    budget_used: Annotated[float | None, Field(description="Tokens over the budget.")]
+    budget_used: Annotated[
+        float | None, Field(ge=0, le=1, description="Share of the budget that is used.")
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,12 +79,13 @@ class ApiResponse:
 class Content:
     """A documented body: a type that pydantic can describe, and its media type.
 
-    `type` None: there is no body.
+    `type` None: there is no body. `also`: further media types that a parameter chooses, as text.
     """
 
     type: Any
     description: str = ""
     media: str = JSON
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from gateway.api import (
     alerts,
+    attribution,
     budgets,
     control,
     conversations,
@@ -27,7 +28,7 @@ from gateway.runtime import Runtime
 
 _MODULES = (
     *(conversations, runs, patterns, experiments, health_summary, alerts, events),
-    *(budgets, control),
+    *(budgets, control, attribution),
 )
 
 

@@ -23,7 +23,7 @@ def run_view(run: RunRecord, settings: Settings) -> dict[str, Any]:
         "duration_s": max(0.0, run.updated_at - run.started_at),
         "tokens": tokens,
         "token_budget": budget,
-        "budget_used": None if budget is None else tokens / budget,
+        "budget_used": None if budget is None else min(1.0, tokens / budget),
     }
 
 

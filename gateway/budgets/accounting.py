@@ -1,4 +1,4 @@
-"""What lives as long as the process: the ledger, what was learned of models, who is told."""
+"""What lives as long as the process: the ledger, the holds, what was learned, who is told."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gateway.budgets.estimate import Cost, Estimator
 from gateway.budgets.guard import BudgetGuard
+from gateway.budgets.holds import Holds
 from gateway.budgets.ledger import BudgetLedger
 from gateway.budgets.notices import BudgetNotices
 from gateway.config import Settings
@@ -15,6 +16,7 @@ from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.stores.budgets import BudgetStore
+from gateway.stores.controls import ControlStore
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
 
@@ -23,22 +25,24 @@ _log = get_logger("gateway.budgets")
 
 
 class Accounting:
-    """The accounts of one process. Made on the event loop; `follow` must run.
+    """The accounts and holds of one process. Made on the event loop; `follow` must run.
 
-    `settings` gives those in force.
+    `stores`: of budgets and of holds, None for what is kept in memory only. `settings` gives those
+    in force.
     """
 
     def __init__(
         self,
-        store: BudgetStore | None,
+        stores: tuple[BudgetStore | None, ControlStore | None],
         settings: Callable[[], Settings],
         events: EventHub,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         retry_s = settings().storage.probe_interval_s
-        self.ledger = BudgetLedger(store, lambda: settings().control, retry_s)
+        self.ledger = BudgetLedger(stores[0], lambda: settings().control, retry_s)
         self.notices = BudgetNotices(events, metrics)
+        self.holds = Holds(stores[1], lambda: settings().control)
         self._estimator = Estimator(settings().control.first_output_tokens)
 
     def guard(self, settings: Settings, cost: Cost) -> BudgetGuard | None:
@@ -52,8 +56,8 @@ class Accounting:
         )
 
     async def follow(self) -> None:
-        """Write what waits, and remove old accounts, for ever."""
-        writing = spawn(self.ledger.follow())
+        """Write what waits, remove old accounts, and keep up with other gateways' holds."""
+        following = [spawn(self.ledger.follow()), spawn(self.holds.follow())]
         try:
             while True:
                 storage = self._settings().storage
@@ -61,7 +65,8 @@ class Accounting:
                 if storage.retention_days and self._settings().all_budgets():
                     await self._prune(time.time() - storage.retention_days * _DAY_S)
         finally:
-            writing.cancel()
+            for task in following:
+                task.cancel()
 
     async def _prune(self, older_than: float) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.stores.budgets import Amounts
@@ -18,8 +18,9 @@ _MAXIMA = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _NEWEST = 0.3
 """Weight of the newest call in the moving means: four calls make three quarters of them."""
 _RATIO = (0.02, 4.0)
-"""Range of a learned factor: a cached prompt costs a tenth, and tokens of code have two bytes."""
-_MODELS = 1000
+"""Range of what a call costs in relation to its estimate at list price: a cached prompt costs a
+tenth of a fresh one."""
+_KEPT = 5000  # of what was learned: the newest; one costs 200 bytes
 _CHOICES = 128  # of one chat completion. Source: OpenAI API reference, `n`
 _MOST_OUTPUT = 10**9  # a client may write any number as its maximum
 
@@ -28,79 +29,99 @@ _MOST_OUTPUT = 10**9  # a client may write any number as its maximum
 class Estimate:
     """What a call to a model is expected to use.
 
-    `guessed`: no call of the model has ended yet. `raw_input`: tokens by the length of the body.
-    `full_usd`: the estimate at list price, before what was learned; None without a price.
+    `whose`: the tree of conversations that the call belongs to, "" for none. `guessed`: no call of
+    the model has ended yet. `raw_input`: tokens by the length of the body. `unpriced`: the model
+    has no known price.
     """
 
     model: str
+    whose: str
     amounts: Amounts
     guessed: bool
     raw_input: int
-    full_usd: float | None
-
-    @property
-    def unpriced(self) -> bool:
-        """Whether the model has no known price."""
-        return self.full_usd is None
+    unpriced: bool
 
 
 @dataclass(slots=True)
 class _Learned:
-    """Moving means of one model: tokens of an answer; input and cost in relation to estimates."""
+    """Moving means: tokens of an answer, input tokens that the body's length does not show (a
+    history that the provider stores), cost in relation to list price."""
 
     output: float
-    input_ratio: float
+    hidden: float
     cost_ratio: float
 
 
 class Estimator:
-    """Estimates calls by model. `first_output`: tokens expected of a model's first answer."""
+    """Estimates calls by their model, and by the tree they belong to once that had a call.
+
+    `first_output`: tokens expected of a model's first answer.
+    """
 
     def __init__(self, first_output: int) -> None:
         self.first_output = first_output
-        self._learned: OrderedDict[str, _Learned] = OrderedDict()
+        self._learned: OrderedDict[tuple[str, str], _Learned] = OrderedDict()
 
     def estimate(
-        self, model: str, body: Mapping[str, Any], tokens: int, cost: Cost, *, most: bool
+        self,
+        model: str,
+        whose: str,
+        body: Mapping[str, Any],
+        tokens: int,
+        cost: Cost,
+        *,
+        most: bool = False,
     ) -> Estimate:
         """The estimate for a body of `tokens`; `most` takes the request's own maximum of output."""
-        known = self._learned.get(model)
+        known = self._learned.get((model, whose)) or self._learned.get((model, ""))
         maximum = _maximum(body)
-        usual = known.output if known else self.first_output
-        if most and maximum is not None:
-            output = maximum
-        else:
-            output = round(usual if maximum is None else min(usual, maximum))
-        output = min(output * min(max(1, as_int(body.get("n"), 1)), _CHOICES), _MOST_OUTPUT)
-        usage = {"prompt_tokens": tokens, "completion_tokens": output}
+        output = known.output if known else float(self.first_output)
+        if maximum is not None:
+            output = maximum if most else min(output, maximum)
+        choices = min(max(1, as_int(body.get("n"), 1)), _CHOICES)
+        output_tokens = round(min(output * choices, _MOST_OUTPUT))
+        input_tokens = max(0, round(tokens + (known.hidden if known else 0.0)))
+        usage = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
         full = cost(model, usage)
         amounts = Amounts(
             usd=(full or 0.0) * (known.cost_ratio if known else 1.0),
-            input_tokens=round(tokens * (known.input_ratio if known else 1.0)),
-            output_tokens=output,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
             calls=1,
         )
-        guessed = known is None and not most
         return Estimate(
-            model=model, amounts=amounts, guessed=guessed, raw_input=tokens, full_usd=full
+            model=model,
+            whose=whose,
+            amounts=amounts,
+            guessed=known is None and not (most and maximum is not None),
+            raw_input=tokens,
+            unpriced=full is None,
         )
 
-    def learn(self, estimate: Estimate, actual: Amounts) -> None:
+    def learn(self, estimate: Estimate, actual: Amounts, cost: Cost) -> None:
         """Note what a call used that was answered."""
         if not actual.output_tokens and not actual.input_tokens:
             return
-        input_ratio = _ratio(actual.input_tokens, estimate.raw_input)
-        cost_ratio = _ratio(actual.usd, estimate.full_usd or 0.0)
-        known = self._learned.get(estimate.model)
-        if known is None:
-            output = float(actual.output_tokens)
-            self._learned[estimate.model] = _Learned(output, input_ratio, cost_ratio)
-            if len(self._learned) > _MODELS:
-                self._learned.popitem(last=False)
-            return
-        known.output += _NEWEST * (actual.output_tokens - known.output)
-        known.input_ratio += _NEWEST * (input_ratio - known.input_ratio)
-        known.cost_ratio += _NEWEST * (cost_ratio - known.cost_ratio)
+        tokens = {
+            "prompt_tokens": actual.input_tokens,
+            "completion_tokens": actual.output_tokens,
+        }
+        newest = _Learned(
+            output=float(actual.output_tokens),
+            hidden=float(actual.input_tokens - estimate.raw_input),
+            cost_ratio=_ratio(actual.usd, cost(estimate.model, tokens) or 0.0),
+        )
+        for whose in {estimate.whose, ""}:
+            self._learn((estimate.model, whose), newest)
+
+    def _learn(self, key: tuple[str, str], newest: _Learned) -> None:
+        known = self._learned.setdefault(key, replace(newest))
+        self._learned.move_to_end(key)
+        known.output += _NEWEST * (newest.output - known.output)
+        known.hidden += _NEWEST * (newest.hidden - known.hidden)
+        known.cost_ratio += _NEWEST * (newest.cost_ratio - known.cost_ratio)
+        if len(self._learned) > _KEPT:
+            self._learned.popitem(last=False)
 
 
 def tokens_of_body(raw: bytes) -> int:

@@ -23,7 +23,7 @@ from gateway.budgets.rules import (
 from gateway.budgets.texts import budget_error, budget_header, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
-from gateway.steering.steer import NO_ADVICE, Advice
+from gateway.steering.advice import NO_ADVICE, Advice
 from gateway.stores.budgets import NOTHING, Account, Amounts, Claim, Settlement, decide, opened
 from gateway.stores.protocols import StoreError
 
@@ -105,7 +105,8 @@ class BudgetGuard:
         found = [standing(a, account, now) for a, account in zip(applied, accounts, strict=True)]
         cheaper = cheaper_model(found)
         if not cheaper:
-            claim = self._claim(applied, self._estimate(subject.model, body), now, binding=True)
+            estimate = self._estimate(subject.model, subject.root, body)
+            claim = self._claim(applied, estimate, now, binding=True)
             refused = [refusal.key for refusal in decide(accounts, claim).refusals]
             cheaper = fallback_model(applied, refused)
         return Advice(wrap_up=wrap_up_reason(found), cheaper=cheaper)
@@ -124,7 +125,7 @@ class BudgetGuard:
         applied = applying(self.budgets, subject, now)
         if not applied:
             return None
-        estimate = self._estimate(model, body)
+        estimate = self._estimate(model, subject.root, body)
         held = await self._ledger.reserve(self._claim(applied, estimate, now, binding=binding))
         pairs = zip(applied, held.outcome.accounts, strict=True)
         standings = tuple(standing(each, account, now) for each, account in pairs)
@@ -149,7 +150,7 @@ class BudgetGuard:
         self, admission: Admission, model: str, body: CallBody, *, binding: bool
     ) -> bool:
         """Reserve what a call to another model costs more; False when that is too much."""
-        estimate = self._estimate(model, body)
+        estimate = self._estimate(model, admission.subject.root, body)
         more = estimate.amounts - sum((h.claim.estimate for h in admission.held), NOTHING)
         more = replace(
             more,
@@ -180,7 +181,7 @@ class BudgetGuard:
         if actual is None:
             actual = admission.estimate.amounts
         elif not unpriced:
-            self._estimator.learn(admission.estimate, actual)
+            self._estimator.learn(admission.estimate, actual, self._cost)
         now, accounts = time.time(), tuple[Account, ...]()
         for index, held in enumerate(admission.held):
             end = Settlement(
@@ -212,9 +213,11 @@ class BudgetGuard:
                     account.key, at=now, limits=wanted[0], lifted=wanted[1]
                 )
 
-    def _estimate(self, model: str, body: CallBody) -> Estimate:
+    def _estimate(self, model: str, whose: str, body: CallBody) -> Estimate:
         tokens = tokens_of_body(body.raw)
-        return self._estimator.estimate(model, body.fields, tokens, self._cost, most=self._most)
+        return self._estimator.estimate(
+            model, whose, body.fields, tokens, self._cost, most=self._most
+        )
 
     def _claim(
         self, applied: Sequence[Applied], estimate: Estimate, now: float, *, binding: bool

@@ -62,6 +62,12 @@ def stop_error(control: Control) -> RunStopped:
     return RunStopped(f"{control.subject} was stopped by the operator{why}", headers=NO_RETRY)
 
 
+def strike_error(run: str, reason: str) -> RunStopped:
+    """The refusal of a call of a run that had its second strike."""
+    why = reason.removeprefix("stop: ")
+    return RunStopped(f"{run} was stopped by steering.stop_above: {why}", headers=NO_RETRY)
+
+
 def pause_error(control: Control, retry_after_s: float) -> RunPaused:
     """The refusal of a call of a run that stayed paused while the call waited."""
     why = f": {control.reason}" if control.reason else ""

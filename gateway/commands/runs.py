@@ -16,9 +16,10 @@ from rich.text import Text
 
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
-from gateway.commands import run_control
+from gateway.commands import run_control, run_reports
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
+from gateway.conversations.run_tags import read_tag_filter
 from gateway.dashboard.step_text import step_text
 from gateway.errors import ConfigError
 from gateway.library import PatternTally, judged_by
@@ -50,6 +51,7 @@ def add_parser(commands: Any) -> None:
     show = add_verb(verbs, "show", "one run with its charts", _show, existing=True)
     show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all texts of this step")
+    show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
     outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome, existing=True)
     outcome.add_argument("run_id", help=_RUN_ID)
     outcome.add_argument("outcome", choices=OUTCOMES)
@@ -59,20 +61,27 @@ def add_parser(commands: Any) -> None:
     tail.add_argument("--tenant", help="only runs of this tenant")
     tail.add_argument("--once", action="store_true", help="print the recorded steps and stop")
     run_control.add_verbs(verbs)
+    run_reports.add_verbs(verbs, _add_filters, _chosen)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
     for name in ("tenant", "agent", "model", "failure-type", "experiment", "arm", "task"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--key", help="name of the gateway key")
+    parser.add_argument("--tag", default="", help="team=web,env; a name alone is any value")
     parser.add_argument("--state", choices=[state.value for state in FSMState])
     parser.add_argument("--outcome", choices=[*OUTCOMES, UNFINISHED])
 
 
-async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+def _chosen(args: argparse.Namespace) -> RunFilter:
     names = ("tenant", "agent", "model", "failure_type", "experiment", "arm", "task")
     chosen = {name: getattr(args, name) for name in (*names, "state", "outcome")}
+    return RunFilter(**chosen, key_name=args.key, tags=read_tag_filter(args.tag))
+
+
+async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     page = PageRequest(limit=args.limit, sort=args.sort)
-    found = await stores.runs.list_runs(RunFilter(**chosen), page)
+    found = await stores.runs.list_runs(_chosen(args), page)
     if args.json:
         for run in found.runs:
             say(orjson.dumps(run_view(run, settings)).decode())
@@ -90,6 +99,10 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     part = {} if args.step is None else {"after_step": args.step - 1, "limit": 1}
     run_id = await _run_id(store, args.run_id)
     trace = await store.get_run(run_id, tenant=None, **part)
+    if trace is not None and args.tree:
+        tree = await run_reports.find_tree(stores, trace.run.conversation_id)
+        run_reports.print_tree(tree, as_json=args.json)
+        return
     if trace is None or (args.step is not None and not trace.steps):
         raise ConfigError(f"there is no run {args.run_id!r}, or no such step")
     if args.json:

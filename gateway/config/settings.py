@@ -10,6 +10,7 @@ from gateway.config.alerts import AlertSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
 from gateway.config.embedding import EmbeddingSettings
 from gateway.config.learning import LearningSettings
+from gateway.config.observability import ObservabilitySettings
 from gateway.config.presets import PresetName
 from gateway.config.scorer import ScorerSettings
 from gateway.config.storage import StorageSettings
@@ -119,6 +120,8 @@ class SteeringSettings:
     `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
     `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
     call of a run that has used them asks the agent to hand over its results.
+    `stop_above`: risk in (0, 1] from which a step with an alarm is a strike: the first asks the
+    agent to hand over its work, a second one stops the run (`gateway/steering/strikes.py`).
     `act_above`: the expected precision that an action needs, by action; actions not listed keep
     their default (docs/evidence.md).
     `stream_usage`: whether in mode `on` `stream_options.include_usage` is added to streams whose
@@ -134,6 +137,7 @@ class SteeringSettings:
     stream_usage: Literal["auto", "always", "never"] = "always"
     token_budget: int | None = None
     budget_action: Literal["none", "wrap_up"] = "none"
+    stop_above: float | None = None
     act_above: Mapping[str, float] = field(default_factory=dict)
     max_conversations_in_memory: int = 2000
     max_transcripts_in_memory: int = 128
@@ -149,6 +153,8 @@ class SteeringSettings:
             at_least(self.token_budget, 1, "token_budget")
         elif self.budget_action != "none":
             raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
+        if self.stop_above is not None and not 0 < self.stop_above <= 1:
+            raise ValueError("stop_above: must be above 0, and at most 1")
         at_least(self.max_at_once, 1, "max_at_once")
         at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
         at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
@@ -196,6 +202,7 @@ class Settings:
     budgets: tuple[BudgetSettings, ...] = ()
     control: ControlSettings = field(default_factory=ControlSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
+    observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets)
@@ -215,6 +222,7 @@ class Settings:
             routing=self.routing,
             acting=self.steering.acting(),
             wrap_up_at=self.steering.wrap_up_at,
+            stop_above=self.steering.stop_above,
             etraces=self.etraces,
             injection=self.injection,
             lessons=self.learning.rules(),

@@ -112,6 +112,8 @@ def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
     }
     if pin := memory.pinned_model:
         state["held"] = [pin.model, pin.state.value, pin.since_step]
+    if memory.struck_at is not None:
+        state["struck_at"] = memory.struck_at
     if run.answers:
         state["answers"] = run.answers
     if run.judged:
@@ -232,6 +234,7 @@ def _run(state: Mapping[str, Any]) -> CurrentRun:
             if pin
             else None,
             tokens=int(state.get("run_tokens", 0)),
+            struck_at=state.get("struck_at"),
         ),
         judged={str(key): float(score) for key, score in state.get("judged", {}).items()},
         answers=[int(count) for count in state.get("answers", ())],

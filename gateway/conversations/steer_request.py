@@ -18,6 +18,7 @@ from gateway.conversations.own_time import OwnTime
 from gateway.conversations.prompts import later_prompts, opening_prompts
 from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
+from gateway.steering.advice import Advice
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot
 from gateway.steering.guidance.agent_kind import offered_tools
@@ -30,7 +31,6 @@ from gateway.steering.identity import MatchKind
 from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import (
     NO_LIBRARY,
-    Advice,
     CallFacts,
     Decision,
     Found,

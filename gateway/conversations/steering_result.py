@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.resolve import Resolved
+from gateway.steering.advice import NO_ADVICE, Advice
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.edits import Edit
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import MatchKind
-from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunPosition
+from gateway.steering.steer import Decision, RunPosition
 from gateway.stores.records import PromptMessage
 
 

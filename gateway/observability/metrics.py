@@ -195,7 +195,9 @@ class Metrics:
             "budget_stops_total", "Calls not sent because a budget is used up, by budget.", "budget"
         )
         self.held_calls = self._counter(
-            "held_calls_total", "Calls not sent because of a hold: stop or pause.", "action"
+            "held_calls_total",
+            "Calls not sent because their run is held: stop, pause, strikes.",
+            "action",
         )
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:

@@ -25,6 +25,7 @@ from gateway.steering.acting import (
     planned_actions,
     routed_state,
 )
+from gateway.steering.advice import NO_ADVICE, Advice, thrifty
 from gateway.steering.experiments import ActionSignals, RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
@@ -47,6 +48,7 @@ from gateway.steering.lessons import (
 from gateway.steering.policy import Policy
 from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
 from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.strikes import NO_STRIKE, Strike, strike
 from gateway.steering.transcript.step import Step
 from gateway.wire.values import dataclass, replace
 
@@ -58,24 +60,11 @@ NO_LIBRARY = Gates(e1=1.0, e2=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """What budgets ask of a call: why its agent is to hand over its work, and a cheaper model.
-
-    Empty texts ask nothing.
-    """
-
-    wrap_up: str = ""
-    cheaper: str = ""
-
-
-NO_ADVICE = Advice()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SteeringRules:
     """Everything that decides about a call, from one version of the settings.
 
-    `wrap_up_at`: token count of a run from which the model is asked to wrap up; None = never.
+    `wrap_up_at`: token count of a run from which the model is asked to wrap up; `stop_above`: risk
+    from which a step counts as a strike; None = never.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -83,6 +72,7 @@ class SteeringRules:
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     acting: ActSettings = field(default_factory=ActSettings)
     wrap_up_at: int | None = None
+    stop_above: float | None = None
     etraces: EtraceSettings = field(default_factory=EtraceSettings)
     injection: InjectionSettings = field(default_factory=InjectionSettings)
     lessons: LessonSettings = field(default_factory=LessonSettings)
@@ -92,12 +82,14 @@ class SteeringRules:
 class RunMemory:
     """The part of a run's state that cannot be derived from its transcript.
 
-    `tokens`: input and output of the run's calls so far, as upstreams reported them.
+    `tokens`: input and output of the run's calls so far, as upstreams reported them. `struck_at`:
+    the step of its first strike.
     """
 
     guidance: GuidanceState = field(default_factory=GuidanceState)
     pinned_model: ModelPin | None = None
     tokens: int = 0
+    struck_at: int | None = None
 
     def next_run(self) -> RunMemory:
         """The memory with which the conversation's next run begins."""
@@ -172,6 +164,7 @@ class Proposal:
     plan: Plan
     lessons: LessonQuery | None = None
     unit: str = ""
+    strike: Strike = NO_STRIKE
     reasons: tuple[str, ...] = ()
 
 
@@ -187,6 +180,11 @@ class Decision:
     def model(self) -> str:
         """The model to request."""
         return self.proposal.model
+
+    @property
+    def stop(self) -> str:
+        """Why the run is stopped instead of asking a model; empty for one that goes on."""
+        return self.proposal.strike.reason if self.proposal.strike.stops else ""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -208,7 +206,10 @@ def propose(
 ) -> Proposal:
     """The route of a call, and the plan of its guidance."""
     signals = _act(rules, position, call.arm)
-    routed = _thrifty(_route(rules, memory, position.step, signals.routing, call), call)
+    routed = _route(rules, memory, position.step, signals.routing, call)
+    struck = strike(memory.struck_at, position.latest, rules.stop_above)
+    if struck.reason:
+        call = replace(call, advice=replace(call.advice, wrap_up=struck.reason))
     planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call)
     return Proposal(
         signals=signals,
@@ -217,6 +218,7 @@ def propose(
         plan=planned,
         lessons=_lessons(rules, memory, position, signals.guidance),
         unit=f"{call.unit}.{position.run}",
+        strike=struck,
         reasons=(*signals.reasons, *routed.reasons, *reasons),
     )
 
@@ -246,7 +248,12 @@ def conclude(
         )
     if server_keeps_history:
         decided = _without_kept(decided)
-    after = replace(memory, guidance=decided.state, pinned_model=proposal.pinned_model)
+    after = replace(
+        memory,
+        guidance=decided.state,
+        pinned_model=proposal.pinned_model,
+        struck_at=proposal.strike.first,
+    )
     return Decision(proposal=proposal, decided=decided, memory=after)
 
 
@@ -304,22 +311,8 @@ def _route(
         pinned=memory.pinned_model,
         serves=call.serves,
     )
-    return replace(routed, reasons=(*reasons, *routed.reasons))
-
-
-def _thrifty(routed: RoutedModel, call: CallFacts) -> RoutedModel:
-    """The route, or the model that a budget asks for, where that can serve the request."""
-    cheaper = call.advice.cheaper
-    if not cheaper or cheaper == routed.model or call.repeats_model is not None:
-        return routed
-    problem = (
-        call.serves(cheaper) if call.serves is not None and cheaper != call.requested else None
-    )
-    if problem is not None:
-        reason = f"budget: {cheaper} not used: {problem}"
-        return replace(routed, reasons=(*routed.reasons, reason))
-    reason = f"budget: {cheaper} instead of {routed.model}"
-    return replace(routed, model=cheaper, reasons=(*routed.reasons, reason))
+    routed = replace(routed, reasons=(*reasons, *routed.reasons))
+    return thrifty(routed, call.advice, call.requested, call.serves)
 
 
 def _routing_state(

@@ -107,7 +107,8 @@ def _listed_name(target: Target, model: str) -> str:
 
 def _price_params(target: Target) -> dict[str, Any]:
     names = ("input_cost_per_token", "output_cost_per_token")
-    return {name: target.params[name] for name in names if name in target.params}
+    given = {**target.litellm_params, **target.params}
+    return {name: given[name] for name in names if name in given}
 
 
 def _price(value: Any, default: float | None) -> float | None:

@@ -73,7 +73,7 @@ def test_limits_from_a_terminal_the_api_and_a_header(
     assert ask(server, {**asked, **admin, "x-gateway-budget": "no"}, 1).status_code == 400
     ordered = ask(server, {**asked, **admin, "x-gateway-budget": "calls=3"}, 1)
     assert ordered.status_code == 200
-    assert "x-gateway-budget" not in upstream.last.headers
+    assert not upstream.last.header("x-gateway-budget")
     assert ask(server, asked, 2).status_code == 200
     assert ask(server, asked, 3).status_code == 429
 

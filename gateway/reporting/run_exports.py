@@ -1,0 +1,130 @@
+"""Runs as lines for other programs: JSON, CSV, and the chat form that OpenAI's tools read. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from gateway.stores.attribution import Group, Sums
+from gateway.stores.queries import RunTrace
+from gateway.stores.records import StepContent, StepRow
+from gateway.stores.totals import RunRecord
+
+FORMATS = ("jsonl", "csv", "openai")
+MEDIA = {"jsonl": "application/x-ndjson", "csv": "text/csv", "openai": "application/x-ndjson"}
+
+_OF_RUN = ("id", "conversation_id", "tenant", "key_name", "agent", "model_requested", "mode")
+_OF_END = ("state", "outcome", "experiment", "arm", "started_at", "updated_at", "ended_at")
+_OF_TOTALS = (
+    *("steps", "calls", "errors", "retries", "injections", "input_tokens", "cached_tokens"),
+    *("cache_write_tokens", "output_tokens", "reasoning_tokens", "cost_usd", "saved_usd"),
+    *("unpriced_calls", "composite_peak", "latency_s"),
+)
+RUN_COLUMNS = (*_OF_RUN, *_OF_END, *_OF_TOTALS, "tags", "task_preview")
+"""The columns of runs as CSV; `tags` is `team=web;env=prod`."""
+
+_SUM_COLUMNS = tuple(f.name for f in fields(Sums))
+
+
+def export_lines(traces: Sequence[RunTrace], form: str, *, first: bool) -> bytes:
+    """Some runs in one of FORMATS; `first`: with the head that the form has, if any."""
+    if form == "csv":
+        head = [RUN_COLUMNS] if first else []
+        return csv_lines([*head, *(run_row(trace.run) for trace in traces)])
+    make = _chat if form == "openai" else _whole
+    return b"".join(orjson.dumps(made, default=_plain) + b"\n" for made in map(make, traces))
+
+
+def run_row(run: RunRecord) -> list[Any]:
+    """One run in the order of RUN_COLUMNS."""
+    tags = ";".join(f"{name}={value}" for name, value in run.tags.items())
+    values = [getattr(run, name) for name in (*_OF_RUN, *_OF_END)]
+    return [*values, *(getattr(run.totals, name) for name in _OF_TOTALS), tags, run.task_preview]
+
+
+def group_lines(by: str, groups: Sequence[Group]) -> bytes:
+    """Groups of runs as CSV, with a head."""
+    rows = [[g.value, *(getattr(g.sums, name) for name in _SUM_COLUMNS)] for g in groups]
+    return csv_lines([[by, *_SUM_COLUMNS], *rows])
+
+
+def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
+    """Rows as CSV. A text that a spreadsheet would take for a formula is quoted with `'`."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def _cell(value: Any) -> Any:
+    dangerous = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
+    return f"'{value}" if dangerous else value
+
+
+def _whole(trace: RunTrace) -> dict[str, Any]:
+    return {"run": trace.run, "steps": trace.steps, "guidance": trace.injections}
+
+
+def _chat(trace: RunTrace) -> dict[str, Any]:
+    """The run as one list of messages, as agents send it. Guidance is no part of it."""
+    messages = [message for step in trace.steps for message in _messages(step)]
+    if trace.steps and (content := trace.steps[-1].content) is not None:
+        messages += _reply(content, trace.steps[-1].step_index + 1)
+    run = trace.run
+    about = {"run_id": run.id, "outcome": run.outcome, "model": run.model_requested}
+    return {"messages": messages, "metadata": {**about, "tags": run.tags}}
+
+
+def _messages(step: StepRow) -> Iterator[dict[str, Any]]:
+    content = step.content
+    if content is None:
+        return
+    if step.step_index:
+        calls = [(a.name, a.arguments) for a in content.actions]
+        yield _assistant(content.thought, calls, step.step_index)
+        for number, action in enumerate(content.actions):
+            yield {
+                "role": "tool",
+                "tool_call_id": _call_id(step.step_index, number),
+                "content": action.observation,
+            }
+    for message in content.messages:
+        yield {"role": message.role, "content": message.text}
+
+
+def _reply(content: StepContent, index: int) -> list[dict[str, Any]]:
+    """The reply to the newest call, which no later request has brought back as a step."""
+    if not content.reply_text and not content.reply_actions:
+        return []
+    calls = [(a.name, a.arguments) for a in content.reply_actions]
+    return [_assistant(content.reply_text, calls, index)]
+
+
+def _assistant(text: str, calls: Sequence[tuple[str, str]], index: int) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": _call_id(index, number),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            for number, (name, arguments) in enumerate(calls)
+        ]
+    elif not text:
+        message["content"] = ""
+    return message
+
+
+def _call_id(step: int, number: int) -> str:
+    return f"call_{step}_{number}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no place in an export")

@@ -1,0 +1,180 @@
+"""The steps of a budget's ladder, and where a budget holds: modes, fallbacks, restarts, days."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gateway.steering.guidance.texts import SKIP_DIRECTIVE
+from gateway.testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    Reply,
+    ScriptedUpstream,
+    ToolCall,
+    Usage,
+)
+from tests.budgets.test_holds import MAIN, ask
+
+Start = Callable[..., AppServer]
+CALLING = Reply(
+    "Look.",
+    tool_calls=(ToolCall("ls", {}),),
+    usage=Usage(prompt_tokens=1_000, completion_tokens=100),
+)
+
+
+def named(name: str, calls: int = 4, **more: Any) -> dict[str, Any]:
+    """A budget for the calls of one client in one run."""
+    limits = {"limits": {"calls": calls}, "match": {"client": f"{name}*"}}
+    return {"name": name, "scope": "run", **limits, **more}
+
+
+def call(server: AppServer, client: str, step: int, **headers: str) -> httpx.Response:
+    """One call of a client's run."""
+    own = {"x-session-id": client, "user-agent": client, **headers}
+    return ask(server, own, step, model="gpt-4o")
+
+
+def test_each_step_does_what_it_says(gateway_server: Start, upstream: ScriptedUpstream) -> None:
+    """Warned from half on, asked to wrap up, sent to a cheaper model, stopped; told once each."""
+    upstream.default = CALLING
+    ladder = [
+        {"at": 0.25, "do": "warn"},
+        {"at": 0.5, "do": "wrap_up"},
+        {"at": 0.75, "cheaper": "gpt-4o-mini"},
+        {"at": 1.0, "do": "stop"},
+    ]
+    server = gateway_server({"budgets": [named("all", ladder=ladder)]})
+    told: list[Any] = []
+    server.app.runtime.accounting.notices.listeners.append(told.append)
+    answers = [call(server, "all", step) for step in range(5)]
+
+    assert [answer.status_code for answer in answers] == [200] * 4 + [429]
+    shown = [answer.headers.get("x-gateway-budget") for answer in answers[:4]]
+    assert shown[0] is None
+    assert shown[1] == "all;used=0.25;metric=calls;step=warn"
+    assert shown[3] == "all;used=0.75;metric=calls;step=cheaper"
+    asked = [request.model for request in upstream.requests]
+    assert asked == ["gpt-4o"] * 3 + ["gpt-4o-mini"]
+    directives = [r.body.decode().count(SKIP_DIRECTIVE[:40]) for r in upstream.requests]
+    assert directives == [0, 0, 1, 1]
+    assert [event["step"] for event in told] == ["warn", "wrap_up", "cheaper", "stop"]
+    run_id = f"{answers[0].headers['x-gateway-conversation-id']}.0"
+    trace = httpx.get(f"{server.url}/api/runs/{run_id}").json()
+    reasons = [reason for step in trace["steps"] for reason in step["call"]["reasons"]]
+    assert "budget: all used to 50% of its calls" in reasons
+    assert "budget: gpt-4o-mini instead of gpt-4o" in reasons
+    refused = trace["steps"][-1]["call"]
+    assert (refused["status"], refused["error"], refused["cost_usd"]) == (429, "budget", None)
+    assert trace["run"]["totals"]["unpriced_calls"] == 0
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert 'gateway_budget_steps_total{budget="all",step="warn"} 1.0' in metrics
+    assert 'gateway_budget_stops_total{budget="all"} 1.0' in metrics
+
+
+def test_a_mode_does_not_escape_a_budget(gateway_server: Start, upstream: ScriptedUpstream) -> None:
+    """Off is held like on; in shadow everything is sent and what would have been is recorded. A
+    client without the admin key cannot choose shadow for that."""
+    upstream.default = CALLING
+    auth = {"admin_key": "a" * 40}
+    server = gateway_server({"budgets": [named("m", calls=1)], "auth": auth})
+    for mode in ("on", "off", "shadow"):
+        client, header = f"m-{mode}", {"x-gateway-mode": mode}
+        assert call(server, client, 0, **header).status_code == 200
+        assert call(server, client, 1, **header).status_code == 429
+    admin = {"x-gateway-mode": "shadow", "x-gateway-key": "a" * 40}
+    assert call(server, "m-shadow", 1, **admin).status_code == 200
+
+    shadow = gateway_server({"budgets": [named("m", calls=1)], "steering": {"mode": "shadow"}})
+    answers = [call(shadow, "m", step) for step in range(3)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert answers[2].headers["x-gateway-budget"] == "m;used=2;metric=calls;step=would_stop"
+    run_id = f"{answers[0].headers['x-gateway-conversation-id']}.0"
+    trace = httpx.get(f"{shadow.url}/api/runs/{run_id}").json()
+    reasons = [reason for step in trace["steps"] for reason in step["call"]["reasons"]]
+    assert sum(reason.startswith("budget: would stop: budget 'm'") for reason in reasons) == 2
+
+
+def test_a_fallback_is_paid_from_the_same_budget(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """A dearer fallback that is not covered is not asked; one that is costs its own price."""
+    dear = {"input_cost_per_token": 1e-3, "output_cost_per_token": 1e-3}
+    cheap = {"input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6}
+    place = {"api_base": upstream.base_url, "api_key": "k"}
+    models = [
+        {"model_name": "gpt-4o", "litellm_params": {"model": "openai/cheap", **place, **cheap}},
+        {"model_name": "big", "litellm_params": {"model": "openai/dear", **place, **dear}},
+    ]
+    poor = {"scope": "run", "limits": {"usd": 0.1}, "match": {"client": "poor*"}}
+    rich = {"scope": "run", "limits": {"usd": 9.0}, "match": {"client": "rich*"}}
+    settings = {
+        "model_list": models,
+        "router": {"fallbacks": [{"gpt-4o": ["big"]}], "num_retries": 0, "cooldown_s": 0},
+        "budgets": [{"name": "poor", **poor}, {"name": "rich", **rich}],
+    }
+    server = gateway_server(settings)
+    upstream.script(Fault(FaultKind.SERVER_ERROR), CALLING)
+    assert call(server, "rich", 0).status_code == 200
+    assert [request.model for request in upstream.requests] == ["cheap", "dear"]
+    (account,) = httpx.get(f"{server.url}/api/budgets?budget=rich").json()["accounts"]
+    assert account["spent"] == {
+        "usd": 1.1,
+        "input_tokens": 1_000,
+        "output_tokens": 100,
+        "calls": 1,
+    }
+    run = httpx.get(f"{server.url}/api/runs").json()["runs"][0]
+    assert run["totals"]["cost_usd"] == 1.1
+    upstream.reset()
+    upstream.script(Fault(FaultKind.SERVER_ERROR), CALLING)
+    assert call(server, "poor", 0).status_code == 500
+    assert [request.model for request in upstream.requests] == ["cheap"]
+
+
+def test_accounts_outlive_the_gateway_and_days_end(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """After a restart the count goes on; a refusal of a day's budget says when it ends."""
+    upstream.default = CALLING
+    settings = {
+        "storage": {"path": str(tmp_path / "kept.db")},
+        "budgets": [{"name": "day", "scope": "day", "limits": {"calls": 3}}],
+    }
+    first = gateway_server(settings)
+    assert [call(first, "a", step).status_code for step in range(2)] == [200, 200]
+    first.stop()
+    second = gateway_server(settings)
+    assert [call(second, f"b{n}", 0).status_code for n in range(2)] == [200, 429]
+    refused = call(second, "c", 0)
+    assert 0 < int(refused.headers["retry-after"]) <= 86_400
+    assert refused.json()["error"]["type"] == "insufficient_quota"
+    assert len(upstream.requests) == 3
+
+
+def test_without_budgets_nothing_is_read_or_changed(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Neither accounts nor holds are looked up for a call, and the bytes are the client's."""
+    upstream.default = CALLING
+    server = gateway_server({"steering": {"mode": "off"}})
+    runtime = server.app.runtime
+    asked: list[str] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            raise AssertionError(name)
+
+    runtime.accounting.ledger._store = Watched()
+    answer = ask(server, {**MAIN, "x-gateway-tag-team": "red"})
+    assert answer.status_code == 200
+    assert upstream.last.body == answer.request.content
+    assert not any(name.startswith(b"x-gateway-tag") for name, _ in upstream.last.headers)
+    assert "x-gateway-budget" not in answer.headers
+    assert asked == []

@@ -1,0 +1,79 @@
+"""Many calls at once against one budget, through two gateways on one file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
+
+Start = Callable[..., AppServer]
+CALL_USD = 0.0015 + 0.0006  # 10,000 tokens in, 1,000 out of gpt-4o-mini
+AT_ONCE = 200
+ROOM = 60
+"""Calls that fit into each budget."""
+
+
+def budget(name: str, **limits: float) -> dict[str, Any]:
+    """Of all calls of one client on one day."""
+    return {"name": name, "scope": "tenant", "limits": limits, "match": {"client": f"{name}*"}}
+
+
+async def ask_all(servers: list[AppServer], client: str, calls: int) -> list[int]:
+    """The statuses of so many calls at once, each of a conversation of its own."""
+    limits = httpx.Limits(max_connections=calls)
+    async with httpx.AsyncClient(timeout=120, limits=limits) as http:
+
+        async def one(number: int) -> int:
+            body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": f"{number}"}]}
+            url = f"{servers[number % 2].base_url}/chat/completions"
+            answer = await http.post(url, json=body, headers={"user-agent": client})
+            return answer.status_code
+
+        return await asyncio.gather(*map(one, range(calls)))
+
+
+@pytest.mark.slow
+async def test_two_gateways_count_together(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Of 200 calls exactly those are sent that fit, where their cost is known beforehand: calls,
+    and dollars once a call of the model has ended. Of a model never called before, those too that
+    its first estimate lets pass: fewer than were on their way."""
+    upstream.default = Reply("ok", usage=Usage(prompt_tokens=10_000, completion_tokens=1_000))
+    settings = {
+        "storage": {"path": str(tmp_path / "both.db"), "busy_timeout_ms": 60_000},
+        "control": {"store_wait_ms": 60_000},
+        "budgets": [
+            budget("cold", usd=ROOM * CALL_USD),
+            budget("calls", calls=ROOM),
+            budget("warm", usd=ROOM * CALL_USD),
+        ],
+    }
+    servers = [gateway_server(settings), gateway_server(settings)]
+
+    def spent(name: str) -> dict[str, Any]:
+        page = httpx.get(f"{servers[0].url}/api/budgets", params={"budget": name}).json()
+        (account,) = page["accounts"]
+        assert page["durable"]
+        assert account["reserved"]["calls"] == 0
+        return dict(account["spent"])
+
+    for name in ("cold", "calls", "warm"):
+        before = len(upstream.requests)
+        statuses = await ask_all(servers, name, AT_ONCE)
+        sent = len(upstream.requests) - before
+        used = spent(name)
+        print(f"{name}: {sent} of {AT_ONCE} sent, room for {ROOM}, {used['usd']:.4f} dollars")
+        assert statuses.count(200) == sent == used["calls"]
+        assert statuses.count(429) == AT_ONCE - sent
+        assert used["usd"] == pytest.approx(sent * CALL_USD, abs=1e-9)
+        over = sent - ROOM
+        assert (
+            (over == 0) if name == "calls" else (-1 <= over <= (1 if name == "warm" else AT_ONCE))
+        )

@@ -1,0 +1,70 @@
+"""Real agents end cleanly when a budget stops them, by an error and by an answer.
+
+They are found as `tests/wrap/test_real_clients.py` finds them, and wrapped by the gateway.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.testing import ScriptedUpstream
+from tests.patience import DEADLINE_MS
+from tests.wrap.test_real_clients import AGENTS, PATH, ROOT, _without_path, model
+
+pytestmark = pytest.mark.nightly
+
+ROOM = 2
+WAIT_S = 200
+"""Longest time that an agent may take to give up; what each needs is far less."""
+
+
+@pytest.mark.parametrize("ending", ["error", "answer"])
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "aider"])
+def test_it_ends_by_itself(
+    name: str, ending: str, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """No call of the run goes out beyond its limit; told by an answer, it shows what that says."""
+    agent = AGENTS[name]
+    program = shutil.which(agent.command[0], path=PATH)
+    if program is None:
+        pytest.skip(f"{agent.command[0]} is not installed")
+    upstream.default = model(agent)
+    (tmp_path / "work").mkdir()
+    budget = {"name": "per-run", "scope": "run", "limits": {"calls": ROOM}, "stop_with": ending}
+    env = {
+        "PATH": PATH,
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+        "PYTHONPATH": str(ROOT),
+        "OPENAI_BASE_URL": upstream.base_url,
+        "OPENAI_API_KEY": "sk-client",
+        "ANTHROPIC_API_KEY": "sk-client",
+        "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
+        "GATEWAY_BUDGETS": json.dumps([budget]),
+        **agent.env,
+    }
+    if name == "mini":
+        program = _without_path(program, tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-m", "gateway", "wrap", "--json", "--", program, *agent.command[1:]],
+        env=env,
+        cwd=tmp_path / "work",
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    calling = [r for r in upstream.requests if r.fields.get("tools")]
+    print(name, ending, "status", ended.returncode, "calls", len(calling))
+    print(ended.stdout[-600:], ended.stderr[-600:])
+    assert len(calling) == ROOM
+    if ending == "answer":
+        shown = ended.stdout + ended.stderr
+        assert "Stopped by the gateway" in shown or name == "mini"

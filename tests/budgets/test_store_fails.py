@@ -1,0 +1,90 @@
+"""While the store fails, budgets are counted in memory, and what was used is written afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gateway.budgets.ledger import BudgetLedger
+from gateway.budgets.memory import MemoryBudgets
+from gateway.config.budgets import ControlSettings
+from gateway.stores.budgets import Account, AccountKey, Amounts, Claim, Settlement, Wanted
+from gateway.stores.protocols import StoreBusy
+
+KEY = AccountKey(budget="b", subject="s")
+CALL = Amounts(usd=0.01, input_tokens=10, output_tokens=1, calls=1)
+
+
+class Flaky(MemoryBudgets):
+    """A store that works, fails, or does what it is asked too late."""
+
+    mode = "works"
+
+    async def _meet(self) -> None:
+        if self.mode == "fails":
+            raise StoreBusy("locked")
+        if self.mode == "hangs":
+            await asyncio.sleep(0.2)
+
+    async def reserve(self, claim: Claim) -> Any:
+        await self._meet()
+        return await super().reserve(claim)
+
+    async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
+        await self._meet()
+        return await super().settle(settlement)
+
+
+def claim(number: int, calls: int = 5) -> Claim:
+    """One call that needs room for one."""
+    wanted = Wanted(key=KEY, tenant="t", limits={"calls": calls}, stop_at=1.0)
+    return Claim(id=f"c{number}", at=1.0, expires_at=99.0, estimate=CALL, accounts=(wanted,))
+
+
+async def spend(ledger: BudgetLedger, numbers: Sequence[int]) -> list[bool]:
+    """Make calls one after the other; whether each was let through."""
+    passed = []
+    for number in numbers:
+        held = await ledger.reserve(claim(number))
+        passed.append(not held.outcome.refusals)
+        if passed[-1]:
+            end = Settlement(claim=held.claim, actual=CALL, at=2.0)
+            await ledger.settle(held, end)
+    return passed
+
+
+@pytest.mark.parametrize("trouble", ["fails", "hangs"])
+async def test_the_count_goes_on_and_is_made_up_for(trouble: str) -> None:
+    """Two calls before, two during, one after it: the sixth is refused, and the store has five."""
+    store = Flaky()
+    settings = ControlSettings(store_wait_ms=20)
+    ledger = BudgetLedger(store, lambda: settings, retry_s=0.05)
+    assert await spend(ledger, range(2)) == [True, True]
+    assert ledger.durable
+    store.mode = trouble
+    assert await spend(ledger, range(2, 4)) == [True, True]
+    assert not ledger.durable
+    (known,) = await ledger.memory.accounts([KEY])
+    assert known.spent.calls == 4
+    store.mode = "works"
+    following = asyncio.ensure_future(ledger.follow())
+    for _ in range(200):
+        await asyncio.sleep(0.02)
+        if ledger.durable and not ledger.waiting:
+            break
+    following.cancel()
+    assert await spend(ledger, range(4, 6)) == [True, False]
+    (account,) = await store.accounts([KEY])
+    assert (account.spent.calls, account.reserved.calls) == (5, 0)
+    assert account.spent.input_tokens == 50
+
+
+async def test_memory_alone_holds_a_limit() -> None:
+    """A store that keeps no budgets: one gateway counts by itself."""
+    ledger = BudgetLedger(None, ControlSettings, retry_s=1.0)
+    assert await spend(ledger, range(7)) == [True] * 5 + [False] * 2
+    assert not ledger.durable
+    assert [account.spent.calls for account in await ledger.store.list_accounts()] == [5]
