@@ -56,8 +56,13 @@ async def open_stores(
 
 async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
     try:
+        from gateway.stores.postgres.alerts import PostgresAlertStore
+        from gateway.stores.postgres.attribution import PostgresAttributionStore
+        from gateway.stores.postgres.budgets import PostgresBudgetStore
+        from gateway.stores.postgres.controls import PostgresControlStore
         from gateway.stores.postgres.database import Database
         from gateway.stores.postgres.keys import PostgresKeyStore
+        from gateway.stores.postgres.learning import PostgresLearningStore
         from gateway.stores.postgres.patterns import PostgresPatternStore
         from gateway.stores.postgres.runs import PostgresRunStore
         from gateway.stores.postgres.states import PostgresStateStore
@@ -72,7 +77,12 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         runs=PostgresRunStore(database),
         patterns=PostgresPatternStore(database),
         keys=PostgresKeyStore(database),
+        learning=PostgresLearningStore(database),
+        alerts=PostgresAlertStore(database),
         close=database.close,
+        budgets=PostgresBudgetStore(database),
+        controls=PostgresControlStore(database),
+        attribution=PostgresAttributionStore(database),
     )
 
 

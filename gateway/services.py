@@ -70,7 +70,7 @@ class Services:
         self.turns = Turns(settings.steering.max_at_once)
         self.index = index
         self.resolver = ConversationResolver(
-            index, loader, settings.conversations, shared=settings.storage.shared
+            index, loader, settings.conversations, shared=settings.shares_store
         )
         self.budgets = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.

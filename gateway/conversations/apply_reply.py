@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.conversations.conversation import Conversation, History
+from gateway.conversations.conversation import Conversation, History, first_hash
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import reply_kind
 from gateway.conversations.steering_result import SteeringResult
@@ -53,7 +53,8 @@ def apply_reply(
         echo = echoed_items(completion) or [reply_message(message)]
         echoed = extend(hashes.state, echo)
         index.add_prefix_hash(conversation, echoed.full, served)
-        made.append(record.make(echoed.full, echoed.state.count, reply_kind(served)))
+        root = conversation.history.root or first_hash(echoed)
+        made.append(record.make(echoed.full, echoed.state.count, reply_kind(served), root=root))
         if position == 0:
             _apply_first(result, message, finish, echoed)
             index.index_awaited_calls(conversation)
@@ -94,11 +95,12 @@ class _Records:
     def make(
         self, digest: bytes, position: int, kind: str, *, root: bytes | None = None
     ) -> PrefixHashRecord:
-        """A hash that covers `position` messages; `root` None = that of the conversation."""
+        """A hash that covers `position` messages; `root` None = that of the conversation, which a
+        history without a message does not have yet."""
         conversation = self._conversation
         return PrefixHashRecord(
             tenant=conversation.tenant,
-            root=conversation.history.root if root is None else root,
+            root=(conversation.history.root or digest) if root is None else root,
             digest=digest,
             conversation_id=conversation.id,
             position=position,

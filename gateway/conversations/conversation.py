@@ -21,7 +21,7 @@ from gateway.steering.policy import Policy
 from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
-from gateway.wire.prefix_hash import ChainState
+from gateway.wire.prefix_hash import ChainState, PrefixHashes
 from gateway.wire.values import dataclass, replace
 
 MAX_UNSAVED_STEPS = 512
@@ -66,6 +66,13 @@ class SeenDigests:
             if at % _SHORT_DIGEST_BYTES == 0:
                 return True
         return False
+
+
+def first_hash(hashes: PrefixHashes) -> bytes:
+    """The hash of the first message, by which the store groups the hashes of a history; empty for
+    a history without one, such as a system message alone."""
+    candidates = hashes.candidates()
+    return candidates[-1][1] if candidates else b""
 
 
 @dataclass(slots=True, kw_only=True)

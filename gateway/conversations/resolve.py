@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.conversations.compaction import compact
-from gateway.conversations.conversation import Conversation, RunStart
+from gateway.conversations.conversation import Conversation, RunStart, first_hash
 from gateway.conversations.incoming import (
     off_the_loop,
     read_incoming,
@@ -307,13 +307,12 @@ class ConversationResolver:
     ) -> bytes:
         """The hash of the history's first message."""
         hashes = incoming.hashes
-        candidates = hashes.candidates()
         shared = root if hashes.start else b""
         branch = found.history.branch
         parent = self._index.get(branch.parent) if branch.parent else None
         if parent is not None and request.earlier is not None:
             shared = parent.history.root
-        return shared or (candidates[-1][1] if candidates else hashes.full)
+        return shared or first_hash(hashes)
 
 
 def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:

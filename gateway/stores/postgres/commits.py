@@ -65,7 +65,7 @@ class _Merge:
     def delta(self, call: CallRecord, run: RunUpdate) -> Delta:
         """The new rows of a run, and what the call adds to its totals."""
         fresh: list[StepRow] = []
-        counted: list[CallRow] = []
+        called: list[StepRow] = []
         retries = 0
         for step in (step for step in call.steps if step.run_id == run.id):
             made, known = step.call, step.step_index in self.calls
@@ -75,16 +75,22 @@ class _Merge:
             elif made is None or (stored is not None and is_same_call(stored, made)):
                 continue
             if made is not None:
-                counted.append(made)
+                called.append(step)
                 retries += stored is not None
             kept = made if made is None or stored is None else repeated_call(stored, made)
             self.calls[step.step_index] = kept
             if known and kept is not None:
                 self._replace(fresh, step, kept)
         added = [row for row in call.injections if row.run_id == run.id and self._is_new(row)]
-        applied = sum(row.applied for row in added)
-        totals = RunTotals().including(fresh, counted, retries=retries, injections=applied)
-        return Delta(steps=fresh, injections=added, totals=totals)
+        given = [row.source for row in added if row.applied]
+        totals = RunTotals().including(
+            fresh,
+            [step.call for step in called if step.call],
+            retries=retries,
+            injections=len(given),
+            sources=given,
+        )
+        return Delta(steps=fresh, called=called, injections=added, totals=totals)
 
     def _replace(self, fresh: list[StepRow], step: StepRow, call: CallRow) -> None:
         for position, each in enumerate(fresh):

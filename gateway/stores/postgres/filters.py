@@ -14,6 +14,7 @@ _EQUAL = {
     "experiment": "r.experiment = {}",
     "arm": "r.arm = {}",
     "mode": "r.mode = {}",
+    "key_name": "r.key_name = {}",
     "since": "r.started_at >= {}",
     "until": "r.started_at < {}",
 }
@@ -35,6 +36,12 @@ def _conditions(runs: RunFilter, values: Arguments) -> Iterator[str]:
     if runs.task is not None:
         escaped = runs.task.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
         yield f"r.task_preview ILIKE {values.add(f'%{escaped}%')}"
+    for tag, wanted in runs.tags:
+        name = values.add(tag)
+        if wanted is None:
+            yield f"r.tags ? {name}"
+        else:
+            yield f"r.tags ->> {name} = {values.add(wanted)}"
     yield from _counted(runs, values)
 
 

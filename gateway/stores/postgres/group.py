@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from gateway.stores import codec
+from gateway.stores import codec, usage
 from gateway.stores.postgres.text import stored_text
 from gateway.stores.records import CallRecord, InjectionRow, RunUpdate, StepRow
 from gateway.stores.totals import RunTotals
 
 Row = tuple[Any, ...]
 
-_CONVERSATION = {
-    **dict.fromkeys(("id", "tenant", "source", "parent_id", "external_key"), "text"),
-    "version": "int8",
-    **dict.fromkeys(("created_at", "updated_at"), "float8"),
-    "served_head": "bytea",
-    "message_count": "int8",
-    "signature": "bytea",
-    "has_tools": "bool",
-    "state": "bytea",
-}
 _HEAD = {
     "root": "int8",
     "digest": "bytea",
@@ -33,30 +23,51 @@ _HEAD = {
     "step": "int8",
 }
 _ITEM = {"id": "text", "content": "bytea"}
-_OTHER_TYPES = {
+_TYPES = {
     **dict.fromkeys(("sequence", "step_index", "ordinal", "message_position"), "int8"),
-    **dict.fromkeys(("started_at", "updated_at", "ended_at", "at"), "float8"),
-    **dict.fromkeys(("difficulty", "composite", "similarity"), "float8"),
-    "applied": "bool",
+    **dict.fromkeys(("version", "message_count"), "int8"),
+    **dict.fromkeys(("started_at", "updated_at", "ended_at", "created_at", "at"), "float8"),
+    **dict.fromkeys(("difficulty", "composite", "similarity", "share"), "float8"),
+    **dict.fromkeys(("applied", "has_tools", "given"), "bool"),
+    **dict.fromkeys(("served_head", "signature", "state"), "bytea"),
 }
 COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
 _FLOAT_SUMS = (*COSTS, "composite_peak", "composite_sum", "latency_s", "overhead_ms")
 SUMS = {name: "float8" if name in _FLOAT_SUMS else "int8" for name in codec.SUM_COLUMNS}
-UPDATE = {name: _OTHER_TYPES.get(name, "text") for name in codec.UPDATE_COLUMNS}
+
+
+def _typed(names: Sequence[str], **other: str) -> dict[str, str]:
+    return {name: other.get(name) or _TYPES.get(name, "text") for name in names}
+
+
+CONVERSATION = _typed(codec.CONVERSATION_COLUMNS)
+UPDATE = _typed(codec.UPDATE_COLUMNS, state="text")
 _RUN = {"id": "text", **UPDATE, **SUMS, "counts": "text", "bytes": "int8"}
-STEP = {name: _OTHER_TYPES.get(name, "text") for name in codec.STEP_COLUMNS}
-INJECTION = {name: _OTHER_TYPES.get(name, "text") for name in codec.INJECTION_COLUMNS}
+STEP = _typed(codec.STEP_COLUMNS, state="text")
+INJECTION = _typed(codec.INJECTION_COLUMNS)
+DECISION = _typed(codec.DECISION_COLUMNS, state="text")
+USAGE = {
+    "hour": "int8",
+    "agent": "text",
+    "model": "text",
+    **dict.fromkeys(usage.SUMS, "int8"),
+    "cost_usd": "float8",
+    "latency_s": "float8",
+}
 
 TABLES: Mapping[str, Mapping[str, str]] = {
-    "c": _CONVERSATION,
+    "c": CONVERSATION,
     "h": {"n": "int8", **_HEAD},
     "i": {"n": "int8", **_ITEM},
     "r": {"n": "int8", **_RUN},
     "s": {"m": "int8", **STEP},
     "g": {"m": "int8", **INJECTION},
+    "d": {"n": "int8", **DECISION},
+    "u": {"n": "int8", **USAGE},
 }
 """The arrays of a group as tables, in the order of their parameters: conversations, heads, items,
-runs, steps, injections (guidance). `n` and `m`: the number of the row's conversation and run."""
+runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the number of the
+row's conversation and run."""
 
 NUMBERED = {"c": "n", "r": "m"}
 """The tables whose rows are numbered from 1, and the name of that number."""
@@ -78,14 +89,20 @@ class Prepared:
     runs: Sequence[Row]
     steps: Sequence[tuple[int, Row]]
     injections: Sequence[tuple[int, Row]]
+    decisions: Sequence[Row]
+    usage: Sequence[Row]
     certain: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What a call adds to one run: steps and guidance that are not stored yet, and totals."""
+    """What a call adds to one run: steps and guidance that are not stored yet, and totals.
+
+    `called`: the steps whose calls are to be counted.
+    """
 
     steps: Sequence[StepRow] = ()
+    called: Sequence[StepRow] = ()
     injections: Sequence[InjectionRow] = ()
     totals: RunTotals = field(default_factory=RunTotals)
 
@@ -99,13 +116,16 @@ def everything(call: CallRecord, run: RunUpdate) -> Delta:
     """All that the call says of a run, for one of which nothing is stored yet."""
     steps = [step for step in call.steps if step.run_id == run.id]
     injections = [row for row in call.injections if row.run_id == run.id]
+    called = [step for step in steps if step.call]
+    given = [row.source for row in injections if row.applied]
     totals = RunTotals().including(
         steps,
-        [step.call for step in steps if step.call],
+        [step.call for step in called if step.call],
         retries=0,
-        injections=sum(row.applied for row in injections),
+        injections=len(given),
+        sources=given,
     )
-    return Delta(steps=steps, injections=injections, totals=totals)
+    return Delta(steps=steps, called=called, injections=injections, totals=totals)
 
 
 def prepare(
@@ -131,6 +151,8 @@ def prepare(
         runs=[_run_row(run, d, careful) for run, d in zip(call.runs, deltas, strict=True)],
         steps=steps,
         injections=injected,
+        decisions=[codec.decision_row(row) for row in call.decisions],
+        usage=[row for run, d in zip(call.runs, deltas, strict=True) for row in _usage(run, d)],
         certain=_all_differ((m, row[0]) for m, row in steps)
         and _all_differ((m, row[0], row[1]) for m, row in injected),
     )
@@ -148,6 +170,8 @@ def arrays(group: Sequence[Prepared]) -> list[list[Any]]:
         rows["r"] += [(n, *row) for row in each.runs]
         rows["s"] += [(first_run + m, *row) for m, row in each.steps]
         rows["g"] += [(first_run + m, *row) for m, row in each.injections]
+        rows["d"] += [(n, *row) for row in each.decisions]
+        rows["u"] += [(n, *row) for row in each.usage]
     columns: list[list[Any]] = []
     for name, kinds in TABLES.items():
         columns += map(list, zip(*rows[name], strict=True)) if rows[name] else [[] for _ in kinds]
@@ -156,13 +180,38 @@ def arrays(group: Sequence[Prepared]) -> list[list[Any]]:
 
 def _run_row(run: RunUpdate, delta: Delta, careful: bool) -> Row:
     *sums, counts = codec.totals_row(delta.totals)
+    *about, tags = codec.update_row(run)
     if careful:
-        named = {
-            counter: {stored_text(name): count for name, count in entries.items()}
-            for counter, entries in orjson.loads(counts).items()
-        }
-        counts = orjson.dumps(named).decode()
-    return (run.id, *codec.update_row(run), *sums, counts, _bytes_of(delta))
+        counts, tags = _stored_json(counts), _stored_json(tags)
+    return (run.id, *about, tags, *sums, counts, _bytes_of(delta))
+
+
+def _stored_json(text: str) -> str:
+    """A JSON object of a column that is searched, which may not contain a NUL even as an escape."""
+
+    def stored(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {stored_text(name): stored(item) for name, item in value.items()}
+        return stored_text(value) if isinstance(value, str) else value
+
+    return orjson.dumps(stored(orjson.loads(text))).decode()
+
+
+def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
+    """What the new steps and the calls add to the sums by the hour."""
+    called = {id(step) for step in delta.called}
+    fresh = {id(step) for step in delta.steps if step.composite is not None}
+    for step in {id(step): step for step in (*delta.steps, *delta.called)}.values():
+        is_new, call = id(step) in fresh, step.call if id(step) in called else None
+        hour, model = int(step.at) // 3600 * 3600, run.model_requested
+        counts = (int(is_new), int(is_new and bool(step.fired)))
+        if call is not None:
+            tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
+            how = (int(call.failed), int(bool(call.unsteered)), int(call.unpriced))
+            sums = (1, *how, *counts, *tokens, call.cost_usd, call.latency_s)
+            yield (hour, run.agent, call.model_asked, *sums)
+        elif is_new:
+            yield (hour, run.agent, model, 0, 0, 0, 0, *counts, 0, 0, 0, None, 0.0)
 
 
 def _bytes_of(delta: Delta) -> int:
@@ -189,6 +238,8 @@ def _with_stored_texts(prepared: Prepared) -> Prepared:
         runs=list(map(run, prepared.runs)),
         steps=[(m, but_json(row)) for m, row in prepared.steps],
         injections=[(m, texts(row)) for m, row in prepared.injections],
+        decisions=list(map(texts, prepared.decisions)),
+        usage=list(map(texts, prepared.usage)),
         certain=prepared.certain,
     )
 

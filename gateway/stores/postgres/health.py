@@ -14,7 +14,8 @@ from gateway.stores.postgres import filters
 from gateway.stores.postgres.group import SUMS
 from gateway.stores.postgres.text import Arguments, read_text
 from gateway.stores.queries import HealthSummary, RunFilter
-from gateway.stores.totals import WARN_COMPOSITE
+from gateway.stores.severity import LENGTH_MONITOR, STUCK_STEPS
+from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
 
 _EXPRESSIONS = {
     "total_runs": "count(*)",
@@ -30,6 +31,14 @@ _EXPRESSIONS = {
     "composite_sum": "coalesce(sum(r.composite_sum), 0)",
     "scored_steps": "coalesce(sum(r.scored_steps), 0)::bigint",
 }
+# As `run_severity` of gateway/stores/severity.py.
+_SEVERITY = f"""
+CASE WHEN r.composite_peak >= {DANGER_COMPOSITE} OR r.counts -> 'states' ? 'SKIP'
+    OR EXISTS (SELECT 1 FROM jsonb_each_text(r.counts -> 'fired') AS f
+        WHERE f.key <> '{LENGTH_MONITOR}' AND f.value::numeric >= {STUCK_STEPS}) THEN 'danger'
+WHEN r.composite_peak >= {WARN_COMPOSITE} OR r.counts -> 'fired' <> '{{}}'
+    OR r.counts -> 'states' ? 'SLOW' THEN 'warn' ELSE 'low' END
+"""
 _MEAN = "CASE WHEN r.scored_steps > 0 THEN r.composite_sum / r.scored_steps ELSE 0 END"
 
 
@@ -44,6 +53,7 @@ async def summarize(runs: RunFilter, connection: asyncpg.Connection) -> HealthSu
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
+        severity_runs=await _severity_runs(condition, values, connection),
         counters=await _counters(condition, values, connection),
         by_agent=await _by_agent(condition, values, connection),
         recent=await _recent(condition, values, connection),
@@ -65,6 +75,13 @@ async def _counters(
     return counters
 
 
+async def _severity_runs(
+    condition: str, values: Arguments, connection: asyncpg.Connection
+) -> dict[str, int]:
+    sql = f"SELECT {_SEVERITY}, count(*) FROM runs AS r WHERE {condition} GROUP BY 1"
+    return dict(tuple(row) for row in await connection.fetch(sql, *values))
+
+
 async def _by_agent(
     condition: str, values: Arguments, connection: asyncpg.Connection
 ) -> tuple[Any, ...]:
@@ -80,7 +97,7 @@ async def _recent(
     condition: str, values: Arguments, connection: asyncpg.Connection
 ) -> tuple[Any, ...]:
     sql = f"""
-        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak
+        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, {_SEVERITY}
         FROM runs AS r WHERE {condition}
         ORDER BY r.started_at DESC, r.id DESC LIMIT {RECENT_RUNS}
     """

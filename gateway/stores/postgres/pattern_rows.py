@@ -12,22 +12,36 @@ import asyncpg
 import orjson
 
 from gateway.steering.guidance.families import family_matches
+from gateway.steering.guidance.lesson import Lesson, Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier, content_id
-from gateway.stores.patterns import Added, Event, PatternFilter, StoredPattern, Vector
+from gateway.stores.patterns import (
+    Added,
+    Event,
+    PatternConflict,
+    PatternFilter,
+    StoredPattern,
+    Vector,
+)
 from gateway.stores.postgres.text import Arguments, read_text, stored_text
 from gateway.stores.protocols import StoreCorrupt
 
 COLUMNS = (
     "p.pk, p.tenant, p.pattern_id, p.tier, p.failure_type, p.model_family, p.gate_threshold, "
-    "p.source_trace_id, p.fields, p.created_at, p.updated_at, p.injected, p.helped, p.hurt"
+    "p.source_trace_id, p.fields, p.created_at, p.updated_at, p.injected, p.helped, p.hurt, "
+    "p.status, p.version, p.supersedes, p.origin, p.trust, p.key, p.applies_when, "
+    "p.last_confirmed_at, p.expires_at"
 )
 _CONTENT = (
     *("tier", "digest", "failure_type", "model_family", "gate_threshold"),
     *("source_trace_id", "fields", "updated_at"),
 )
+_LESSON = (
+    *("status", "version", "supersedes", "origin", "trust", "key", "applies_when"),
+    *("last_confirmed_at", "expires_at"),
+)
 _INSERT = f"""
-INSERT INTO patterns ({", ".join(_CONTENT)}, created_at, tenant, pattern_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10) RETURNING pk
+INSERT INTO patterns ({", ".join(_CONTENT)}, created_at, tenant, pattern_id, {", ".join(_LESSON)})
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, {", ".join(f"${n}" for n in range(9, 20))}) RETURNING pk
 """
 _REPLACE = f"""
 UPDATE patterns SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_CONTENT, 1))}
@@ -39,6 +53,7 @@ SELECT $1, p.pk, p.tenant, p.tier, $3::float4[]::vector FROM patterns AS p WHERE
 ON CONFLICT (space, pk) DO UPDATE
 SET tenant = excluded.tenant, tier = excluded.tier, vector = excluded.vector
 """
+_IS_LESSON = "SELECT origin <> '' FROM patterns WHERE pk = $1"
 _FIND = """
 SELECT pk FROM patterns WHERE pattern_id = $1 AND ($2::text IS NULL OR tenant IN ('', $2))
 ORDER BY tenant DESC LIMIT 1
@@ -65,14 +80,22 @@ async def add(
             await put(connection, space, same[0], vector)
         return Added.UNCHANGED, same[1]
     pk = await own(connection, pattern)
+    if pk is not None and await connection.fetchval(_IS_LESSON, pk):
+        raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
     if pk is not None:
         await replace(connection, space, pk, pattern, vector)
         return Added.REPLACED, pattern.pattern_id
-    names = (stored_text(pattern.tenant), stored_text(pattern.pattern_id))
-    pk = await connection.fetchval(_INSERT, *_content_values(pattern), *names)
+    pk = await insert(connection, pattern)
     if vector is not None:
         await put(connection, space, pk, vector)
     return Added.ADDED, pattern.pattern_id
+
+
+async def insert(connection: asyncpg.Connection, pattern: Pattern) -> int:
+    """Insert a pattern that is not there yet, without a vector; its row."""
+    names = (stored_text(pattern.tenant), stored_text(pattern.pattern_id))
+    values = (*_content_values(pattern), *names, *_lesson_values(pattern.lesson))
+    return int(await connection.fetchval(_INSERT, *values))
 
 
 async def replace(
@@ -98,7 +121,7 @@ async def put(connection: asyncpg.Connection, space: int, pk: int, vector: Vecto
 async def same_content(connection: asyncpg.Connection, pattern: Pattern) -> tuple[int, str] | None:
     """Row and id of the tenant's pattern with this content, None when there is none."""
     row = await connection.fetchrow(
-        "SELECT pk, pattern_id FROM patterns WHERE tenant = $1 AND digest = $2",
+        "SELECT pk, pattern_id FROM patterns WHERE tenant = $1 AND digest = $2 AND origin = ''",
         stored_text(pattern.tenant),
         content_id(pattern),
     )
@@ -125,7 +148,8 @@ async def select(
 ) -> list[tuple[int, StoredPattern]]:
     """Rows and patterns that match `condition` over `patterns AS p`, newest first."""
     rows = await connection.fetch(
-        f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' FROM patterns AS p "
+        f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' OR p.origin <> '' "
+        "FROM patterns AS p "
         f"LEFT JOIN pattern_vectors AS v ON v.space = {values.add(space)} AND v.pk = p.pk "
         f"WHERE {condition} ORDER BY p.pk DESC LIMIT {limit}",
         *values,
@@ -141,6 +165,8 @@ def where(patterns: PatternFilter, before: int | None, values: Arguments) -> str
         ("p.failure_type = {}", patterns.failure_type),
         ("p.model_family = {}", patterns.model_family),
         ("strpos(lower(p.fields), {}) > 0", patterns.text.lower() if patterns.text else None),
+        ("(p.origin <> '') = {}", patterns.learned),
+        ("p.origin <> '' AND p.status = {}", patterns.status),
         ("p.pk < {}", before),
     ]
     used = [form.format(values.add(value)) for form, value in wanted if value is not None]
@@ -156,7 +182,7 @@ async def suitable_families(connection: asyncpg.Connection, model: str) -> list[
 
 def to_pattern(row: Sequence[Any]) -> Pattern:
     """The pattern of a row of `COLUMNS`. Raises: StoreCorrupt for an invalid row."""
-    _, tenant, pattern_id, tier, failure_type, family, gate, trace, fields, *_ = row
+    _, tenant, pattern_id, tier, failure_type, family, gate, trace, fields, *others = row
     try:
         return Pattern(
             tenant=read_text(tenant),
@@ -167,9 +193,27 @@ def to_pattern(row: Sequence[Any]) -> Pattern:
             gate_threshold=gate,
             source_trace_id=read_text(trace),
             fields=orjson.loads(fields),
+            lesson=_lesson(others[5:14]) if others[8] else None,
         )
     except (ValueError, TypeError) as error:
         raise StoreCorrupt(f"the pattern {pattern_id!r} is damaged ({error})") from error
+
+
+def _lesson(row: Sequence[Any]) -> Lesson:
+    values = dict(zip(_LESSON, map(read_text, row), strict=True))
+    values["status"], values["trust"] = Status(values["status"]), Trust(values["trust"])
+    values["applies_when"] = orjson.loads(values["applies_when"])
+    return Lesson(**values)
+
+
+def _lesson_values(lesson: Lesson | None) -> tuple[Any, ...]:
+    """The columns of a lesson; the defaults for a pattern that was not learned."""
+    if lesson is None:
+        return (Status.ACTIVE.value, 1, "", "", "", "", "{}", 0.0, None)
+    values = {name: getattr(lesson, name) for name in _LESSON}
+    values["status"], values["trust"] = lesson.status.value, lesson.trust.value
+    values["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
+    return tuple(stored_text(v) if isinstance(v, str) else v for v in values.values())
 
 
 def _stored(row: Sequence[Any]) -> StoredPattern:
@@ -178,7 +222,7 @@ def _stored(row: Sequence[Any]) -> StoredPattern:
         created_at=row[9],
         updated_at=row[10],
         counts=dict(zip((event.value for event in Event), row[11:14], strict=True)),
-        indexed=bool(row[14]),
+        indexed=bool(row[23]),
     )
 
 

@@ -37,7 +37,7 @@ INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES ($1, $2)
 ON CONFLICT (embedder_id) DO NOTHING
 """
 _LACKING = """
-FROM patterns AS p WHERE p.tier <> 'e3'
+FROM patterns AS p WHERE p.tier <> 'e3' AND p.origin = ''
 AND NOT EXISTS (SELECT 1 FROM pattern_vectors AS v WHERE v.space = $1 AND v.pk = p.pk)
 """
 # With `+ 0` no index on the vectors fits, whatever the planner estimates.

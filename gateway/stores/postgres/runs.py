@@ -7,16 +7,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import asyncpg
 
 from gateway.stores import codec
+from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.postgres import filters
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.health import summarize
+from gateway.stores.postgres.live import live_runs
 from gateway.stores.postgres.retention import prune
-from gateway.stores.postgres.text import Arguments, read_json, read_text
+from gateway.stores.postgres.rows import INJECTIONS, RUN, RUNS, injection_of, run_of, step_of
+from gateway.stores.postgres.text import Arguments, read_text
+from gateway.stores.postgres.usage import usage_of
 from gateway.stores.queries import (
     ConversationPage,
     ConversationSummary,
@@ -33,6 +36,7 @@ from gateway.stores.queries import (
 )
 from gateway.stores.redact import MAX_INT
 from gateway.stores.totals import RunRecord
+from gateway.stores.usage import UsagePoint, UsageQuery
 
 _SORTS = {
     "started_at": "r.started_at",
@@ -42,14 +46,8 @@ _SORTS = {
     "cost": "coalesce(r.cost_usd, -1.0)",
     "peak": "r.composite_peak",
 }
-_RUN = ", ".join(
-    "c.id" if name == "conversation_id" else f"r.{name}"
-    for name in (*codec.RUN_COLUMNS, *codec.SUM_COLUMNS, "counts")
-)
-_RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
 _STEPS = ", ".join(codec.STEP_COLUMNS)
 _STEPS_WITHOUT_CONTENT = _STEPS.replace("content", "NULL")
-_INJECTIONS = ", ".join(codec.INJECTION_COLUMNS)
 _CONVERSATION = codec.names(ConversationSummary, "runs")
 
 # Runs read at once by an export: few enough not to delay other reads.
@@ -66,7 +64,7 @@ class PostgresRunStore:
         """See RunStore."""
         values = Arguments()
         rows = await self._database.fetch(_list_sql(runs, page, page.after(), values), *values)
-        found = tuple(map(_run_of, rows[: page.limit]))
+        found = tuple(map(run_of, rows[: page.limit]))
         more = len(rows) > page.limit
         return RunPage(runs=found, next_cursor=page.cursor_after(found[-1]) if more else None)
 
@@ -127,6 +125,14 @@ class PostgresRunStore:
         """See RunStore."""
         return await self._database.view(partial(summarize, runs))
 
+    async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
+        """See RunStore."""
+        return await self._database.view(partial(live_runs, query))
+
+    async def usage(self, query: UsageQuery) -> list[UsagePoint]:
+        """See RunStore."""
+        return await self._database.view(partial(usage_of, query))
+
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
         """See RunStore."""
         wanted = RunFilter(tenant=tenant, experiment=experiment)
@@ -164,11 +170,6 @@ class PostgresRunStore:
         return await prune(self._database, older_than, max_bytes, active_since, keep)
 
 
-def _run_of(row: Sequence[Any]) -> RunRecord:
-    *columns, counts = row
-    return codec.run_of([*map(read_text, columns), read_json(counts)])
-
-
 def _list_sql(
     runs: RunFilter, page: PageRequest, after: tuple[float, str] | None, values: Arguments
 ) -> str:
@@ -179,7 +180,7 @@ def _list_sql(
         place = f"({values.add(float(after[0]))}, {values.add(after[1])})"
         condition += f" AND ({key}, r.id) {sign} {place}"
     return (
-        f"SELECT {_RUN} FROM {_RUNS} WHERE {condition} ORDER BY {key} {order}, r.id {order} "
+        f"SELECT {RUN} FROM {RUNS} WHERE {condition} ORDER BY {key} {order}, r.id {order} "
         f"LIMIT {page.limit + 1}"
     )
 
@@ -194,7 +195,7 @@ async def _get_run(
     values = Arguments()
     wanted = f"r.id = {values.add(run_id)}"
     condition = filters.where(RunFilter(tenant=tenant), values)
-    sql = f"SELECT {_RUN}, r.pk FROM {_RUNS} WHERE {wanted} AND {condition}"
+    sql = f"SELECT {RUN}, r.pk FROM {RUNS} WHERE {wanted} AND {condition}"
     found = await connection.fetchrow(sql, *values)
     if found is None:
         return None
@@ -202,20 +203,13 @@ async def _get_run(
     some = "WHERE run_pk = $1 AND step_index > $2 AND step_index <= $3 ORDER BY step_index"
     columns = _STEPS if content else _STEPS_WITHOUT_CONTENT
     steps = await connection.fetch(f"SELECT {columns} FROM steps {some}", pk, *window)
-    sql = f"SELECT {_INJECTIONS} FROM injections {some}, ordinal"
+    sql = f"SELECT {INJECTIONS} FROM injections {some}, ordinal"
     injections = await connection.fetch(sql, pk, *window)
     return RunTrace(
-        run=_run_of(row),
-        steps=tuple(codec.step_of(run_id, _step(step)) for step in steps),
-        injections=tuple(
-            codec.injection_of(run_id, list(map(read_text, injection))) for injection in injections
-        ),
+        run=run_of(row),
+        steps=tuple(step_of(run_id, step) for step in steps),
+        injections=tuple(injection_of(run_id, injection) for injection in injections),
     )
-
-
-def _step(row: Sequence[Any]) -> list[Any]:
-    *columns, readings, call, content = row
-    return [*map(read_text, columns), readings, call, content]
 
 
 async def _list_conversations(

@@ -11,6 +11,7 @@ The tables are those of SQLite (`gateway/stores/sqlite/schema.py`), with these d
 from __future__ import annotations
 
 from gateway.stores.postgres.migrations import Migration
+from gateway.stores.postgres.more_tables import ACCOUNTS, ALERTS, CONTROLS, LEARNING, TREE, USAGE
 
 DAY_BITS = 36
 """A run's key is its day since 1970 (UTC, by the database's clock) shifted by this, plus a number:
@@ -225,6 +226,12 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_001_conversations_and_runs", sql=_CORE),
     Migration(name="patterns_001_patterns_and_spaces", sql=_PATTERNS),
     Migration(name="keys_001_keys", sql=_KEYS),
+    Migration(name="learning_001_outcomes_lessons_jobs", sql=LEARNING),
+    Migration(name="budgets_001_accounts", sql=ACCOUNTS),
+    Migration(name="budgets_002_controls", sql=CONTROLS),
+    Migration(name="budgets_003_tree_and_tags", sql=TREE),
+    Migration(name="usage_001_hours", sql=USAGE),
+    Migration(name="alerts_001_alerts_and_deliveries", sql=ALERTS),
 )
 """Every change a database needs, in order; new ones are appended."""
 

@@ -2,15 +2,26 @@
 
 Rows are locked in one order by every gateway: conversations by id, first those to be created, then
 those to be changed; runs, steps and hashes belong to a conversation that is locked by then; items
-by id. So two gateways never wait for each other in a circle.
+by id; the sums by the hour in the order of their keys. So two gateways never wait for each other
+in a circle.
 """
 
 # ruff: noqa: S608 - statements are put together from names of this package; values are bound
 
 from __future__ import annotations
 
-from gateway.stores import codec
-from gateway.stores.postgres.group import COSTS, INJECTION, NUMBERED, STEP, SUMS, TABLES, UPDATE
+from gateway.stores import codec, usage
+from gateway.stores.postgres.group import (
+    COSTS,
+    DECISION,
+    INJECTION,
+    NUMBERED,
+    STEP,
+    SUMS,
+    TABLES,
+    UPDATE,
+    USAGE,
+)
 from gateway.stores.postgres.partitions import TODAY
 from gateway.stores.postgres.schema import DAY_BITS
 
@@ -46,7 +57,14 @@ def _sum(name: str) -> str:
 
 _CONVERSATION = ", ".join(codec.CONVERSATION_COLUMNS)
 _FIRST = ", ".join("1" if n == "version" else n for n in codec.CONVERSATION_COLUMNS)
-_RUN = ", ".join(("id", *UPDATE, *SUMS, "bytes"))
+_RUN = ", ".join(name for name in ("id", *UPDATE, *SUMS, "bytes") if name != "tags")
+_DECISION = ", ".join(DECISION)
+_USAGE_KEY = "hour, tenant, agent, model"
+_USAGE_ADDED = ", ".join(f"{n} = x.{n} + excluded.{n}" for n in (*usage.SUMS, "latency_s"))
+_USAGE_SUMS = ", ".join(
+    f"sum(u.{name})::{kind}" for name, kind in USAGE.items() if name not in _USAGE_KEY
+)
+_USAGE = ", ".join(name for name in USAGE if name not in _USAGE_KEY)
 # The stored outcome stays when the call has none, or only a derived one for a reported one.
 _STAYS = (
     "excluded.outcome IS NULL OR (x.outcome IS NOT NULL AND x.outcome_source <> 'derived' "
@@ -110,8 +128,8 @@ kept_items AS (
     SET conversation_pk = excluded.conversation_pk, content = excluded.content
 ),
 kept_runs AS (
-    INSERT INTO runs AS x (pk, conversation_pk, tenant, {_RUN}, counts)
-    SELECT pk, conversation_pk, tenant, {_RUN}, counts::jsonb FROM run
+    INSERT INTO runs AS x (pk, conversation_pk, tenant, {_RUN}, counts, tags)
+    SELECT pk, conversation_pk, tenant, {_RUN}, counts::jsonb, tags::jsonb FROM run
     ON CONFLICT (id) DO UPDATE SET
         updated_at = excluded.updated_at, ended_at = coalesce(excluded.ended_at, x.ended_at),
         state = excluded.state, mode = excluded.mode, policy_digest = excluded.policy_digest,
@@ -119,7 +137,8 @@ kept_runs AS (
         outcome = CASE WHEN {_STAYS} THEN x.outcome ELSE excluded.outcome END,
         outcome_source = CASE WHEN {_STAYS} THEN x.outcome_source ELSE excluded.outcome_source END,
         {", ".join(map(_sum, SUMS))},
-        counts = gateway_add_counts(x.counts, excluded.counts), bytes = x.bytes + excluded.bytes
+        counts = gateway_add_counts(x.counts, excluded.counts), bytes = x.bytes + excluded.bytes,
+        tags = excluded.tags || x.tags
 ),
 kept_steps AS (
     INSERT INTO steps (run_pk, {", ".join(STEP)})
@@ -128,6 +147,21 @@ kept_steps AS (
 kept_injections AS (
     INSERT INTO injections (run_pk, {", ".join(INJECTION)})
     SELECT run.pk, {", ".join(f"g.{name}" for name in INJECTION)} FROM g JOIN run USING (m)
+),
+kept_decisions AS (
+    INSERT INTO pattern_decisions ({_DECISION}, tenant, at)
+    SELECT {", ".join(f"d.{name}" for name in DECISION)}, c.tenant, c.updated_at
+    FROM d JOIN passed USING (n) JOIN c USING (n)
+    ON CONFLICT DO NOTHING
+),
+-- Sums that all gateways add to: last, and in one order.
+kept_usage AS (
+    INSERT INTO usage_hours AS x ({_USAGE_KEY}, {_USAGE})
+    SELECT u.hour, p.tenant, u.agent, u.model, {_USAGE_SUMS}
+    FROM u JOIN passed AS p USING (n) GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    ON CONFLICT ({_USAGE_KEY}) DO UPDATE SET {_USAGE_ADDED},
+        cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN x.cost_usd
+            ELSE coalesce(x.cost_usd, 0) + excluded.cost_usd END
 )
 SELECT c.n, p.n IS NOT NULL, b.n IS NOT NULL
 FROM c LEFT JOIN passed AS p USING (n) LEFT JOIN barred AS b USING (n) ORDER BY c.n

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,14 @@ from gateway.stores.postgres.text import read_text, stored_text
 from gateway.stores.protocols import MAX_BRANCHES, MAX_HEADS
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.redact import redaction
+from gateway.stores.spool import size_of
 
 # The newest messages are looked up first, so that a long history costs no more than a short one.
 # That is enough when a match is in their newer half: all prefixes near it were looked up too.
 _RECENT_DIGESTS = 64
+
+# A thread costs more than it saves for a record this small.
+_SMALL_BYTES = 16 * 1024
 
 _COLUMNS = ", ".join(codec.CONVERSATION_COLUMNS)
 _FIND_HEADS = f"""
@@ -85,7 +90,9 @@ class PostgresStateStore:
     async def commit(self, call: CallRecord) -> int:
         """See StateStore."""
         call.check()
-        return await self._database.commit(self._redact(call))
+        if size_of(call) < _SMALL_BYTES:
+            return await self._database.commit(self._redact(call))
+        return await self._database.commit(await asyncio.to_thread(self._redact, call))
 
     async def ping(self) -> None:
         """See StateStore."""
