@@ -71,8 +71,9 @@ def posterior(
 ) -> Posterior:
     """What the observations come to. `active`: whether the lesson has passed its trial; `parent`:
     the posterior of the general lesson that this one belongs to."""
-    given = _arm([o for o in seen if o.given], parent and parent.rate_given)
-    held = _arm([o for o in seen if not o.given], parent and parent.rate_held)
+    known = parent or Posterior()
+    given = _arm([o for o in seen if o.given], known.rate_given)
+    held = _arm([o for o in seen if not o.given], known.rate_held)
     helps, harms = exceeds(held, given, MATTERS), 1.0 - exceeds(held, given, 0.0)
     effect = low = high = None
     if given.rate is not None and held.rate is not None:
