@@ -16,6 +16,7 @@ from gateway.api import (
     events,
     experiments,
     health_summary,
+    lessons,
     patterns,
     runs,
 )
@@ -27,7 +28,7 @@ from gateway.runtime import Runtime
 
 _MODULES = (
     *(conversations, runs, patterns, experiments, health_summary, alerts, events),
-    *(budgets, control),
+    *(budgets, control, lessons),
 )
 
 

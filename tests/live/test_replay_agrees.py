@@ -260,6 +260,14 @@ async def store(server: AppServer, lessons: Sequence[Pattern]) -> None:
     await stores.close()
 
 
+async def drawn(server: AppServer, lessons: Sequence[Pattern]) -> set[bool]:
+    """Whether lessons were given, and held back, in the runs of the gateway."""
+    stores = await open_stores(server.app.runtime.settings.storage)
+    made = [await stores.learning.decisions("default", each.pattern_id) for each in lessons]
+    await stores.close()
+    return {decision.decision.given for decisions in made for decision in decisions}
+
+
 async def _compare(
     name: str,
     gateway_server: Start,
@@ -279,7 +287,7 @@ async def _compare(
     }
     server = await asyncio.to_thread(gateway_server, config)
     policy = policy_from_dict(config)
-    patterns = "starter"
+    patterns, lessons = "starter", list[Pattern]()
     if name == "lessons":
         lessons = mined(recordings)
         await store(server, lessons)
@@ -289,7 +297,9 @@ async def _compare(
     policy = ReplayPolicy(
         rules=policy.rules, arm=policy.arm, models=policy.models, patterns=patterns
     )
-    return await disagreements(server, runs, recordings, policy)
+    result = await disagreements(server, runs, recordings, policy)
+    assert name != "lessons" or await drawn(server, lessons) == {True, False}
+    return result
 
 
 @pytest.mark.parametrize("name", POLICIES)
