@@ -3,6 +3,7 @@
     fix        the first failure of a key, and the nearest later call of the same tool and head with
                other arguments that did not fail
     dead_end   a key that failed several times and had no fix
+    repair     a call that failed, and worked unchanged after something else was changed
     fact       a program that was not there, and the one that worked in its place
 
 Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach nothing.
@@ -22,7 +23,9 @@ from gateway.learning.templates import (
     difference,
     fixed,
     harmful,
+    is_file_name,
     refused_again,
+    repaired,
     repeated,
     replaced,
     situation,
@@ -128,6 +131,8 @@ class _Miner:
             for other in later:
                 if other.reading.failure is None and other.reading.call.program is not None:
                     return [self._fact(call, failure, other)]
+        if repair := self._repair(position, failure):
+            return [repair]
         times = sum(_key(each) == failure.key for each in self._calls[position:])
         return [self._dead_end(call, failure)] if times >= DEAD_END_FAILURES else []
 
@@ -151,6 +156,26 @@ class _Miner:
         fix = call_digest(other.reading)
         return self._finding("fix", call, failure, text, {"fix": fix})
 
+    def _repair(self, position: int, failure: Failure) -> Finding | None:
+        """The change after which the same call worked, within the window of its last failure."""
+        last = position
+        for at in range(position + 1, len(self._calls)):
+            reading = self._calls[at].reading
+            if at - last > WINDOW_CALLS:
+                return None
+            if reading.failure is not None and reading.failure.key == failure.key:
+                last = at
+            elif _same_call(failure, reading) and reading.failure is None:
+                changes = [each for each in self._calls[last + 1 : at] if each.reading.call.edits]
+                if reading.transient or not changes:
+                    return None
+                change = changes[-1].reading
+                name = change.call.edits[-1].path.rsplit("/", 1)[-1]
+                shown = slot(name, self._has_secret) if is_file_name(name) else ""
+                text = repaired(failure.head, change.head, shown) if shown is not None else ""
+                return self._finding("repair", self._calls[last], failure, text, {})
+        return None
+
     def _fact(self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun) -> Finding:
         command = command_of(other.action.arguments) or ""
         instead = None if harmful(command) else slot(command_shape(command), self._has_secret)
@@ -164,7 +189,7 @@ class _Miner:
     def _finding(
         self, kind: str, call: ReadCallOfRun, failure: Failure, text: str, marks: dict[str, str]
     ) -> Finding:
-        if not text or self._has_secret(text):
+        if not text or self._has_secret(text) or harmful(failure.head):
             return Finding(kind=kind, key=failure.key, step=call.step, pattern=None, evidence=None)
         run = self._run
         words = failure.words[:SLOT_CHARS]
@@ -212,6 +237,10 @@ def is_fix(failure: Failure, later: CallReading) -> bool:
         and later.head == failure.head
         and later.call.canonical != failure.call.canonical
     )
+
+
+def _same_call(failure: Failure, later: CallReading) -> bool:
+    return later.head == failure.head and later.call.canonical == failure.call.canonical
 
 
 def call_digest(reading: CallReading) -> str:

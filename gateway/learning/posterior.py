@@ -26,6 +26,8 @@ PARENT_DECISIONS = 4.0
 """Most decisions per arm that the general lesson's rates count for."""
 
 _POINTS = 400
+_SHARE_DIGITS = 4
+"""The last digits of a sum depend on its order; the draw must not."""
 _Z95 = 1.959964
 
 
@@ -81,6 +83,7 @@ def posterior(
         spread = _Z95 * math.sqrt(held.variance + given.variance)
         low, high = held.mean - given.mean - spread, held.mean - given.mean + spread
     share = ACTIVE_SHARE if active else min(max(1.0 - harms, LEAST_SHARE), MOST_SHARE)
+    share = round(share, _SHARE_DIGITS)
     return Posterior(
         decisions=len(seen),
         given=sum(o.given for o in seen),
