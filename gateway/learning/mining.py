@@ -12,6 +12,7 @@ Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) tea
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from gateway.learning.templates import (
     fixed,
     harmful,
     is_file_name,
+    parse,
     refused_again,
     repaired,
     repeated,
@@ -166,13 +168,13 @@ class _Miner:
             if reading.failure is not None and reading.failure.key == failure.key:
                 last = at
             elif _same_call(failure, reading) and reading.failure is None:
-                changes = [each for each in self._calls[last + 1 : at] if each.reading.call.edits]
+                changes = [each for each in self._calls[last + 1 : at] if _changes(each)]
                 if reading.transient or not changes:
                     return None
-                change = changes[-1].reading
-                name = change.call.edits[-1].path.rsplit("/", 1)[-1]
+                name = _file_of(changes[-1])
                 shown = slot(name, self._has_secret) if is_file_name(name) else ""
-                text = repaired(failure.head, change.head, shown) if shown is not None else ""
+                changer = changes[-1].reading.head
+                text = repaired(failure.head, changer, shown) if shown is not None else ""
                 return self._finding("repair", self._calls[last], failure, text, {})
         return None
 
@@ -268,6 +270,32 @@ SOURCE_CHARS = 128
 def source_of(run_id: str, step: int) -> str:
     """The link from a lesson to the run and step that it came from."""
     return f"{run_id}#{step}"[:SOURCE_CHARS]
+
+
+_CHANGER = re.compile(
+    r"(?:^|[_.\W])(?:edit|write|replace|patch|create|insert|update|apply|set|add|remove)(?:$|[_.\W])"
+    r"|^(?:edit|write|replace|patch|create|insert|update|apply|set|add|remove)[A-Z]",
+    re.IGNORECASE,
+)
+_FILE_KEYS = ("path", "file_path", "file", "filename", "target_file", "relative_path")
+
+
+def _changes(call: ReadCallOfRun) -> bool:
+    """Whether a call that did not fail changed something, by what it did or by its name."""
+    reading = call.reading
+    if reading.failure is not None or reading.transient:
+        return False
+    named = not reading.head.startswith("$") and _CHANGER.search(reading.head) is not None
+    return bool(reading.call.edits) or named
+
+
+def _file_of(call: ReadCallOfRun) -> str:
+    """The name of the file that a call changed, without its folder; empty when not known."""
+    edits = call.reading.call.edits
+    values = parse(call.action.arguments) or {}
+    given = (values.get(key) for key in _FILE_KEYS)
+    named = next((value for value in given if isinstance(value, str)), "")
+    return (edits[-1].path if edits else named).rsplit("/", 1)[-1]
 
 
 def _key(call: ReadCallOfRun) -> str | None:

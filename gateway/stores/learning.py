@@ -47,7 +47,7 @@ class EvidenceRow:
     """One run's support of a lesson, at one step.
 
     `kind`: fix, repair, dead_end, fact or failed_again. `task`: digest of what the run was to do,
-    runs of one task. `conversation`: the root of the conversation's tree.
+    equal for runs of one task. `conversation`: the root of the conversation's tree.
     """
 
     tenant: str
