@@ -163,7 +163,7 @@ class Recorder:
         self._count(outcomes)
         if not result.stored:
             self._count_injections(record)
-            self._count_patterns(prepared.control, result)
+            self._count_patterns(result)
             if prepared.model != exchange.request.model:
                 self._runtime.metrics.reroutes.labels(result.state.value).inc()
         if pending_id is None:
@@ -225,22 +225,14 @@ class Recorder:
             elif call.unpriced:
                 metrics.unpriced.inc()
 
-    def _count_patterns(self, control: ControlHeaders, result: SteeringResult) -> None:
-        """Count pattern statistics: this call's injections, and the outcome a client reports."""
+    def _count_patterns(self, result: SteeringResult) -> None:
+        """Count this call's injections. The run's outcome is no evidence about a pattern: patterns
+        are given to runs in trouble, and those fail more often anyway."""
         tally = self._runtime.tally
-        if tally is None or not result.applies:
+        if tally is None or not result.applies or result.decided is None:
             return
-        tenant = result.conversation.tenant
-        if result.decided is not None:
-            new = [i.match.pattern.pattern_id for i in result.decided.items if i.match]
-            tally.note(tenant, new, Event.INJECTED)
-        if control.outcome:
-            # A client may report the outcome on every call, and patterns may have been injected
-            # since the last report.
-            reported_outcomes = result.conversation.run.reported_outcomes
-            for given in result.conversation.run.memory.guidance.pattern_ids:
-                tally.verdict(tenant, (given,), control.outcome, reported_outcomes.get(given))
-                reported_outcomes[given] = control.outcome
+        new = [i.match.pattern.pattern_id for i in result.decided.items if i.match]
+        tally.note(result.conversation.tenant, new, Event.INJECTED)
 
 
 def _add_tokens(conversation: Conversation, tokens: int) -> None:

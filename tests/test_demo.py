@@ -64,6 +64,16 @@ def test_the_end_says_what_it_all_came_to(played: tuple[bool, str]) -> None:
         assert re.search(rf"\b{row}\b", shown), row
 
 
+def test_the_end_is_a_run_that_was_told(played: tuple[bool, str]) -> None:
+    """What was mined from the first two runs is named, and the third is told it and succeeds."""
+    _, shown = played
+    _, _, learned = shown.partition("What was learned")
+    words = " ".join(learned.replace("│", " ").split())
+    assert "`run_tests` failed several times in this way" in words
+    assert "worked after a change of `rates.py` with `edit_file`" in words
+    assert "told at call 9" in words
+
+
 @pytest.mark.slow
 def test_the_command_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     """`gateway demo` needs no key and no network, and ends with status 0."""

@@ -67,6 +67,8 @@ async def change_pattern(
         GatewayError: 409 when another pattern has this content.
     """
     old = stored.pattern
+    if old.lesson is not None:
+        raise BadRequest("a lesson is changed under /api/lessons", param="pattern_id")
     kept = {"pattern_id": old.pattern_id, "tier": old.tier.value}
     for key, value in kept.items():
         if record.get(key, value) != value:

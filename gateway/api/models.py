@@ -106,16 +106,19 @@ class Trace(BaseModel):
 
 
 class OutcomeBody(BaseModel):
-    """The outcome of a run."""
+    """The outcome of a run; score and comment are kept with it."""
 
     model_config = ConfigDict(extra="forbid")
     outcome: Outcome
+    score: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None
+    comment: Annotated[str, Field(max_length=2000)] = ""
 
 
-class ReportedOutcome(OutcomeBody):
+class ReportedOutcome(BaseModel):
     """An outcome that has been stored."""
 
     run_id: str
+    outcome: Outcome
 
 
 class PatternPatch(BaseModel):

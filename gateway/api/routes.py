@@ -17,6 +17,7 @@ from gateway.api import (
     events,
     experiments,
     health_summary,
+    lessons,
     patterns,
     runs,
 )
@@ -28,7 +29,7 @@ from gateway.runtime import Runtime
 
 _MODULES = (
     *(conversations, runs, patterns, experiments, health_summary, alerts, events),
-    *(budgets, control, attribution),
+    *(budgets, control, attribution, lessons),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -18,8 +19,8 @@ from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.api.params import DIGITS, Flag, Parameters, PathText
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.errors import BadRequest, NotFound
-from gateway.library import judged_by
 from gateway.runtime import Runtime
+from gateway.stores.learning import OutcomeRow
 from gateway.stores.queries import Facets, PageRequest, RunTrace
 
 
@@ -106,27 +107,36 @@ def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None
 
 async def post_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
     """Report a run's outcome."""
-    run_id, outcome = request.params.run_id, request.read(OutcomeBody).outcome
-    await report_outcome(request.runtime, run_id, outcome, tenant=request.tenant)
-    return ApiResponse(payload={"run_id": run_id, "outcome": outcome})
+    run_id, body = request.params.run_id, request.read(OutcomeBody)
+    await report_outcome(request.runtime, run_id, body, tenant=request.tenant)
+    return ApiResponse(payload={"run_id": run_id, "outcome": body.outcome})
 
 
 async def report_outcome(
-    runtime: Runtime, run_id: str, outcome: str, *, tenant: str | None
+    runtime: Runtime, run_id: str, body: OutcomeBody, *, tenant: str | None
 ) -> None:
-    """Store a run's outcome, credit its patterns and notify the subscribers.
+    """Store a run's outcome and notify the subscribers; the same again changes nothing.
 
     Raises:
         NotFound: the tenant has no run of that id.
     """
-    trace = await runtime.runs.get_run(run_id, tenant=tenant, content=False)
+    outcome = body.outcome
+    trace = await runtime.runs.get_run(run_id, tenant=tenant, content=False, limit=0)
     kept = trace is not None and await runtime.runs.set_outcome(
         run_id, outcome, source="api", tenant=tenant
     )
     if trace is None or not kept:
         raise _unknown(run_id)
-    if runtime.tally is not None:
-        runtime.tally.verdict(trace.run.tenant, judged_by(trace), outcome, trace.run.outcome)
+    told = OutcomeRow(
+        run_id=run_id,
+        tenant=trace.run.tenant,
+        source="told_api",
+        verdict=outcome,
+        score=body.score,
+        comment=body.comment,
+        at=time.time(),
+    )
+    await runtime.learning.add_outcome(told)
     runtime.events.publish(
         {"type": "outcome", "tenant": trace.run.tenant, "run_id": run_id, "outcome": outcome}
     )

@@ -66,7 +66,7 @@ def pattern_view(stored: StoredPattern) -> dict[str, Any]:
         "tenant": pattern.tenant,
         "created_at": stored.created_at,
         "updated_at": stored.updated_at,
-        "counts": dict(stored.counts),
+        "counts": {"injected": stored.counts.get("injected", 0)},
         "indexed": stored.indexed,
     }
 

@@ -204,7 +204,11 @@ def _count(text: str) -> int:
 
 def _plain(stored: StoredPattern) -> dict[str, Any]:
     pattern = {**asdict(stored.pattern), "tier": stored.pattern.tier.value}
-    return {**pattern, "counts": dict(stored.counts), "indexed": stored.indexed}
+    return {
+        **pattern,
+        "counts": {"injected": stored.counts.get("injected", 0)},
+        "indexed": stored.indexed,
+    }
 
 
 def _line(stored: StoredPattern) -> str:

@@ -22,9 +22,9 @@ from gateway.config import Settings
 from gateway.conversations.run_tags import read_tag_filter
 from gateway.dashboard.step_text import step_text
 from gateway.errors import ConfigError
-from gateway.library import PatternTally, judged_by
 from gateway.steering.fsm import FSMState
-from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.learning import OutcomeRow
+from gateway.stores.protocols import RunStore
 from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
@@ -55,6 +55,8 @@ def add_parser(commands: Any) -> None:
     outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome, existing=True)
     outcome.add_argument("run_id", help=_RUN_ID)
     outcome.add_argument("outcome", choices=OUTCOMES)
+    outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
+    outcome.add_argument("--comment", default="", help="kept with the outcome")
     tail = add_verb(
         verbs, "tail", "print steps as they are recorded, until Ctrl-C", _tail, existing=True
     )
@@ -122,9 +124,16 @@ async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace
         run_id, args.outcome, source="cli", tenant=None
     ):
         raise ConfigError(f"there is no run {args.run_id!r}")
-    tally = PatternTally(stores.patterns, _raise)
-    tally.verdict(trace.run.tenant, judged_by(trace), args.outcome, trace.run.outcome)
-    await tally.flush()
+    told = OutcomeRow(
+        run_id=run_id,
+        tenant=trace.run.tenant,
+        source="told_cli",
+        verdict=args.outcome,
+        score=args.score,
+        comment=args.comment,
+        at=time.time(),
+    )
+    await stores.learning.add_outcome(told)
     kept = {"run_id": run_id, "outcome": args.outcome}
     say(json.dumps(kept) if args.json else f"{run_id}: {args.outcome}")
 
@@ -138,10 +147,6 @@ async def _run_id(store: RunStore, given: str) -> str:
         if page.runs:
             return page.runs[0].id
     return given
-
-
-def _raise(error: StoreError) -> None:
-    raise error
 
 
 async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

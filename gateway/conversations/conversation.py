@@ -136,8 +136,8 @@ class CurrentRun:
     """The newest run.
 
     `started_at`: seconds of the epoch. `judged`: scores that a model gave, by their keys.
-    `reported_outcomes`: the outcome counted for each pattern given in the run. `resting`: routed
-    models that refused a call, with the number of calls for which each is not used.
+    `resting`: routed models that refused a call, with the number of calls for which each is not
+    used.
     `unscored_calls`: the newest calls that were recorded without their step being scored. `start`:
     set when the transcript alone does not give the run's beginning. `answers`: how many messages
     the history had with each final answer that was delivered, the newest `MAX_ANSWERS`.
@@ -147,7 +147,6 @@ class CurrentRun:
     started_at: float = 0.0
     memory: RunMemory = field(default_factory=RunMemory)
     judged: dict[str, float] = field(default_factory=dict)
-    reported_outcomes: dict[str, str] = field(default_factory=dict)
     routed: RoutedCall | None = None
     resting: dict[str, int] = field(default_factory=dict)
     unscored_calls: int = 0
@@ -159,7 +158,6 @@ class CurrentRun:
         """Start the next run with fresh caps, counts and scores."""
         self.index, self.started_at = index, now
         self.memory = self.memory.next_run()
-        self.reported_outcomes.clear()
         self.judged.clear()
 
     def note_answer(self, count: int) -> None:

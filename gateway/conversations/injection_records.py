@@ -11,7 +11,7 @@ from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection
 from gateway.steering.guidance.texts import skip_directive
 from gateway.stores.learning import DecisionRow
-from gateway.stores.records import InjectionRow
+from gateway.stores.records import CandidateRow, InjectionRow
 from gateway.wire.values import replace
 
 
@@ -33,6 +33,32 @@ def injection_rows(result: SteeringResult) -> list[InjectionRow]:
     if placed.directive is not None and not result.conversation.history.branch.retries:
         rows.insert(0, _directive_row(result, run_id, placed.directive))
     return rows
+
+
+def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
+    """The patterns that the look-ups of this call found, given or not; lessons last."""
+    if result.decision is None or result.unsteered:
+        return ()
+    decided = result.decision.decided
+    found = [
+        CandidateRow(
+            tier=each.tier.value,
+            pattern_id=each.pattern_id,
+            similarity=each.similarity,
+            cleared=each.cleared,
+        )
+        for each in decided.candidates
+    ]
+    lessons = [
+        CandidateRow(
+            tier=each.pattern.tier.value,
+            pattern_id=each.pattern.pattern_id,
+            similarity=each.similarity,
+            cleared=True,
+        )
+        for each in decided.lessons
+    ]
+    return (*found, *lessons)
 
 
 def decision_rows(result: SteeringResult) -> list[DecisionRow]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
 from gateway.conversations.codec import to_record
-from gateway.conversations.injection_records import decision_rows, injection_rows
+from gateway.conversations.injection_records import candidate_rows, decision_rows, injection_rows
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.stored_responses import items_by_id
 from gateway.dialects.base import ANSWER_ID
@@ -17,6 +17,7 @@ from gateway.exchange import Exchange
 from gateway.observability.live_events import Event
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.pattern import Tier
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import (
     CallRecord,
@@ -181,7 +182,12 @@ def _step_rows(
         actions=own.actions,
         prompted=own.prompted,
     )
-    return [*rows.values(), replace(newest, call=call, content=content)]
+    found = candidate_rows(result)
+    matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
+    newest = replace(
+        newest, call=call, content=content, candidates=found, e1_match=next(matches, None)
+    )
+    return [*rows.values(), newest]
 
 
 def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
@@ -199,6 +205,7 @@ def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
         fired=readings.fired,
         failure_type=readings.failure_type,
         evidence=readings.evidence,
+        loop_count=outcome.loop_count,
         content=StepContent(
             thought=step.thought,
             reasoning=step.reasoning,

@@ -63,6 +63,7 @@ async def show_list(visit: Visit) -> Page:
         tier=Tier(values["tier"]) if values["tier"] else None,
         failure_type=values["failure_type"],
         text=values["text"],
+        learned=False,
     )
     await counted(visit.runtime)
     try:
@@ -88,12 +89,16 @@ async def show_list(visit: Visit) -> Page:
 async def show_one(visit: Visit) -> Page:
     """One pattern in its form."""
     stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
+    if stored.pattern.lesson is not None:
+        return redirect(f"/dashboard/lessons/{quote(_id(visit))}{visit.query()}")
     return _form(visit, stored, to_record(stored.pattern))
 
 
 async def change_one(visit: Visit) -> Page:
     """Save or delete one pattern; an error is shown above the form."""
     stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
+    if stored.pattern.lesson is not None:
+        raise BadRequest("a lesson is changed on its own page", param="pattern_id")
     owner = stored.pattern.tenant or visit.tenant
     if visit.form.get("action") == "delete":
         await remove_pattern(visit.runtime, visit.access, owner, _id(visit))

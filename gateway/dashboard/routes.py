@@ -13,6 +13,7 @@ from gateway.dashboard import (
     control,
     experiments,
     health,
+    lessons,
     now,
     over_time,
     patterns,
@@ -62,6 +63,11 @@ def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
         Route(
             "/dashboard/patterns/{pattern_id:path}",
             page(patterns.show_one, patterns.OneParameters, change=patterns.change_one),
+        ),
+        Route("/dashboard/lessons", page(lessons.show_list, lessons.ListParameters)),
+        Route(
+            "/dashboard/lessons/{pattern_id:path}",
+            page(lessons.show_one, lessons.OneParameters, change=lessons.change_one),
         ),
         Route("/dashboard/experiments", page(experiments.show_list, TenantParameter)),
         Route(

@@ -10,6 +10,7 @@ import orjson
 from markupsafe import Markup
 from pydantic import Field
 
+from gateway.api.models import OutcomeBody
 from gateway.api.params import DIGITS, Parameters, read_parameters
 from gateway.api.runs import report_outcome
 from gateway.api.views import thresholds
@@ -88,7 +89,8 @@ async def set_outcome(visit: Visit) -> Page:
     if outcome not in OUTCOMES:
         raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
     run_id = str(visit.scope["path_params"]["run_id"])
-    await report_outcome(visit.runtime, run_id, outcome, tenant=visit.tenant)
+    body = OutcomeBody(outcome=outcome)
+    await report_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
     return redirect(f"/dashboard/runs/{quote(run_id)}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gateway.steering.lessons import LEARNED
 from gateway.steering.transcript.frame import FRAME_OPEN
 from gateway.testing import ReceivedRequest, Reply, ToolCall, Usage
 
@@ -49,6 +50,8 @@ class ScriptedModel:
         self._recovery = 0
         self._frames_before = 0
         self.advice = ""
+        self.told = ""
+        """The block with lessons from earlier runs, once there was one."""
 
     def __call__(self, request: ReceivedRequest) -> Reply:
         """The next reply; of the request, only the gateway's guidance is read."""
@@ -64,6 +67,9 @@ class ScriptedModel:
             self._frames_before = len(frames)
             self._step += 1
             return _EXPLORE[self._step - 1]
+        self.told = self.told or next((frame for frame in frames if LEARNED in frame), "")
+        if not self.advice and self.told:
+            self.advice = self.told
         if not self.advice and len(frames) >= self._frames_before + _NOTES_NEEDED:
             self.advice = frames[-1]
         if not self.advice:

@@ -17,6 +17,7 @@ from rich.text import Text
 from gateway.app import build_app
 from gateway.config import LoggingSettings, settings_from_dict
 from gateway.demo.agent import Outcome, Turn, run_agent
+from gateway.demo.learned import LEARNING, play_learned
 from gateway.demo.model import ScriptedModel
 from gateway.demo.workspace import Workspace
 from gateway.observability.logging import configure_logging
@@ -35,7 +36,8 @@ WIDTH = 80
 
 
 def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
-    """Run the agent without and with steering; True if only the steered agent succeeds.
+    """Run the agent without and with steering, and once more with what was learned from that; True
+    if the agent succeeds in all but the first.
 
     database: where the runs are recorded; None for a file that is removed at the end.
     """
@@ -48,10 +50,15 @@ def run_demo(console: Console | None = None, *, database: Path | None = None) ->
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
         steered = _run_agent(console, upstream, url, "on")
         advice = getattr(upstream.default, "advice", "")
-    console.print(_timeline(steered))
-    console.print(_comparison(alone, steered))
+        console.print(_timeline(steered))
+        console.print(_comparison(alone, steered))
+
+        def answer_with(model: ScriptedModel) -> None:
+            upstream.default = model
+
+        told = play_learned(console, url, answer_with, REQUESTED, MAX_CALLS)
     console.print(_closing(advice))
-    return alone.answer is None and steered.answer is not None
+    return alone.answer is None and steered.answer is not None and told
 
 
 @contextmanager
@@ -69,6 +76,7 @@ def _demo_gateway(database: Path | None) -> Iterator[tuple[ScriptedUpstream, str
                 "steering": {"deadline_ms": 10_000},
                 "storage": {"path": str(database or folder / "demo.db")},
                 "server": {"drain_s": 1},
+                "learning": LEARNING,
             }
         )
         app = build_app(settings)

@@ -3,6 +3,7 @@
     fix        the first failure of a key, and the nearest later call of the same tool and head with
                other arguments that did not fail
     dead_end   a key that failed several times and had no fix
+    repair     a call that failed, and worked unchanged after something else was changed
     fact       a program that was not there, and the one that worked in its place
 
 Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach nothing.
@@ -11,6 +12,7 @@ Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) tea
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +24,10 @@ from gateway.learning.templates import (
     difference,
     fixed,
     harmful,
+    is_file_name,
+    parse,
     refused_again,
+    repaired,
     repeated,
     replaced,
     situation,
@@ -128,6 +133,8 @@ class _Miner:
             for other in later:
                 if other.reading.failure is None and other.reading.call.program is not None:
                     return [self._fact(call, failure, other)]
+        if repair := self._repair(position, failure):
+            return [repair]
         times = sum(_key(each) == failure.key for each in self._calls[position:])
         return [self._dead_end(call, failure)] if times >= DEAD_END_FAILURES else []
 
@@ -151,6 +158,26 @@ class _Miner:
         fix = call_digest(other.reading)
         return self._finding("fix", call, failure, text, {"fix": fix})
 
+    def _repair(self, position: int, failure: Failure) -> Finding | None:
+        """The change after which the same call worked, within the window of its last failure."""
+        last = position
+        for at in range(position + 1, len(self._calls)):
+            reading = self._calls[at].reading
+            if at - last > WINDOW_CALLS:
+                return None
+            if reading.failure is not None and reading.failure.key == failure.key:
+                last = at
+            elif _same_call(failure, reading) and reading.failure is None:
+                changes = [each for each in self._calls[last + 1 : at] if _changes(each)]
+                if reading.transient or not changes:
+                    return None
+                name = _file_of(changes[-1])
+                shown = slot(name, self._has_secret) if is_file_name(name) else ""
+                changer = changes[-1].reading.head
+                text = repaired(failure.head, changer, shown) if shown is not None else ""
+                return self._finding("repair", self._calls[last], failure, text, {})
+        return None
+
     def _fact(self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun) -> Finding:
         command = command_of(other.action.arguments) or ""
         instead = None if harmful(command) else slot(command_shape(command), self._has_secret)
@@ -164,7 +191,7 @@ class _Miner:
     def _finding(
         self, kind: str, call: ReadCallOfRun, failure: Failure, text: str, marks: dict[str, str]
     ) -> Finding:
-        if not text or self._has_secret(text):
+        if not text or self._has_secret(text) or harmful(failure.head):
             return Finding(kind=kind, key=failure.key, step=call.step, pattern=None, evidence=None)
         run = self._run
         words = failure.words[:SLOT_CHARS]
@@ -214,6 +241,10 @@ def is_fix(failure: Failure, later: CallReading) -> bool:
     )
 
 
+def _same_call(failure: Failure, later: CallReading) -> bool:
+    return later.head == failure.head and later.call.canonical == failure.call.canonical
+
+
 def call_digest(reading: CallReading) -> str:
     """By which a call with the same arguments is known again."""
     text = f"{reading.call.operation} {reading.call.canonical}"
@@ -239,6 +270,32 @@ SOURCE_CHARS = 128
 def source_of(run_id: str, step: int) -> str:
     """The link from a lesson to the run and step that it came from."""
     return f"{run_id}#{step}"[:SOURCE_CHARS]
+
+
+_CHANGER = re.compile(
+    r"(?:^|[_.\W])(?:edit|write|replace|patch|create|insert|update|apply|set|add|remove)(?:$|[_.\W])"
+    r"|^(?:edit|write|replace|patch|create|insert|update|apply|set|add|remove)[A-Z]",
+    re.IGNORECASE,
+)
+_FILE_KEYS = ("path", "file_path", "file", "filename", "target_file", "relative_path")
+
+
+def _changes(call: ReadCallOfRun) -> bool:
+    """Whether a call that did not fail changed something, by what it did or by its name."""
+    reading = call.reading
+    if reading.failure is not None or reading.transient:
+        return False
+    named = not reading.head.startswith("$") and _CHANGER.search(reading.head) is not None
+    return bool(reading.call.edits) or named
+
+
+def _file_of(call: ReadCallOfRun) -> str:
+    """The name of the file that a call changed, without its folder; empty when not known."""
+    edits = call.reading.call.edits
+    values = parse(call.action.arguments) or {}
+    given = (values.get(key) for key in _FILE_KEYS)
+    named = next((value for value in given if isinstance(value, str)), "")
+    return (edits[-1].path if edits else named).rsplit("/", 1)[-1]
 
 
 def _key(call: ReadCallOfRun) -> str | None:

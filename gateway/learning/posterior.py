@@ -26,6 +26,8 @@ PARENT_DECISIONS = 4.0
 """Most decisions per arm that the general lesson's rates count for."""
 
 _POINTS = 400
+_SHARE_DIGITS = 4
+"""The last digits of a sum depend on its order; the draw must not."""
 _Z95 = 1.959964
 
 
@@ -71,8 +73,9 @@ def posterior(
 ) -> Posterior:
     """What the observations come to. `active`: whether the lesson has passed its trial; `parent`:
     the posterior of the general lesson that this one belongs to."""
-    given = _arm([o for o in seen if o.given], parent and parent.rate_given)
-    held = _arm([o for o in seen if not o.given], parent and parent.rate_held)
+    known = parent or Posterior()
+    given = _arm([o for o in seen if o.given], known.rate_given)
+    held = _arm([o for o in seen if not o.given], known.rate_held)
     helps, harms = exceeds(held, given, MATTERS), 1.0 - exceeds(held, given, 0.0)
     effect = low = high = None
     if given.rate is not None and held.rate is not None:
@@ -80,6 +83,7 @@ def posterior(
         spread = _Z95 * math.sqrt(held.variance + given.variance)
         low, high = held.mean - given.mean - spread, held.mean - given.mean + spread
     share = ACTIVE_SHARE if active else min(max(1.0 - harms, LEAST_SHARE), MOST_SHARE)
+    share = round(share, _SHARE_DIGITS)
     return Posterior(
         decisions=len(seen),
         given=sum(o.given for o in seen),

@@ -179,6 +179,20 @@ def fixed(head: str, how: str, through: str) -> str:
     return f"In an earlier run the same call of `{head.lstrip('$')}` worked {how}{after}."
 
 
+def repaired(head: str, changer: str, file: str) -> str:
+    """After which change the same call worked. `file`: a slot with its name, or empty."""
+    where = f" of {file}" if file else ""
+    return (
+        f"In an earlier run the same call of `{head.lstrip('$')}` worked after a change"
+        f"{where} with `{changer.lstrip('$')}`."
+    )
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text may be shown as the name of a file."""
+    return _FILE.fullmatch(text) is not None
+
+
 def refused_again(head: str) -> str:
     """What did not work, however it was tried."""
     return (

@@ -57,6 +57,7 @@ class Report:
 
     runs: int = 0
     fixes: int = 0
+    repairs: int = 0
     dead_ends: int = 0
     facts: int = 0
     lessons: int = 0
@@ -389,5 +390,6 @@ def _again(run: MinedRun, pattern_id: str, step: int) -> EvidenceRow:
 
 def _count(found: Sequence[Finding], report: Report) -> None:
     report.fixes += sum(finding.kind == "fix" for finding in found)
+    report.repairs += sum(finding.kind == "repair" for finding in found)
     report.dead_ends += sum(finding.kind == "dead_end" for finding in found)
     report.facts += sum(finding.kind == "fact" for finding in found)

@@ -7,13 +7,12 @@ counts what became of patterns. Imports allowed: `gateway.embedding`, `gateway.s
 
 from gateway.library.catalogue import ImportReport, PatternLibrary, starter_patterns
 from gateway.library.gates import gates_for
-from gateway.library.tally import PatternTally, judged_by
+from gateway.library.tally import PatternTally
 
 __all__ = [
     "ImportReport",
     "PatternLibrary",
     "PatternTally",
     "gates_for",
-    "judged_by",
     "starter_patterns",
 ]

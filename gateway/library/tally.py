@@ -1,4 +1,4 @@
-"""How often patterns were injected, helped and hurt, counted in memory and written in intervals.
+"""How often patterns were injected, counted in memory and written in intervals.
 
 Every new run injects the universal rules: one write per rule and run would cost more than the
 record of the run.
@@ -8,24 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gateway.stores.patterns import Event, PatternStore
 from gateway.stores.protocols import StoreError, StoreUnavailable
-from gateway.stores.queries import RunTrace
 
 FLUSH_S = 2.0
 """Seconds between two writes of the counts; a crash loses at most this much."""
-_MEANS: Mapping[str | None, Event] = {"success": Event.HELPED, "failure": Event.HURT}
-
-
-def judged_by(trace: RunTrace) -> list[str]:
-    """The patterns whose counts the outcome of a run changes.
-
-    Universal rules are given to every run, so an outcome is no evidence about them.
-    """
-    rows = [row for row in trace.injections if row.applied and row.tier in ("e1", "e2")]
-    return sorted({row.pattern_id for row in rows if row.pattern_id})
 
 
 class PatternTally:
@@ -41,18 +30,6 @@ class PatternTally:
         """Add `by` to the count of an event for each pattern; -1 takes one back."""
         for pattern_id in pattern_ids:
             self._counts[tenant, event, pattern_id] += by
-
-    def verdict(
-        self, tenant: str, pattern_ids: Iterable[str], outcome: str | None, before: str | None
-    ) -> None:
-        """Count a run's outcome for the patterns it was given, in place of an earlier outcome."""
-        given = tuple(pattern_ids)
-        if outcome == before:
-            return
-        if before in _MEANS:
-            self.note(tenant, given, _MEANS[before], -1)
-        if outcome in _MEANS:
-            self.note(tenant, given, _MEANS[outcome])
 
     async def follow(self) -> None:
         """Write the counts every `FLUSH_S` seconds, without end."""

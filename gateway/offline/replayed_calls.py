@@ -85,7 +85,8 @@ class ReplayPolicy:
             yield ANSWERED
             return
         embedding = (self.models or Settings()).embedding
-        with library_look_ups(embedding, self.rules.etraces, self.patterns) as library:
+        similarity = self.rules.lessons.similarity
+        with library_look_ups(embedding, self.rules.etraces, self.patterns, similarity) as library:
             yield library
 
 
@@ -144,10 +145,12 @@ class ReplayedCalls:
             gates=self._look_ups.gates,
             arm=self._arm,
             tools=lambda: offered_tools(self._recording.request),
+            unit=self._recording.id,
         )
         proposal = propose(rules, self._memory, position, call)
         found = self._look_ups.look_up(proposal.plan.queries)
-        decision = conclude(rules, self._memory, proposal, found)
+        lessons = self._look_ups.lessons(proposal.lessons) if proposal.lessons else ()
+        decision = conclude(rules, self._memory, proposal, found, lessons)
         self._memory = decision.memory
         self.models.append(decision.model)
         return decision

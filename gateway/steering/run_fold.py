@@ -34,7 +34,7 @@ class StepOutcome:
     the probability that the run fails, in (0, 1); `trouble` is the kind of trouble of the step;
     `severity` of the alarm, 0 to 3; `waits`: the step only waits for something; `calls`: the facts
     of its calls, and what they repeat; `repairing`: files were edited since the last test that
-    passed and the last commit; `failed`: a call of the step failed.
+    passed and the last commit.
     """
 
     index: int
@@ -49,7 +49,16 @@ class StepOutcome:
     waits: bool = False
     calls: ObservedCalls = ()
     repairing: bool = False
-    failed: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a call of the step failed."""
+        return any(action.failure is not None for action, _ in self.calls)
+
+    @property
+    def loop_count(self) -> int:
+        """How often a call of the step gave the same result before, the most repeated call's."""
+        return max([repeat.count for _, repeat in self.calls], default=1) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +170,6 @@ class RunFold:
             waits=self._observed.waits,
             calls=self._observed.actions,
             repairing=self._observed.repairing,
-            failed=self._observed.failed,
         )
         self.outcomes.append(outcome)
         return outcome

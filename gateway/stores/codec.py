@@ -13,6 +13,7 @@ from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
     CallRow,
+    CandidateRow,
     ConversationRecord,
     InjectionRow,
     PromptMessage,
@@ -51,6 +52,8 @@ STEP_COLUMNS = (
     "call",
     "content",
 )
+# Part of a step's `readings`, where they are not empty.
+_FOUND = ("loop_count", "e1_match", "candidates")
 INJECTION_COLUMNS = names(InjectionRow, "run_id")
 DECISION_COLUMNS = names(DecisionRow)
 
@@ -100,13 +103,15 @@ def run_of(row: Sequence[Any]) -> RunRecord:
 def step_row(step: StepRow) -> tuple[Any, ...]:
     """To STEP_COLUMNS."""
     readings = None
-    if step.scores or step.fired or step.evidence or step.risk is not None:
+    found = {name: value for name in _FOUND if (value := getattr(step, name))}
+    if step.scores or step.fired or step.evidence or step.risk is not None or found:
         readings = _json(
             {
                 "scores": step.scores,
                 "fired": step.fired,
                 "evidence": step.evidence,
                 "risk": step.risk,
+                **found,
             }
         )
     return (
@@ -140,6 +145,9 @@ def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
         evidence=read.get("evidence", {}),
         call=None if call is None else call_of(call),
         content=None if content is None else _content_of(content),
+        loop_count=read.get("loop_count", 0),
+        e1_match=read.get("e1_match"),
+        candidates=tuple(CandidateRow(**each) for each in read.get("candidates", ())),
     )
 
 

@@ -46,7 +46,10 @@ class Added(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """What happened to a pattern in a run. The store counts each."""
+    """What happened to a pattern in a run. The store counts each.
+
+    `helped` and `hurt` are those of earlier versions: nothing counts or shows them any more.
+    """
 
     INJECTED = "injected"
     HELPED = "helped"

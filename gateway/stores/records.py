@@ -152,13 +152,25 @@ class StepContent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRow:
+    """An e1 or e2 pattern that a look-up found at a step, similar enough to be given or not."""
+
+    tier: str
+    pattern_id: str
+    similarity: float
+    cleared: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
     """One step of a run: the assessment of the agent's step, and the call made at it.
 
     Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for a
     step that the gateway learned of only from a later request. `state` is the state after scoring;
     `risk` the probability that the run fails, None where nothing was scored. `content` is None when
-    it was not requested.
+    it was not requested. `loop_count`: how often a call of the step gave the same result before.
+    `e1_match`: the most similar e1 pattern that cleared its gate. `candidates`: all e1 and e2
+    patterns above the recall floor, the most similar first.
     """
 
     run_id: str
@@ -174,6 +186,9 @@ class StepRow:
     evidence: Mapping[str, str] = field(default_factory=dict)
     call: CallRow | None = None
     content: StepContent | None = None
+    loop_count: int = 0
+    e1_match: str | None = None
+    candidates: tuple[CandidateRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,29 +107,34 @@ def test_filters_choose(start: Start, upstream: ScriptedUpstream) -> None:
         assert chosen(agent=facets["agents"][0]) == {first, second}
 
 
-def test_an_outcome_is_stored_and_credits_its_patterns(
+def test_an_outcome_is_stored_and_every_verdict_kept(
     start: Start, upstream: ScriptedUpstream
 ) -> None:
-    """The run has the outcome, and the statistics of its patterns change at once."""
+    """The newest report is the run's outcome; the same again adds nothing; no pattern is judged."""
     server = start()
     with client_of(server) as client:
         client.post("/api/patterns", json=LIKE_EVERY_STEP)
         run_id = a_finished_run(server, upstream)
         path = f"/api/runs/{run_id}/outcome"
-        assert client.post(path, json={"outcome": "success"}).json()["outcome"] == "success"
-        counts = client.get("/api/patterns/look-again").json()["counts"]
-        assert counts == {"injected": 1, "helped": 1, "hurt": 0}
-        # A correction, not a second run.
+        told = {"outcome": "success", "score": 0.5, "comment": "half of it"}
+        for _ in range(2):
+            assert client.post(path, json=told).json()["outcome"] == "success"
         client.post(path, json={"outcome": "failure"})
         trace = client.get(f"/api/runs/{run_id}").json()
         assert (trace["run"]["outcome"], trace["run"]["outcome_source"]) == ("failure", "api")
+        kept = [
+            (row["source"], row["verdict"], row["score"], row["comment"])
+            for row in client.get(f"{path}s").json()["outcomes"]
+            if row["source"] == "told_api"
+        ]
+        assert kept == [
+            ("told_api", "success", 0.5, "half of it"),
+            ("told_api", "failure", None, ""),
+        ]
         given = [row["pattern_id"] for step in trace["steps"] for row in step["guidance"]]
         assert "look-again" in given
         (listed,) = client.get("/api/patterns?text=look again").json()["patterns"]
-        assert listed["counts"] == {"injected": 1, "helped": 0, "hurt": 1}
-        client.post(path, json={"outcome": "other"})
-        counts = client.get("/api/patterns/look-again").json()["counts"]
-        assert counts == {"injected": 1, "helped": 0, "hurt": 0}
+        assert listed["counts"] == {"injected": 1}
 
 
 def test_failed_calls_are_counted_and_cost_nothing(

@@ -14,7 +14,6 @@ import pytest
 from gateway.backends import open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
-from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SQLiteStateStore
 from gateway.testing.store_conformance.records import (
@@ -178,34 +177,25 @@ def test_all_runs_are_summed_up(command: Run) -> None:
     assert 0 < told["total_runs"] < 41
 
 
-async def test_an_outcome_tells_the_runs_patterns(command: Run, log: str) -> None:
-    """As one that is reported over the API; a corrected one counts in place of the first."""
-    pattern = Pattern(pattern_id="look", tier=Tier.E2, tenant="", fields={"instruction": "Look."})
-
-    async def counts() -> dict[str, int]:
-        stores = await open_stores(StorageSettings(path=log), vectors=True)
-        await stores.patterns.open_space("none", 2)
-        found = await stores.patterns.get(None, "look")
-        await stores.close()
-        assert found is not None
-        return dict(found.counts)
-
-    stores = await open_stores(StorageSettings(path=log), vectors=True)
-    await stores.patterns.open_space("none", 2)
-    await stores.patterns.add([(pattern, None)])
-    given = an_injection(1, "c-told.0", source="e2", tier="e2", pattern_id="look")
+async def test_every_outcome_is_kept(command: Run, log: str) -> None:
+    """The newest report is the run's outcome; the same again adds nothing."""
+    stores = await open_stores(StorageSettings(path=log))
     call = a_call(
         conversation=a_conversation("c-told"),
         runs=(a_run("c-told.0"),),
-        steps=(a_first_step("c-told.0"), a_step(1, "c-told.0")),
-        injections=(given,),
+        steps=(a_first_step("c-told.0"),),
     )
     await stores.states.commit(call)
     await stores.close()
     for said in ("success", "success", "failure"):
-        await asyncio.to_thread(command, "runs", "outcome", "c-told.0", said)
-    found = await counts()
-    assert (found.get("helped", 0), found.get("hurt", 0)) == (0, 1)
+        await asyncio.to_thread(command, "runs", "outcome", "c-told.0", said, "--score", "2")
+    stores = await open_stores(StorageSettings(path=log))
+    kept = await stores.learning.outcomes(None, "c-told.0")
+    await stores.close()
+    assert [(row.source, row.verdict, row.score) for row in kept] == [
+        ("told_cli", "success", 2.0),
+        ("told_cli", "failure", 2.0),
+    ]
 
 
 @pytest.mark.parametrize("words", [("runs", "list"), ("runs", "tail", "--once"), ("report",)])

@@ -201,24 +201,6 @@ async def test_an_outcome_by_header(
     assert (run.outcome, run.outcome_source) == ("failure", "header")
 
 
-async def test_an_outcome_on_every_call_is_counted_once_for_a_pattern(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
-) -> None:
-    """It counts from the call that reports it; a changed outcome replaces the earlier one."""
-    upstream.default = worker(20)
-    server = gateway_server(settings(database, etraces={"e2_gate": 0.0}))
-    agent = Agent(http, server.base_url, headers={"x-gateway-outcome": "failure"})
-    labels = [answer.gateway("guidance") or "" for answer in await agent.run(6)]
-    given = next(part[3:] for label in labels for part in label.split(",") if part[:3] == "e2:")
-    url = f"{server.base_url.removesuffix('/v1')}/api/patterns/{given}"
-    counts = (await http.get(url)).json()["counts"]
-    assert counts == {"injected": 1, "helped": 0, "hurt": 1}
-    agent.headers["x-gateway-outcome"] = "success"
-    await agent.run(2)
-    counts = (await http.get(url)).json()["counts"]
-    assert counts == {"injected": 1, "helped": 1, "hurt": 0}
-
-
 async def test_headers_for_the_gateway_are_not_forwarded(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,18 @@ import httpx
 import orjson
 import pytest
 
+from gateway.backends import open_stores
+from gateway.learning.mining import MinedRun, mine, read_run
+from gateway.library import starter_patterns
+from gateway.offline.labelled_runs import steps_of
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, parse_recording
 from gateway.offline.replay import policy_from_dict
 from gateway.offline.replayed_calls import ReplayPolicy, call_tokens
 from gateway.steering.acting import ACTIONS
+from gateway.steering.guidance.codec import to_line
+from gateway.steering.guidance.lesson import Status
+from gateway.steering.guidance.pattern import Pattern
 from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.live.agents import Run, calls_of, read_runs
 from tests.patience import DEADLINE_MS
@@ -82,6 +90,11 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
         },
         "routing": {"min_dwell_steps": 1},
         "model_routing_by_model": {REQUESTED: {"SLOW": "large"}},
+    },
+    "lessons": {
+        "steering": EAGER,
+        # Nothing is learned meanwhile: the replay knows the lessons that there were before.
+        "learning": {"trials": "on", "mining": False, "interval_s": 3600, "per_run": 3},
     },
     "one run, own monitors": {
         "conversations": {"run_boundary": "never"},
@@ -225,10 +238,41 @@ def sample(file: Path, count: int | None) -> tuple[list[Run], dict[str, Recordin
     return chosen, {run["id"]: parse_recording(orjson.dumps(run).decode(), "-") for run in chosen}
 
 
+def mined(recordings: Mapping[str, Recording]) -> list[Pattern]:
+    """What the recordings teach, as lessons in trial."""
+    found: dict[str, Pattern] = {}
+    for recording in recordings.values():
+        steps = steps_of(recording)
+        run = MinedRun(
+            id=recording.id, tenant="default", conversation="", task="", steps=steps, at=0.0
+        )
+        for each in mine(run, read_run(steps), has_secret=lambda text: False, expires_s=1.0):
+            if each.pattern is not None and each.pattern.lesson is not None:
+                lesson = replace(each.pattern.lesson, status=Status.TRIAL)
+                found[each.pattern.pattern_id] = replace(each.pattern, lesson=lesson)
+    return list(found.values())
+
+
+async def store(server: AppServer, lessons: Sequence[Pattern]) -> None:
+    """Put lessons into the gateway's database."""
+    stores = await open_stores(server.app.runtime.settings.storage)
+    await stores.learning.learn([(lesson, ()) for lesson in lessons])
+    await stores.close()
+
+
+async def drawn(server: AppServer, lessons: Sequence[Pattern]) -> set[bool]:
+    """Whether lessons were given, and held back, in the runs of the gateway."""
+    stores = await open_stores(server.app.runtime.settings.storage)
+    made = [await stores.learning.decisions("default", each.pattern_id) for each in lessons]
+    await stores.close()
+    return {decision.decision.given for decisions in made for decision in decisions}
+
+
 async def _compare(
     name: str,
     gateway_server: Start,
     upstream: ScriptedUpstream,
+    tmp_path: Path,
     *,
     file: Path = SAMPLE,
     count: int | None = None,
@@ -243,18 +287,27 @@ async def _compare(
     }
     server = await asyncio.to_thread(gateway_server, config)
     policy = policy_from_dict(config)
+    patterns, lessons = "starter", list[Pattern]()
+    if name == "lessons":
+        lessons = mined(recordings)
+        await store(server, lessons)
+        known = tmp_path / "patterns.jsonl"
+        known.write_text("\n".join(map(to_line, (*starter_patterns(), *lessons))))
+        patterns = str(known)
     policy = ReplayPolicy(
-        rules=policy.rules, arm=policy.arm, models=policy.models, patterns="starter"
+        rules=policy.rules, arm=policy.arm, models=policy.models, patterns=patterns
     )
-    return await disagreements(server, runs, recordings, policy)
+    result = await disagreements(server, runs, recordings, policy)
+    assert name != "lessons" or await drawn(server, lessons) == {True, False}
+    return result
 
 
 @pytest.mark.parametrize("name", POLICIES)
 async def test_live_and_replay_agree(
-    name: str, gateway_server: Start, upstream: ScriptedUpstream
+    name: str, gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     """State, model and guidance of every call are those that the replay gives."""
-    found, compared = await _compare(name, gateway_server, upstream, count=RUNS)
+    found, compared = await _compare(name, gateway_server, upstream, tmp_path, count=RUNS)
     assert compared > 100
     assert found == []
 
@@ -262,10 +315,10 @@ async def test_live_and_replay_agree(
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", POLICIES)
 async def test_live_and_replay_agree_on_the_whole_sample(
-    name: str, gateway_server: Start, upstream: ScriptedUpstream
+    name: str, gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     """The same over every run of the sample."""
-    found, _ = await _compare(name, gateway_server, upstream)
+    found, _ = await _compare(name, gateway_server, upstream, tmp_path)
     assert found == []
 
 
@@ -273,10 +326,12 @@ async def test_live_and_replay_agree_on_the_whole_sample(
 @pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
 @pytest.mark.parametrize("name", POLICIES)
 async def test_live_and_replay_agree_on_all_development_runs(
-    name: str, gateway_server: Start, upstream: ScriptedUpstream
+    name: str, gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     """The same over every recorded run."""
     upstream.requests = deque(maxlen=0)  # gigabytes, and nobody asks for them
-    found, compared = await _compare(name, gateway_server, upstream, file=DEVELOPMENT_RUNS)
+    found, compared = await _compare(
+        name, gateway_server, upstream, tmp_path, file=DEVELOPMENT_RUNS
+    )
     print(f"{name}: {len(found)} of {compared} decisions differ")
     assert found == []

@@ -105,8 +105,7 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = tuple(
 _QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")
 _WORD = re.compile(r"[A-Za-z]+(?:[A-Z][a-z]+)*:?$")
 _MOST_WORDS = 12
-_HEAD_CHARS = 40
-_HEAD = re.compile(r"[\w.$-]{1,40}")
+_HEAD = re.compile(r"\$?[\w.-]{1,40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +180,8 @@ def kind_of(line: str) -> Kind:
 
 
 def head_of(operation: str) -> str:
-    """A tool's name or a shell's program, bounded, in characters that need no care."""
-    return "".join(_HEAD.findall(operation))[:_HEAD_CHARS] or "tool"
+    """A tool's name or a shell's program; `tool` for one that is no name."""
+    return operation if _HEAD.fullmatch(operation) else "tool"
 
 
 def skeleton(text: str) -> str:

@@ -63,11 +63,6 @@ class ObservedStep:
         """Whether every call of the step waits for something; False without calls."""
         return bool(self.actions) and all(repeat.waits for _, repeat in self.actions)
 
-    @property
-    def failed(self) -> bool:
-        """Whether a call of the step failed."""
-        return any(action.failure is not None for action, _ in self.actions)
-
 
 class RunObserver:
     """Observes the steps of one run in order."""

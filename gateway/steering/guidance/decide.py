@@ -35,6 +35,16 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An e1 or e2 pattern above the recall floor; `cleared`: it was similar enough to be given."""
+
+    tier: Tier
+    pattern_id: str
+    similarity: float
+    cleared: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LessonDecision:
     """One lesson that fitted a call, and whether it was given.
 
@@ -53,7 +63,7 @@ class Decided:
     """What a call gets: new `items` in the block's order, and the bookkeeping after it.
 
     `repairing`: the directive is for an agent in the middle of a repair. `lessons`: the decisions
-    about lessons, whether given or not.
+    about lessons, whether given or not. `candidates`: what the look-ups found, most similar first.
     """
 
     step: int
@@ -63,6 +73,7 @@ class Decided:
     repairing: bool = False
     reasons: tuple[str, ...] = ()
     lessons: tuple[LessonDecision, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
 
 
 def decide(
@@ -86,7 +97,29 @@ def decide(
         directive=planned.directive,
         repairing=planned.repairing,
         reasons=planned.reasons,
+        candidates=_found(planned, found),
     )
+
+
+def _found(planned: Plan, found: Mapping[Tier, Sequence[PatternMatch]]) -> tuple[Candidate, ...]:
+    """The e1 and e2 patterns above the recall floor, those that may not be given included."""
+    candidates = []
+    for query in planned.queries:
+        matches = found.get(query.tier, ())
+        if query.tier is Tier.E3 or not matches:
+            continue
+        cleared = {match.pattern.pattern_id for match in passing(query, matches)}
+        candidates += [
+            Candidate(
+                tier=query.tier,
+                pattern_id=match.pattern.pattern_id,
+                similarity=match.similarity,
+                cleared=match.pattern.pattern_id in cleared,
+            )
+            for match in matches
+            if match.similarity >= query.floor
+        ]
+    return tuple(sorted(candidates, key=lambda each: (-each.similarity, each.pattern_id)))
 
 
 def passing(query: Query, matches: Iterable[PatternMatch]) -> tuple[PatternMatch, ...]:

@@ -1,0 +1,327 @@
+"""`/api/lessons`: what was learned from runs, its trials, and what an operator does with it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.api.filters import TenantParameter, described
+from gateway.api.lesson_views import decision_views, lesson_view
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
+from gateway.api.params import DIGITS, OneOf, PathText, Time
+from gateway.auth.access import Access
+from gateway.errors import BadRequest, Forbidden, NotFound
+from gateway.learning.actions import LessonActions
+from gateway.runtime import Runtime
+from gateway.steering.guidance.lesson import Status
+from gateway.steering.guidance.pattern import Tier
+from gateway.stores.learning import LessonFilter, StoredLesson
+
+STATUSES = tuple(status.value for status in Status)
+TIERS = (Tier.E1.value, Tier.E2.value)
+MAX_ADVICE_CHARS = 600
+_MOST_DECISIONS = 1000
+
+
+class LessonFilters(TenantParameter):
+    """Which lessons."""
+
+    status: Annotated[Annotated[str, OneOf(STATUSES)] | None, described("In this status.")] = None
+    tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
+    since: Annotated[Time | None, described("Changed at or after this time.")] = None
+    limit: Annotated[int, Field(ge=1, le=1000, description="Most lessons."), DIGITS] = 100
+
+
+class LessonParameters(TenantParameter):
+    """Which lesson."""
+
+    pattern_id: Annotated[PathText, described("The lesson's id.")]
+
+
+class ForgetParameters(TenantParameter):
+    """Which run."""
+
+    run_id: Annotated[PathText, described("The run's id.")]
+
+
+class Posterior(BaseModel):
+    """What the decisions about a lesson come to; null where there are none yet."""
+
+    decisions: int
+    given: int
+    rate_given: float | None
+    rate_held: float | None
+    effect: Annotated[float | None, Field(description="Held minus given, as probabilities.")]
+    low: float | None
+    high: float | None
+    helps: Annotated[float | None, Field(description="Probability that the effect matters.")]
+    harms: float | None
+    share: Annotated[float, Field(description="Of the occasions on which it is given next.")]
+
+
+class Arm(BaseModel):
+    """How often the failure came again, with a 95 % interval."""
+
+    name: Literal["given", "held"]
+    rate: float | None
+    decisions: int
+    low: float
+    high: float
+
+
+class LessonRecord(BaseModel):
+    """A lesson."""
+
+    pattern_id: str
+    tier: Literal["e1", "e2"]
+    tenant: Annotated[str, Field(description="Empty for a lesson that all tenants share.")]
+    status: Annotated[str, OneOf(STATUSES)]
+    version: int
+    supersedes: str
+    origin: str
+    trust: str
+    key: str
+    situation: str
+    advice: str
+    source_trace_id: str | None
+    conversations: int
+    tasks: int
+    created_at: float
+    updated_at: float
+    last_confirmed_at: float
+    expires_at: float | None
+    reason: str
+    why_not_active: str
+    posterior: Posterior
+    arms: list[Arm]
+
+
+class LessonList(BaseModel):
+    """Lessons, last changed first."""
+
+    lessons: list[LessonRecord]
+
+
+class Evidence(BaseModel):
+    """One run's support of a lesson."""
+
+    run_id: str
+    step: int
+    kind: str
+    at: float
+
+
+class Decision(BaseModel):
+    """One occasion on which the lesson could be given; null where the window is still open."""
+
+    run_id: str
+    step: int
+    at: float
+    share: float
+    given: bool
+    similarity: float
+    state: str
+    failure_type: str
+    recurred: bool | None
+    calls_to_success: int | None
+    steps_left: int | None
+
+
+class LessonDetail(LessonRecord):
+    """A lesson with its evidence and its newest decisions."""
+
+    evidence: list[Evidence]
+    decisions: list[Decision]
+
+
+class LessonChange(BaseModel):
+    """What to do with a lesson: another status, another text, or to share it."""
+
+    model_config = ConfigDict(extra="forbid")
+    status: Annotated[str, OneOf(STATUSES)] | None = None
+    advice: Annotated[str, Field(min_length=1, max_length=MAX_ADVICE_CHARS)] | None = None
+    share: bool = False
+
+
+class Changed(BaseModel):
+    """The lesson that holds now, and whether anything changed."""
+
+    pattern_id: str
+    changed: bool
+
+
+class Forgotten(BaseModel):
+    """The lessons that nothing but the run supported."""
+
+    run_id: str
+    removed: list[str]
+
+
+class OutcomeList(BaseModel):
+    """Every verdict on a run, oldest first."""
+
+    outcomes: list[dict[str, Any]]
+
+
+async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
+    """The lessons that the caller may see."""
+    params, runtime = request.params, request.runtime
+    wanted = LessonFilter(
+        tenant=request.tenant,
+        statuses=(Status(params.status),) if params.status else (),
+        tier=Tier(params.tier) if params.tier else None,
+        since=params.since,
+    )
+    found = await runtime.learning.lessons(wanted, limit=params.limit)
+    return ApiResponse(payload={"lessons": [_view(runtime, stored) for stored in found]})
+
+
+async def get_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
+    """One lesson, with its evidence and decisions."""
+    runtime = request.runtime
+    stored = await find_lesson(runtime, request.tenant, request.params.pattern_id)
+    return ApiResponse(payload=await detail(runtime, stored, request.access))
+
+
+async def patch_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
+    """Change one lesson."""
+    stored = await find_lesson(request.runtime, request.tenant, request.params.pattern_id)
+    change = request.read(LessonChange)
+    kept, changed = await change_lesson(request.runtime, request.access, stored, change)
+    return ApiResponse(payload={"pattern_id": kept, "changed": changed})
+
+
+async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
+    """Remove what only one run supports."""
+    run_id = request.params.run_id
+    removed = await request.runtime.learning.forget(request.tenant, run_id)
+    _tell(request.runtime, "forgotten", run_id=run_id)
+    return ApiResponse(payload={"run_id": run_id, "removed": removed})
+
+
+async def list_outcomes(request: ApiRequest[ForgetParameters]) -> ApiResponse:
+    """The verdicts on a run."""
+    found = await request.runtime.learning.outcomes(request.tenant, request.params.run_id)
+    return ApiResponse(payload={"outcomes": [asdict(row) for row in found]})
+
+
+async def find_lesson(runtime: Runtime, tenant: str | None, pattern_id: str) -> StoredLesson:
+    """The lesson of this id, if `tenant` may see it. Raises: NotFound."""
+    stored = await runtime.learning.lesson(tenant, pattern_id)
+    if stored is None:
+        raise NotFound(f"there is no lesson {pattern_id[:80]!r}", param="pattern_id")
+    return stored
+
+
+async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> dict[str, Any]:
+    """A lesson with its evidence and decisions, those of the caller's own runs."""
+    pattern = stored.pattern
+    version = pattern.lesson.version if pattern.lesson else 1
+    evidence = await runtime.learning.evidence(pattern.tenant, pattern.pattern_id)
+    decisions = await runtime.learning.decisions(pattern.tenant, pattern.pattern_id, version)
+    seen = [each for each in decisions if access.tenant in (None, each.tenant)]
+    return {
+        **_view(runtime, stored),
+        "evidence": [
+            {"run_id": row.run_id, "step": row.step_index, "kind": row.kind, "at": row.at}
+            for row in evidence
+            if access.tenant in (None, row.tenant)
+        ],
+        "decisions": decision_views(seen[-_MOST_DECISIONS:]),
+    }
+
+
+async def change_lesson(
+    runtime: Runtime, access: Access, stored: StoredLesson, change: LessonChange
+) -> tuple[str, bool]:
+    """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
+
+    Raises:
+        BadRequest: nothing to do, or more than one thing.
+        Forbidden: a tenant's key may not change what all tenants share, or share it.
+    """
+    pattern, actions, now = stored.pattern, LessonActions(runtime.learning), time.time()
+    wanted = [change.status is not None, change.advice is not None, change.share]
+    if wanted.count(True) != 1:
+        raise BadRequest("give one of status, advice and share", param="body")
+    if not access.operator and (change.share or pattern.tenant != access.tenant):
+        raise Forbidden("shared lessons belong to the operator: change them with the admin key")
+    kept = pattern.pattern_id
+    if change.share:
+        changed = await actions.share(stored, now)
+    elif change.advice is not None:
+        kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
+    else:
+        status = Status(change.status)
+        changed = await actions.move(stored, status, f"{status.value} by the operator", now)
+    if runtime.book is not None:
+        runtime.book.forget()
+    _tell(runtime, "changed", pattern_id=kept)
+    return kept, changed
+
+
+def _view(runtime: Runtime, stored: StoredLesson) -> dict[str, Any]:
+    return lesson_view(stored, trials=runtime.settings.learning.trials == "on")
+
+
+def _tell(runtime: Runtime, what: str, **details: Any) -> None:
+    runtime.events.publish({"type": "lesson", "tenant": None, "result": what})
+    runtime.log.info("lessons changed", result=what, **details)
+
+
+OPERATIONS = (
+    Operation(
+        name="listLessons",
+        method="GET",
+        path="/api/lessons",
+        summary="Lessons, last changed first: the tenant's own and the shared ones.",
+        handler=list_lessons,
+        params=LessonFilters,
+        responses={200: Content(LessonList, "The lessons.")},
+        errors=(400, 403),
+    ),
+    Operation(
+        name="getLesson",
+        method="GET",
+        path="/api/lessons/{pattern_id}",
+        summary="One lesson: its evidence, its decisions, both arms, why it is not active.",
+        handler=get_lesson,
+        params=LessonParameters,
+        responses={200: Content(LessonDetail, "The lesson.")},
+        errors=(400, 403, 404),
+    ),
+    Operation(
+        name="changeLesson",
+        method="PATCH",
+        path="/api/lessons/{pattern_id}",
+        summary="Approve, pause, retire, edit or share a lesson; another text is a new version.",
+        handler=patch_lesson,
+        params=LessonParameters,
+        body=Content(LessonChange),
+        responses={200: Content(Changed, "The lesson that holds now.")},
+        errors=(400, 403, 404, 413),
+    ),
+    Operation(
+        name="listOutcomes",
+        method="GET",
+        path="/api/runs/{run_id}/outcomes",
+        summary="Every verdict on a run, by source, oldest first.",
+        handler=list_outcomes,
+        params=ForgetParameters,
+        responses={200: Content(OutcomeList, "The verdicts.")},
+        errors=(400, 403),
+    ),
+    Operation(
+        name="forgetRun",
+        method="POST",
+        path="/api/runs/{run_id}/forget",
+        summary="Remove a run's evidence, verdicts and decisions, and lessons only it supports.",
+        handler=forget_run,
+        params=ForgetParameters,
+        responses={200: Content(Forgotten, "What was removed.")},
+        errors=(400, 403),
+    ),
+)
