@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable
 
 from gateway import __version__
+from gateway.alerts.opening import open_alerts
 from gateway.alerts.outbox import AlertOutbox
-from gateway.alerts.watch import AlertWatch
 from gateway.auth.keyring import KeyRing
 from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
-from gateway.config.alerts import AlertSettings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
@@ -41,7 +40,7 @@ from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
-from gateway.stores.alerts import AlertRecord, AlertStore
+from gateway.stores.alerts import AlertStore
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
@@ -252,21 +251,15 @@ class Runtime:
         return self._opened.learning
 
     def _watch_for_alerts(self, stores: Stores) -> None:
-        def publish(alert: AlertRecord) -> None:
-            about = {"rule": alert.rule, "severity": alert.severity, "alert_id": alert.id}
-            self.events.publish({"type": "alert", "tenant": alert.tenant, **about})
-
-        def usable() -> bool:
-            return self.degraded() is None
-
-        def settings() -> AlertSettings:
-            return self.settings.alerts
-
-        self._outbox = outbox = AlertOutbox(
-            stores.alerts, settings, self.metrics, usable=usable, publish=publish
+        self._outbox, watch = open_alerts(
+            lambda: self.settings,
+            stores.alerts,
+            stores.runs,
+            self.accounting.ledger,
+            metrics=self.metrics,
+            events=self.events,
+            degraded=self.degraded,
         )
-        self.metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
-        watch = AlertWatch(settings, stores.runs, outbox, self.metrics, self.degraded)
         self._background_tasks.append(spawn(watch.follow_rules(), name="rules of alerts"))
         self._background_tasks.append(spawn(watch.follow_queue(), name="queue of alerts"))
 

@@ -83,3 +83,23 @@ def test_the_command_tests_and_lists(tmp_path: Path, receiver: Receiver) -> None
     status, text = run("test", "--sink", "ops", "--json")
     assert (status, json.loads(text)["error"]) == (1, "status 404")
     assert run("list") == (0, "no alerts\n")
+
+
+def test_a_budget_is_reported_at_each_share(
+    start: Start, upstream: ScriptedUpstream, receiver: Receiver
+) -> None:
+    """Once at each, and *Now* shows how far it is used."""
+    upstream_budget = {"name": "daily", "scope": "day", "limits": {"calls": 10}}
+    server = start(alerts=alerting(receiver), budgets=[upstream_budget])
+    with client_of(server) as client:
+        for number in range(10):
+            agent = Agent(client, upstream, f"Task {number}")
+            agent.answer()
+            if number in (4, 7, 9):
+                share = {4: "50%", 7: "80%", 9: "100%"}[number]
+                until(lambda share=share: [t for t in receiver.titles() if share in t])
+        page = client.get("/dashboard").text
+    told = [title for title in receiver.titles() if "daily" in title]
+    assert len(told) == 3
+    assert "daily" in page
+    assert "100%" in page
