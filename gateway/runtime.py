@@ -44,6 +44,7 @@ from gateway.stores.alerts import AlertStore
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.raw import RawKeeper, RawStore
 from gateway.tasks import spawn
 from gateway.upstream.prices import default_list
 from gateway.upstream.rests import DeploymentRests
@@ -93,6 +94,9 @@ class Runtime:
         self._states: GuardedStateStore | None = None
         self._background_tasks: list[asyncio.Task[None]] = []
         self._outbox: AlertOutbox | None = None
+        self.raw_calls: RawKeeper | None = None
+        """Keeps calls as they were sent and received; None if that is switched off."""
+
         self._index: ConversationIndex | None = None
         self.library: PatternLibrary | None = None
         """The guidance patterns; None when `etraces.enabled` is false."""
@@ -157,6 +161,11 @@ class Runtime:
         """The queue of alerts."""
         return self._opened.alerts
 
+    @property
+    def raw(self) -> RawStore | None:
+        """The store of calls as they were sent and received; None if it keeps none."""
+        return self._opened.raw
+
     async def start(self) -> None:
         """Open everything, on the event loop that will serve the requests.
 
@@ -178,6 +187,10 @@ class Runtime:
         await self._open_accounts(stores)
         retention = Retention(stores.runs, states, storage)
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
+        if stores.raw is not None and storage.raw_mb and storage.store_content:
+            self.raw_calls = RawKeeper(
+                stores.raw, self.metrics.raw_dropped.inc, mask=storage.mask_secrets
+            )
         self._watch_for_alerts(stores)
         steering = self.settings.steering
         self._index = ConversationIndex(
