@@ -17,6 +17,7 @@ from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
+from gateway.observability.otel_content import call_texts
 from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -179,6 +180,7 @@ class PreparedRequest:
         if reply.unread is not None:
             self._note_unread(reply.unread)
         self._bill(reply.usage, reply.completion)
+        self._note_texts(reply.completion)
         response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
         if isinstance(response_id, str) and response_id and self.target is not None:
             tenant = self.exchange.request.tenant
@@ -195,6 +197,15 @@ class PreparedRequest:
             response = self.exchange.response
             response.headers = with_state(response.headers, FSMState.END)
             self.exchange.notes["state"] = FSMState.END.value
+
+    def _note_texts(self, completion: Mapping[str, Any] | None) -> None:
+        """Note the call's texts for its span, where the operator asks for that."""
+        settings = self._services.settings
+        if self._runtime.telemetry is None or not settings.otel.content:
+            return
+        mask = settings.storage.mask_secrets
+        history = self._request.own_messages
+        self.exchange.texts = call_texts(history, completion, settings.otel, mask=mask)
 
     def note_delivered(self) -> None:
         """The client has been sent the whole answer."""

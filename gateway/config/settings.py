@@ -13,6 +13,7 @@ from gateway.config.learning import LearningSettings
 from gateway.config.presets import PresetName
 from gateway.config.scorer import ScorerSettings
 from gateway.config.storage import StorageSettings
+from gateway.config.telemetry import OtelSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
 from gateway.config.values import Secret, at_least, host_pattern, origin_pattern
 from gateway.steering.acting import ActSettings
@@ -196,6 +197,7 @@ class Settings:
     budgets: tuple[BudgetSettings, ...] = ()
     control: ControlSettings = field(default_factory=ControlSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets)

@@ -195,13 +195,14 @@ def _recorded(step: StepRow, raw: RawCall | None) -> Answer | None:
         return None
     call, content = step.call, step.content
     text = content.reply_text if content else ""
-    calls = [(action.name, action.arguments) for action in content.reply_actions] if content else []
+    actions = content.reply_actions if content else ()
+    calls = tuple((action.name, action.arguments) for action in actions)
     if raw is not None and not text and not calls:
         text, calls = _said(_received(raw))
     return Answer(
         model=call.model_asked,
         text=text,
-        calls=tuple(calls),
+        calls=calls,
         tokens=TokenUsage(
             input=call.input_tokens, output=call.output_tokens, cached=call.cached_tokens
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,10 @@ def test_the_command_tests_and_lists(tmp_path: Path, receiver: Receiver) -> None
     assert run("list") == (0, "no alerts\n")
 
 
+def _told(receiver: Receiver, words: str) -> list[str]:
+    return [title for title in receiver.titles() if words in title]
+
+
 def test_a_budget_is_reported_at_each_share(
     start: Start, upstream: ScriptedUpstream, receiver: Receiver
 ) -> None:
@@ -97,7 +102,7 @@ def test_a_budget_is_reported_at_each_share(
             agent.answer()
             if number in (4, 7, 9):
                 share = {4: "50%", 7: "80%", 9: "100%"}[number]
-                until(lambda share=share: [t for t in receiver.titles() if share in t])
+                until(partial(_told, receiver, share))
         page = client.get("/dashboard").text
     told = [title for title in receiver.titles() if "daily" in title]
     assert len(told) == 3

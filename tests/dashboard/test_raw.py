@@ -7,6 +7,7 @@ import json
 import random
 import re
 import string
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ def shown(page: str) -> list[str]:
         html.unescape(found)
         for found in re.findall(r'<pre class="said"[^>]*>(.*?)</pre>', page, re.S)
     ]
+
+
+def ready(client: httpx.Client, address: str) -> bool:
+    return "Ask it" in client.get(address).text
 
 
 def test_a_call_is_shown_as_it_was(start: Start, upstream: ScriptedUpstream) -> None:
@@ -79,7 +84,7 @@ def test_a_call_is_replayed_with_another_model(start: Start, upstream: ScriptedU
             answer = acme.post(path, json={"model": "gpt-4o-mini", **body})
             run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
             address = f"/dashboard/runs/{run_id}/steps/0/replay"
-            until(lambda address=address: "Ask it" in admin.get(address).text)
+            until(partial(ready, admin, address))
             before = admin.get("/api/runs", params={"count": "1"}).json()["total"]
             upstream.default = Reply("A mile high.")
             page = html.unescape(admin.post(address, data={"model": "gpt-4o"}).text)
