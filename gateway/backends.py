@@ -14,6 +14,7 @@ from gateway.stores.controls import ControlStore
 from gateway.stores.learning import LearningStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
+from gateway.stores.raw import RawStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Stores:
     """Everything a gateway stores. `close` ends all of them.
 
     `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
-    `attribution` None: it cannot sum up trees and groups.
+    `attribution` None: it cannot sum up trees and groups. `raw` None: it keeps no raw calls.
     """
 
     states: StateStore
@@ -34,6 +35,7 @@ class Stores:
     budgets: BudgetStore | None = None
     controls: ControlStore | None = None
     attribution: AttributionStore | None = None
+    raw: RawStore | None = None
 
 
 async def open_stores(
@@ -97,6 +99,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
     from gateway.stores.sqlite.keys import SQLiteKeyStore
     from gateway.stores.sqlite.learning import SQLiteLearningStore
     from gateway.stores.sqlite.patterns import SQLitePatternStore
+    from gateway.stores.sqlite.raw import SQLiteRawStore
     from gateway.stores.sqlite.runs import SQLiteRunStore
     from gateway.stores.sqlite.states import SQLiteStateStore
 
@@ -111,6 +114,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         keys=SQLiteKeyStore(database),
         learning=SQLiteLearningStore(database),
         alerts=SQLiteAlertStore(database),
+        raw=SQLiteRawStore(database),
         close=database.close,
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),

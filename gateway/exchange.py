@@ -129,6 +129,9 @@ class Exchange:
     notes: dict[str, Any] = field(default_factory=dict)
     """Further fields of the log line, from steering."""
 
+    texts: dict[str, str] = field(default_factory=dict)
+    """Attributes of the span that hold texts; never logged. Empty unless `otel.content`."""
+
     def start_response(self) -> None:
         """Note the gateway's own time, and add it to the headers of the answer."""
         self.timing.stop_overhead()

@@ -17,10 +17,12 @@ from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
+from gateway.observability.otel_content import call_texts
 from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fsm import FSMState
+from gateway.stores.raw import RawCall
 from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
@@ -87,6 +89,10 @@ class PreparedRequest:
         self.asked_usage = False
         """Whether the target was asked for it, so that its chunk is taken out of the answer."""
 
+        self.keeps_sent = False
+        """Whether the request is kept as it was sent."""
+
+        self._sent: bytes | Mapping[str, Any] = b""
         self.completed = False
         self.target: Target | None = None
         """The target that answered."""
@@ -174,6 +180,7 @@ class PreparedRequest:
         if reply.unread is not None:
             self._note_unread(reply.unread)
         self._bill(reply.usage, reply.completion)
+        self._note_texts(reply.completion)
         response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
         if isinstance(response_id, str) and response_id and self.target is not None:
             tenant = self.exchange.request.tenant
@@ -190,6 +197,15 @@ class PreparedRequest:
             response = self.exchange.response
             response.headers = with_state(response.headers, FSMState.END)
             self.exchange.notes["state"] = FSMState.END.value
+
+    def _note_texts(self, completion: Mapping[str, Any] | None) -> None:
+        """Note the call's texts for its span, where the operator asks for that."""
+        settings = self._services.settings
+        if self._runtime.telemetry is None or not settings.otel.content:
+            return
+        mask = settings.storage.mask_secrets
+        history = self._request.own_messages
+        self.exchange.texts = call_texts(history, completion, settings.otel, mask=mask)
 
     def note_delivered(self) -> None:
         """The client has been sent the whole answer."""
@@ -267,7 +283,10 @@ class PreparedRequest:
         self.asked_usage = self.hides_usage and not refusals.includes(target, model)
         if self.asked_usage:
             splices += request.with_usage()
-        return request.render(splices + self._guidance())
+        body = request.render(splices + self._guidance())
+        if self.keeps_sent:
+            self._sent = body
+        return body
 
     def _guidance(self) -> list[Splice]:
         """The guidance as splices of the client's bytes; empty when it cannot be placed there."""
@@ -282,6 +301,13 @@ class PreparedRequest:
     def _parsed(self, target: Target) -> Mapping[str, Any]:
         self.exchange.upstream.model = target.model or self.model
         self.asked_usage = False  # LiteLLM's lane learns it by itself
+        body = self._edited()
+        if self.keeps_sent:
+            self._sent = {**body, "model": self.exchange.upstream.model}
+        return body
+
+    def _edited(self) -> Mapping[str, Any]:
+        """The request as JSON, with its guidance."""
         if self.result is None or not self.result.applies or not self.result.edits:
             return self._request.whole
         try:
@@ -289,6 +315,25 @@ class PreparedRequest:
         except Exception as exc:
             self._note_unguided(exc)
             return self._request.whole
+
+    def keep_raw(self, received: bytes) -> None:
+        """Keep the call as it was sent and received, in a task of the event loop."""
+        result, keeper, sent = self.result, self._runtime.raw_calls, self._sent
+        if result is None or keeper is None or not sent:
+            return
+        storage = self._runtime.settings.storage
+        body = sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str)
+        call = RawCall(
+            tenant=self.exchange.request.tenant,
+            run_id=result.conversation.run_id(result.run),
+            step_index=result.step,
+            at=time.time(),
+            dialect=self._request.dialect.name,
+            request=body,
+            response=received,
+        )
+        limits = (int(storage.raw_max_kb * 2**10), int(storage.raw_mb * 2**20))
+        spawn(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))
 
     def forward_unsteered(self, reason: str) -> None:
         """Go on without a decision, with the guidance that was injected before."""

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable
 
 from gateway import __version__
+from gateway.alerts.opening import open_alerts
 from gateway.alerts.outbox import AlertOutbox
-from gateway.alerts.watch import AlertWatch
 from gateway.auth.keyring import KeyRing
 from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
-from gateway.config.alerts import AlertSettings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
@@ -42,11 +41,12 @@ from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
-from gateway.stores.alerts import AlertRecord, AlertStore
+from gateway.stores.alerts import AlertStore
 from gateway.stores.attribution import AttributionStore
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.raw import RawKeeper, RawStore
 from gateway.tasks import spawn
 from gateway.upstream.prices import default_list
 from gateway.upstream.rests import DeploymentRests
@@ -100,6 +100,9 @@ class Runtime:
         self._states: GuardedStateStore | None = None
         self._background_tasks: list[asyncio.Task[None]] = []
         self._outbox: AlertOutbox | None = None
+        self.raw_calls: RawKeeper | None = None
+        """Keeps calls as they were sent and received; None if that is switched off."""
+
         self._index: ConversationIndex | None = None
         self.library: PatternLibrary | None = None
         """The guidance patterns; None when `etraces.enabled` is false."""
@@ -166,6 +169,11 @@ class Runtime:
         """Sums over trees and groups of runs; None for a store without."""
         return self._opened.attribution
 
+    @property
+    def raw(self) -> RawStore | None:
+        """The store of calls as they were sent and received; None if it keeps none."""
+        return self._opened.raw
+
     async def start(self) -> None:
         """Open everything, on the event loop that will serve the requests.
 
@@ -191,6 +199,10 @@ class Runtime:
         self._background_tasks.append(spawn(accounting.follow(), name="budgets and holds"))
         retention = Retention(stores.runs, states, storage)
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
+        if stores.raw is not None and storage.raw_mb and storage.store_content:
+            self.raw_calls = RawKeeper(
+                stores.raw, self.metrics.raw_dropped.inc, mask=storage.mask_secrets
+            )
         self._watch_for_alerts(stores)
         steering = self.settings.steering
         self._index = ConversationIndex(
@@ -252,21 +264,15 @@ class Runtime:
         return self._opened.learning
 
     def _watch_for_alerts(self, stores: Stores) -> None:
-        def publish(alert: AlertRecord) -> None:
-            about = {"rule": alert.rule, "severity": alert.severity, "alert_id": alert.id}
-            self.events.publish({"type": "alert", "tenant": alert.tenant, **about})
-
-        def usable() -> bool:
-            return self.degraded() is None
-
-        def settings() -> AlertSettings:
-            return self.settings.alerts
-
-        self._outbox = outbox = AlertOutbox(
-            stores.alerts, settings, self.metrics, usable=usable, publish=publish
+        self._outbox, watch = open_alerts(
+            lambda: self.settings,
+            stores.alerts,
+            stores.runs,
+            self.accounting.ledger,
+            metrics=self.metrics,
+            events=self.events,
+            degraded=self.degraded,
         )
-        self.metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
-        watch = AlertWatch(settings, stores.runs, outbox, self.metrics, self.degraded)
         self._background_tasks.append(spawn(watch.follow_rules(), name="rules of alerts"))
         self._background_tasks.append(spawn(watch.follow_queue(), name="queue of alerts"))
 

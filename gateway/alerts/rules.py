@@ -13,6 +13,7 @@ from gateway.stores.live import LiveRun
 from gateway.stores.severity import STUCK_STEPS
 from gateway.text.formatting import counted, money, percent
 
+_ROUNDING = 1e-9  # of a share: sums of prices are not exact
 _LEAST_USUAL_SHARE = 0.2
 """A cached share below this was no cache to speak of; its drop is none."""
 
@@ -23,7 +24,8 @@ class Signals:
 
     `window`: the calls of this process in the last `window_s`. `usual_cached_share`: of the last 24
     hours, None where unknown. `rested`: how often each deployment began to rest since the last
-    look. `store`: the store's state while it is degraded.
+    look. `store`: the store's state while it is degraded. `accounts`: of budgets, those that were
+    used lately.
     """
 
     live: Sequence[LiveRun] = ()
@@ -31,6 +33,19 @@ class Signals:
     usual_cached_share: float | None = None
     rested: Mapping[str, int] = field(default_factory=dict)
     store: StoreHealth | None = None
+    accounts: Sequence[UsedAccount] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedAccount:
+    """One subject of a budget, the share of its limit that is used, and the limit's name."""
+
+    budget: str
+    scope: str
+    subject: str
+    tenant: str
+    used: float
+    metric: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +173,33 @@ def _store(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     )
 
 
-RULES: Final[tuple[Rule, ...]] = (_stuck, _errors, _unsteered, _cached, _resting, _store)
+def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    for account in signals.accounts:
+        reached = [share for share in settings.budget if account.used >= share - _ROUNDING]
+        if not reached:
+            continue
+        share = max(reached)
+        run = account.subject if account.scope == "run" else ""
+        yield Finding(
+            rule="budget",
+            subject=f"{account.budget}:{account.subject}:{share:g}",
+            severity="danger" if share >= 1 else "warn",
+            title=f"The budget {account.budget} of {account.scope} {account.subject} is used to "
+            f"{percent(account.used)} ({account.metric})",
+            tenant=account.tenant or None,
+            facts={
+                "budget": account.budget,
+                "scope": account.scope,
+                "subject": account.subject,
+                "used": round(account.used, 4),
+                "metric": account.metric,
+                **({"run_id": run} if run else {}),
+            },
+            path=f"/dashboard/runs/{run}" if run else "/dashboard",
+        )
+
+
+RULES: Final[tuple[Rule, ...]] = (_stuck, _budgets, _errors, _unsteered, _cached, _resting, _store)
 """Every rule, in the order in which findings are raised."""
 
 

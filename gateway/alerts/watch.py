@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.alerts.outbox import AlertOutbox
-from gateway.alerts.rules import Signals, findings
+from gateway.alerts.rules import Signals, UsedAccount, findings
 from gateway.alerts.window import CallCounters
 from gateway.config.alerts import AlertSettings
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.stores.guarded import StoreHealth
-from gateway.stores.live import LiveQuery, LiveRun
+from gateway.stores.live import LIVE_S, LiveQuery, LiveRun
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.usage import UsageQuery
 
@@ -27,6 +27,7 @@ class AlertWatch:
     """Checks the rules every `alerts.check_interval_s` and delivers what is due.
 
     Without a sink it does nothing. `degraded`: the state of a store that cannot be used.
+    `accounts`: those of budgets that were used since a time.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class AlertWatch:
         outbox: AlertOutbox,
         metrics: Metrics,
         degraded: Callable[[], StoreHealth | None],
+        accounts: Callable[[float], Awaitable[Sequence[UsedAccount]]],
     ) -> None:
         self._settings = settings
         self._runs = runs
         self._outbox = outbox
         self._degraded = degraded
+        self._accounts = accounts
         self._counters = CallCounters(metrics)
         self._usual: float | None = None
         self._usual_until = float("-inf")
@@ -89,9 +92,11 @@ class AlertWatch:
     async def _signals(self) -> Signals:
         store = self._degraded()
         live: tuple[LiveRun, ...] = ()
+        accounts: Sequence[UsedAccount] = ()
         if store is None:
             try:
                 live = await self._runs.live_runs(LiveQuery.at(time.time()))
+                accounts = await self._accounts(time.time() - LIVE_S)
                 await self._read_usual()
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
@@ -101,6 +106,7 @@ class AlertWatch:
             usual_cached_share=self._usual,
             rested=self._counters.rested(),
             store=store,
+            accounts=accounts,
         )
 
     async def _read_usual(self) -> None:

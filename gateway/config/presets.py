@@ -57,8 +57,8 @@ SEEDS: Mapping[str, Any] = {
     },
 }
 
-_PRESETS: Mapping[str, Mapping[str, Any]] = {"default": {}, "seeds": SEEDS}
-assert set(_PRESETS) == set(get_args(PresetName))
+PRESETS: Mapping[str, Mapping[str, Any]] = {"default": {}, "seeds": SEEDS}
+assert set(PRESETS) == set(get_args(PresetName))
 
 
 def fill(values: dict[str, Any], name: object, defaults: object) -> None:
@@ -67,7 +67,7 @@ def fill(values: dict[str, Any], name: object, defaults: object) -> None:
     `defaults`: the settings without any file. An unknown name adds nothing.
     """
     if isinstance(name, str):
-        _fill(values, _PRESETS.get(name, {}), defaults)
+        _fill(values, PRESETS.get(name, {}), defaults)
 
 
 def _fill(values: dict[str, Any], preset: Mapping[str, Any], defaults: object) -> None:

@@ -14,6 +14,7 @@ from gateway.config.observability import ObservabilitySettings
 from gateway.config.presets import PresetName
 from gateway.config.scorer import ScorerSettings
 from gateway.config.storage import StorageSettings
+from gateway.config.telemetry import OtelSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
 from gateway.config.values import Secret, at_least, host_pattern, origin_pattern
 from gateway.steering.acting import ActSettings
@@ -203,6 +204,7 @@ class Settings:
     control: ControlSettings = field(default_factory=ControlSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
     observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)
 
     def __post_init__(self) -> None:
         check_budgets(self.budgets)

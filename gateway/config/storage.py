@@ -12,10 +12,12 @@ SYNCHRONOUS = ("normal", "full")
 URL_SCHEMES = ("postgresql", "postgres")
 
 _NOT_NEGATIVE = (
+    "raw_mb",
     *("retention_days", "max_size_mb", "busy_timeout_ms"),
     *("spool_records", "spool_mb", "clock_settle_s"),
 )
 _POSITIVE = (
+    "raw_max_kb",
     *("retention_interval_s", "queue_limit", "reader_threads", "cache_mb"),
     *("commit_limit_ms", "breaker_failures", "probe_interval_s", "clock_jump_s"),
 )
@@ -50,6 +52,8 @@ class StorageSettings:
     prepared_statements: bool = True
     synchronous: str = "normal"
     store_content: bool = True
+    raw_mb: float = 0.0
+    raw_max_kb: float = 1024.0
     mask_secrets: bool = True
     retention_days: float = 30.0
     max_size_mb: float = 4096.0

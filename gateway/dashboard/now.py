@@ -7,9 +7,12 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.budgets.texts import amount
+from gateway.budgets.views import account_view
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.dashboard.runs import RunsParameters, row_of
 from gateway.stores.alerts import StoredAlert
+from gateway.stores.budgets import Account
 from gateway.stores.live import LIVE_S, LiveQuery, LiveRun
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.severity import SEVERITIES
@@ -20,6 +23,8 @@ SPENT_S = 600.0
 """Over how long the rate of spending is measured, in seconds."""
 
 _FINISHED = 6
+_ACCOUNTS = 200
+_BUDGETS = 6
 _ALERTS = 5
 _DAY_S = 86_400.0
 
@@ -60,7 +65,7 @@ async def show(visit: Visit) -> Page:
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
         "alerts": await _recent_alerts(visit, now, shown),
         "sinks": len(visit.runtime.settings.alerts.sinks),
-        "budget": visit.runtime.settings.steering.token_budget,
+        **await _budgets(visit, live, now),
         "now": now,
         "live_min": int(LIVE_S // 60),
         "spent_min": int(SPENT_S // 60),
@@ -90,6 +95,33 @@ def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
         day = plus(day, point.cost_usd)
     hourly = None if recent is None else recent * 3600 / SPENT_S
     return Spending(recent_usd=recent, hourly_usd=hourly, total_usd=total, today_usd=day)
+
+
+async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[str, Any]:
+    """How far budgets are used: of each run under way the most used one, and those that are of no
+    single run; and what an operator holds."""
+    ledger, budgets = visit.runtime.accounting.ledger, visit.runtime.settings.all_budgets()
+    accounts: Sequence[Account] = ()
+    if budgets:
+        store = ledger.store if ledger.durable else ledger.memory
+        accounts = await store.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
+    views = [account_view(account, budgets, now) for account in accounts]
+    views.sort(key=lambda view: -view["used"])
+    of_subject: dict[str, dict[str, Any]] = {}
+    for view in views:
+        of_subject.setdefault(view["subject"], view)
+    own = {one.run.id: (one.run.id, one.run.conversation_id) for one in live}
+    shared = [v for v in views if v["scope"] not in ("run", "tree", None) and v["limits"]]
+    return {
+        "budgets": shared[:_BUDGETS],
+        "used": {
+            run_id: max(found, key=lambda view: view["used"])
+            for run_id, names in own.items()
+            if (found := [of_subject[name] for name in names if name in of_subject])
+        },
+        "held": {run_id: visit.runtime.holds.find(names) for run_id, names in own.items()},
+        "amount": amount,
+    }
 
 
 async def _recent_alerts(visit: Visit, now: float, shown: Container[str]) -> list[StoredAlert]:

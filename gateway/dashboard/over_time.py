@@ -9,12 +9,22 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from markupsafe import Markup
+from pydantic import Field
 
 from gateway.api.filters import TenantParameter
 from gateway.api.params import OneOf, Text
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.dashboard.time_charts import TimeSeries, bars, line
-from gateway.stores.usage import BUCKET_S, DIMENSIONS, UsagePoint, UsageQuery, bucket_start
+from gateway.stores.attribution import TAG
+from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.usage import (
+    BUCKET_S,
+    DIMENSIONS,
+    UsagePoint,
+    UsageQuery,
+    bucket_start,
+    tag_of,
+)
 from gateway.text import formatting
 
 SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}
@@ -24,11 +34,15 @@ _SERIES = 6  # names that are told apart; the others are one more
 OTHERS = "all others"
 
 
+_BY = rf"^({'|'.join(DIMENSIONS)}|{TAG}.+)$"
+_RUNS_WITH_TAGS = 100
+
+
 class TimeParameters(FragmentParameters, TenantParameter):
     """How the calls are cut in time, and by what they are told apart."""
 
     bucket: Annotated[str, OneOf(tuple(BUCKET_S))] = "day"
-    by: Annotated[str, OneOf(DIMENSIONS)] | None = None
+    by: Annotated[str, Field(pattern=_BY)] | None = None
     model: Text | None = None
     agent: Text | None = None
 
@@ -78,9 +92,19 @@ async def show(visit: Visit) -> Page:
     if visit.fragment:
         return Page(template="time_body.html", values=shown)
     facets = await visit.runtime.runs.facets(tenant=visit.tenant)
+    tags = await _tags(visit)
     choices = {"chosen": values, "models": facets.models, "agents": facets.agents}
-    options = {"buckets": tuple(BUCKET_S), "dimensions": DIMENSIONS}
+    dimensions = (*DIMENSIONS, *(f"{TAG}{name}" for name in tags))
+    options = {"buckets": tuple(BUCKET_S), "dimensions": dimensions}
     return Page(template="time.html", values={**shown, **choices, **options})
+
+
+async def _tags(visit: Visit) -> list[str]:
+    """The names of tags that the newest runs have, and the chosen one."""
+    page = PageRequest(limit=_RUNS_WITH_TAGS)
+    newest = await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant), page)
+    chosen = tag_of(visit.values["by"] or "")
+    return sorted({name for run in newest.runs for name in run.tags} | ({chosen} - {""}))
 
 
 def most_used(points: Sequence[UsagePoint]) -> list[str]:

@@ -10,6 +10,7 @@ from gateway.api.params import Parameters
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.dashboard import (
+    compare,
     control,
     experiments,
     health,
@@ -17,9 +18,11 @@ from gateway.dashboard import (
     now,
     over_time,
     patterns,
+    raw,
     run,
     runs,
     session,
+    what_if,
 )
 from gateway.dashboard.pages import (
     FileParameters,
@@ -53,6 +56,10 @@ def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
         Route(f"{one_run}/control", page(None, change=control.change)),
         Route(f"{one_run}/steps", page(run.show_steps, run.StepsParameters)),
         Route(f"{one_run}/steps/{{step}}.txt", page(run.show_text)),
+        Route(f"{one_run}/steps/{{step}}/raw", page(raw.show)),
+        Route(f"{one_run}/steps/{{step}}/replay", page(raw.show_replay, change=raw.replay)),
+        Route(f"{one_run}/what-if", page(what_if.show, what_if.WhatIfParameters)),
+        Route("/dashboard/compare", page(compare.show, compare.CompareParameters)),
         Route("/dashboard/time", page(over_time.show, over_time.TimeParameters)),
         Route("/dashboard/health", page(health.show, runs.PeriodFilters)),
         Route("/dashboard/patterns", page(patterns.show_list, patterns.ListParameters)),

@@ -24,12 +24,15 @@ from gateway.errors import BadRequest, NotFound
 from gateway.observability.unsteered import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
-from gateway.stores.queries import OUTCOMES, RunTrace
+from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
+from gateway.stores.totals import RunRecord
 
 WINDOW_STEPS = 30
 """Steps whose texts are on the page at first; more are loaded on demand."""
+
+_COMPARABLE = 40
 
 _StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), DIGITS]
 
@@ -54,7 +57,7 @@ class StepsParameters(Parameters):
 
 async def show(visit: Visit) -> Page:
     """The run's page, or only its chart."""
-    trace = await _trace(visit, content=False)
+    trace = await find_trace(visit, content=False)
     chart = RunChart.of(trace, thresholds(visit.runtime.settings))
     values = _overview(visit, trace, chart)
     if visit.fragment:
@@ -64,7 +67,12 @@ async def show(visit: Visit) -> Page:
     values["control"] = await control_values(visit, trace.run)
     return Page(
         template="run.html",
-        values={"title": f"Run {trace.run.id}", **values, **await _transcript(visit, after)},
+        values={
+            "title": f"Run {trace.run.id}",
+            **values,
+            **await _transcript(visit, after),
+            "others": await _others(visit, trace.run),
+        },
     )
 
 
@@ -76,7 +84,7 @@ async def show_steps(visit: Visit) -> Page:
 async def show_text(visit: Visit) -> Page:
     """All texts of one step, as plain text."""
     step = _step_number(visit)
-    trace = await _trace(visit, after_step=step - 1, limit=1)
+    trace = await find_trace(visit, after_step=step - 1, limit=1)
     if not trace.steps:
         raise NotFound(f"the run has no step {step}")
     text = step_text(trace.steps[0], trace.injections)
@@ -92,6 +100,14 @@ async def set_outcome(visit: Visit) -> Page:
     body = OutcomeBody(outcome=outcome)
     await report_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
     return redirect(f"/dashboard/runs/{quote(run_id)}")
+
+
+async def _others(visit: Visit, run: RunRecord) -> list[RunRecord]:
+    """Runs to compare with: those with the same task first, the newest of them first."""
+    page = PageRequest(limit=_COMPARABLE)
+    found = (await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant), page)).runs
+    others = [other for other in found if other.id != run.id]
+    return sorted(others, key=lambda other: other.task_preview != run.task_preview)
 
 
 def _overview(visit: Visit, trace: RunTrace, chart: RunChart) -> dict[str, Any]:
@@ -116,7 +132,7 @@ def _overview(visit: Visit, trace: RunTrace, chart: RunChart) -> dict[str, Any]:
 
 
 async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
-    trace = await _trace(visit, after_step=after, limit=WINDOW_STEPS)
+    trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
     last = trace.steps[-1].step_index if trace.steps else after
     return {
         "run": trace.run,
@@ -134,7 +150,7 @@ async def _with_streaks(visit: Visit, trace: RunTrace) -> list[tuple[StepRow, in
     if not trace.steps:
         return []
     first = trace.steps[0].step_index
-    before = await _trace(
+    before = await find_trace(
         visit, content=False, after_step=max(-1, first - STUCK_STEPS), limit=STUCK_STEPS - 1
     )
     earlier = [step for step in before.steps if step.step_index < first]
@@ -158,7 +174,8 @@ def _card(trace: RunTrace, step: StepRow, stuck: int) -> dict[str, Any]:
     }
 
 
-async def _trace(visit: Visit, **part: Any) -> RunTrace:
+async def find_trace(visit: Visit, **part: Any) -> RunTrace:
+    """The run that the address names. Raises: NotFound."""
     run_id = visit.scope["path_params"]["run_id"]
     trace = await visit.runtime.runs.get_run(run_id, tenant=visit.tenant, **part)
     if trace is None:

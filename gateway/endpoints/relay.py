@@ -62,6 +62,12 @@ class Relay:
         self._limit = int(server.max_buffered_response_mb * 2**20)
         self._keepalive_s = server.sse_keepalive_s
         self._watch: ResponseWatch | None = None
+        self._whole: ResponseWatch | None = None
+
+    def received(self) -> bytes:
+        """The bytes of the answer so far, decompressed; empty when they cannot be read."""
+        watch = self._watch or self._whole
+        return watch.content if watch is not None else b""
 
     def seen(self) -> bytes:
         """The bytes of a stream so far, decompressed; empty when it cannot be read."""
@@ -128,7 +134,9 @@ class Relay:
 
     async def whole(self, response: LaneResponse, echo: EchoFilter | None = None) -> None:
         """Relay a body that is not a stream; `complete` runs before its first byte is sent."""
-        watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
+        watch = self._whole = ResponseWatch(
+            header(response.headers, b"content-encoding"), self._limit
+        )
         chunks: list[bytes] = []
         iterator = response.__aiter__()
         size = 0

@@ -71,6 +71,7 @@ class SteeredEndpoint:
                 if prepared.hides_usage or (prepared.result and prepared.result.applies):
                     plain = prepared.hides_usage or prepared.echo is not None
                     outgoing = readable(headers, plain=plain)
+                prepared.keeps_sent = self._runtime.raw_calls is not None
                 call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
                 server = services.settings.server
                 relay = Relay(
@@ -92,6 +93,8 @@ class SteeredEndpoint:
                         await response.aclose()
                 finally:
                     prepared.abandon(relay.seen)
+                    if prepared.keeps_sent:
+                        prepared.keep_raw(relay.received())
 
     async def _parse(self, raw: bytes, known: BodyPrefix | None) -> SteeredRequest:
         if len(raw) < BIG_BYTES:

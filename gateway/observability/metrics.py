@@ -167,6 +167,9 @@ class Metrics:
             "sink",
             "result",
         )
+        self.raw_dropped = self._counter(
+            "raw_calls_dropped_total", "Calls that could not be kept as sent and received."
+        )
         self.alerts_in_memory = self._gauge(
             "alerts_waiting_in_memory", "Alerts that wait in memory because the store fails."
         )

@@ -1,7 +1,7 @@
 """OpenTelemetry: one span and a few measurements per model call, by the `gen_ai.*` conventions.
 
 On when a standard variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` names an exporter and the extra
-`otel` is installed. Texts are never exported.
+`otel` is installed. Texts are exported only with `otel.content` (`otel_content.py`).
 
 Source: OpenTelemetry semantic conventions for generative AI, spans and metrics of clients.
 """
@@ -78,7 +78,7 @@ class Telemetry:
         for kind, count in (("input", usage.input), ("output", usage.output)):
             if count is not None:
                 self._tokens.record(count, {**common, "gen_ai.token.type": kind})
-        self._span(exchange, duration_s, common | _details(exchange))
+        self._span(exchange, duration_s, common | _details(exchange) | exchange.texts)
 
     def _span(self, exchange: Exchange, duration_s: float, attributes: Mapping[str, Any]) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode

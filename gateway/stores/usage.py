@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from gateway.stores.attribution import TAG
 from gateway.stores.totals import plus
 
 Bucket = Literal["hour", "day", "week"]
@@ -23,6 +24,11 @@ SUMS: Final = (
 """The counts of a UsagePoint that calls and steps add to."""
 
 _ADDED: Final = (*SUMS, "latency_s", "runs", "successes", "failures")
+
+
+def tag_of(by: str) -> str:
+    """The name of the tag that `by` stands for; empty for another dimension."""
+    return by.removeprefix(TAG) if by.startswith(TAG) else ""
 
 
 def bucket_start(at: float, bucket: Bucket) -> int:
@@ -44,13 +50,14 @@ class UsageQuery:
     """Which calls, how they are cut in time, and by what they are told apart.
 
     Calls and runs at or after `since` and before `until`, which are best the beginnings of buckets:
-    calls are kept by the hour. `by` None: all calls together.
+    calls are kept by the hour. `by`: a Dimension, or a tag (`tag:team`); None: all
+    calls together.
     """
 
     since: float
     until: float
     bucket: Bucket = "day"
-    by: Dimension | None = None
+    by: str | None = None
     tenant: str | None = None
     model: str | None = None
     agent: str | None = None

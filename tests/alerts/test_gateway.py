@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,27 @@ def test_the_command_tests_and_lists(tmp_path: Path, receiver: Receiver) -> None
     status, text = run("test", "--sink", "ops", "--json")
     assert (status, json.loads(text)["error"]) == (1, "status 404")
     assert run("list") == (0, "no alerts\n")
+
+
+def _told(receiver: Receiver, words: str) -> list[str]:
+    return [title for title in receiver.titles() if words in title]
+
+
+def test_a_budget_is_reported_at_each_share(
+    start: Start, upstream: ScriptedUpstream, receiver: Receiver
+) -> None:
+    """Once at each, and *Now* shows how far it is used."""
+    upstream_budget = {"name": "daily", "scope": "day", "limits": {"calls": 10}}
+    server = start(alerts=alerting(receiver), budgets=[upstream_budget])
+    with client_of(server) as client:
+        for number in range(10):
+            agent = Agent(client, upstream, f"Task {number}")
+            agent.answer()
+            if number in (4, 7, 9):
+                share = {4: "50%", 7: "80%", 9: "100%"}[number]
+                until(partial(_told, receiver, share))
+        page = client.get("/dashboard").text
+    told = [title for title in receiver.titles() if "daily" in title]
+    assert len(told) == 3
+    assert "daily" in page
+    assert "100%" in page

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.alerts.outbox import due_at
-from gateway.alerts.rules import Signals, findings
+from gateway.alerts.rules import Signals, UsedAccount, findings
 from gateway.alerts.window import CallCounters, CallWindow
 from gateway.config import settings_from_dict
 from gateway.config.alerts import AlertRuleSettings, AlertSettings
@@ -34,10 +34,20 @@ def a_live_run(stuck: int) -> LiveRun:
     return LiveRun(run=run, newest=newest, stuck_steps=stuck)
 
 
+def an_account(used: float) -> UsedAccount:
+    return UsedAccount(
+        budget="day", scope="day", subject="2026-11-22", tenant="", used=used, metric="usd"
+    )
+
+
 CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
     (Signals(), []),
     (Signals(live=(a_live_run(4),)), []),
     (Signals(live=(a_live_run(5),)), [("run_stuck:r1", "danger")]),
+    (Signals(accounts=(an_account(0.49),)), []),
+    (Signals(accounts=(an_account(0.6),)), [("budget:day:2026-11-22:0.5", "warn")]),
+    (Signals(accounts=(an_account(0.8),)), [("budget:day:2026-11-22:0.8", "warn")]),
+    (Signals(accounts=(an_account(7),)), [("budget:day:2026-11-22:1", "danger")]),
     (Signals(window=CallWindow(calls=19, failed=19)), []),
     (Signals(window=CallWindow(calls=20, failed=3)), []),
     (Signals(window=CallWindow(calls=20, failed=4)), [("error_rate:calls", "warn")]),
@@ -82,6 +92,7 @@ def test_rules_can_be_switched_off() -> None:
     """Each by null, false or an empty list."""
     off = AlertRuleSettings(
         run_stuck=None,
+        budget=(),
         cached_share=None,
         deployment_resting=False,
         error_rate=None,

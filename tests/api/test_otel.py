@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
+from gateway.exchange import Exchange
 from gateway.observability.otel import Telemetry, open_telemetry
-from gateway.testing import Reply, ScriptedUpstream
+from gateway.testing import Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, client_of, until
 
 try:
@@ -100,6 +102,59 @@ def test_a_call_is_a_span(start: Start, upstream: ScriptedUpstream) -> None:
     assert last.status.is_unset
     assert last.end_time > last.start_time
     assert "kitchen" not in str([dict(span.attributes) for span in spans])
+
+
+class Listening:
+    """What a span would be made of."""
+
+    def __init__(self) -> None:
+        self.texts: list[dict[str, str]] = []
+
+    def finished(self, exchange: Exchange, duration_s: float) -> None:
+        if exchange.request.model:
+            self.texts.append(exchange.texts)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def test_texts_are_exported_where_that_is_asked_for(
+    start: Start, upstream: ScriptedUpstream
+) -> None:
+    """In each API, as the conventions have them: the newest messages and the answer with its tool
+    calls, cut; unasked, none of it."""
+    server, heard = start(otel={"content": True, "max_chars": 60}), Listening()
+    server.app.runtime.telemetry = heard
+    upstream.default = Reply("On the shelf.", tool_calls=(ToolCall("look", '{"at": "shelf"}'),))
+    words = "Where is it? " + "x" * 99
+    question = [{"role": "user", "content": words}]
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": question, "stream": True},
+        "/v1/responses": {"input": words},
+        "/v1/messages": {"messages": question, "max_tokens": 99},
+    }
+    with client_of(server) as client:
+        for number, (path, body) in enumerate(bodies.items(), start=1):
+            client.post(path, json={"model": "gpt-4o", **body}).raise_for_status()
+            until(lambda: len(heard.texts) == number)  # noqa: B023 - asked at once
+            found = heard.texts[-1]
+            (given,) = json.loads(found["gen_ai.input.messages"])
+            assert given == {
+                "role": "user",
+                "parts": [{"type": "text", "content": words[:60] + "…"}],
+            }, path
+            (answer,) = json.loads(found["gen_ai.output.messages"])
+            text, call = answer["parts"]
+            assert (text["content"], call["name"]) == ("On the shelf.", "look"), path
+            assert json.loads(call["arguments"]) == {"at": "shelf"}
+            assert found["input.value"] == found["gen_ai.input.messages"]
+            assert found["openinference.span.kind"] == "LLM"
+    server, heard = start(), Listening()
+    server.app.runtime.telemetry = heard
+    with client_of(server) as client:
+        client.post("/v1/chat/completions", json={"model": "m", "messages": question})
+        until(lambda: heard.texts)
+    assert heard.texts == [{}]
 
 
 @needs_extra

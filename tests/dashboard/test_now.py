@@ -96,6 +96,14 @@ def test_sums_over_time_are_the_logs(start: Start, upstream: ScriptedUpstream) -
         model: count for model, count in wanted.items() if count
     }
     assert sum(wanted.values()) == len(calls)
+    with client_of(server) as client:
+        for team in ("web", "data", "web"):
+            tagged = {"x-gateway-tag-team": team}
+            Agent(client, upstream, f"Task of {team}").answer(**tagged)
+        page = client.get("/dashboard/time", params={"by": "tag:team"}).text
+    rows = re.findall(r"<tr data-start.*?<td>(.*?)</td><td[^>]*>.*?</td><td[^>]*>(\d+)<", page)
+    assert dict(rows) == {"(none)": str(len(calls)), "data": "1", "web": "2"}
+    assert 'value="tag:team" selected' in page
     only = page_of(server, "/dashboard/time?bucket=day&model=gpt-4o-mini")
     assert f">{wanted['gpt-4o-mini']}<" in only.replace(",", "")
     for wrong in ("bucket=year", "by=colour"):

@@ -144,11 +144,11 @@ def _save_run(
     found: list[Any] = connection.execute(_FIND_RUN, (run.id, tenant)).fetchall()
     if found:
         pk, outcome, source, tags, *stored = found[0]
-        _add_tags(pk, run, tags, connection)
+        tags = _add_tags(pk, run, tags, connection)
         outcome, source = settled_outcome((outcome, source), run)
         totals = codec.totals_of(stored)
     else:
-        totals = RunTotals()
+        totals, tags = RunTotals(), codec.tags_json(run.tags)
         values = (run.id, conversation_pk, tenant, *codec.update_row(run))
         connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
         pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
@@ -165,18 +165,20 @@ def _save_run(
         injections=len(given),
         sources=given,
     )
-    add_usage(tenant, run, fresh, called, connection)
+    add_usage(tenant, run, fresh, called, tags, connection)
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
     policy = (run.mode, run.policy_digest, run.model_requested)
     connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
 
 
-def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> None:
-    """Add the tags of new names; those of the first call that had one stay."""
+def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:
+    """Add the tags of new names; those of the first call that had one stay. Returns them all."""
     known = orjson.loads(stored) if run.tags else {}
     if run.tags.keys() - known.keys():
         tags = codec.tags_json({**run.tags, **known})
         connection.execute("UPDATE runs SET tags = ? WHERE pk = ?", (tags, pk))
+        return tags
+    return stored
 
 
 class _Kept(Enum):

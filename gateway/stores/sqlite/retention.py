@@ -136,7 +136,12 @@ def _remove_conversations(pks: list[int], connection: apsw.Connection) -> int:
 
 def _remove_runs(pks: list[int], connection: apsw.Connection) -> int:
     for pk in pks:
-        for table, column in (("injections", "run_pk"), ("steps", "run_pk"), ("runs", "pk")):
+        for table, column in (
+            ("raw_calls", "run_pk"),
+            ("injections", "run_pk"),
+            ("steps", "run_pk"),
+            ("runs", "pk"),
+        ):
             connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (pk,))
     return len(pks)
 

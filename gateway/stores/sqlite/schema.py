@@ -5,7 +5,8 @@ from __future__ import annotations
 from gateway.stores.sqlite.alerts_schema import ALERT_TABLES
 from gateway.stores.sqlite.budget_tables import BUDGET_MIGRATIONS
 from gateway.stores.sqlite.migrations import Migration, script
-from gateway.stores.sqlite.usage_schema import USAGE_TABLES
+from gateway.stores.sqlite.raw_schema import RAW_TABLES
+from gateway.stores.sqlite.usage_schema import USAGE_TABLES, USAGE_TAGS
 
 # The design follows from what a commit costs: each database page that it changes.
 # (`heads` are the prefix hashes; table and column names of shipped files stay.)
@@ -295,5 +296,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     *BUDGET_MIGRATIONS,
     Migration(name="usage_001_hours", apply=script(USAGE_TABLES)),
     Migration(name="alerts_001_alerts_and_deliveries", apply=script(ALERT_TABLES)),
+    Migration(name="usage_002_tags", apply=script(USAGE_TAGS)),
+    Migration(name="raw_001_calls", apply=script(RAW_TABLES)),
 )
 """Every change a file needs, in order; new ones are appended."""

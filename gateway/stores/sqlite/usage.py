@@ -14,18 +14,19 @@ from typing import Any
 import apsw
 
 from gateway.stores.records import RunUpdate, StepRow
-from gateway.stores.usage import SUMS, UsagePoint, UsageQuery, bucket_sql, merged
+from gateway.stores.usage import SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
-_KEY = ("hour", "tenant", "agent", "model")
+_KEY = ("hour", "tenant", "agent", "model", "tags")
 _COLUMNS = (*_KEY, *SUMS, "cost_usd", "latency_s")
 _ADD = f"""
-INSERT INTO usage_hours ({", ".join(_COLUMNS)}) VALUES ({", ".join("?" * len(_COLUMNS))})
+INSERT INTO usage_by_hour ({", ".join(_COLUMNS)}) VALUES ({", ".join("?" * len(_COLUMNS))})
 ON CONFLICT ({", ".join(_KEY)}) DO UPDATE SET
-    {", ".join(f"{name} = usage_hours.{name} + excluded.{name}" for name in (*SUMS, "latency_s"))},
-    cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN usage_hours.cost_usd
-        ELSE coalesce(usage_hours.cost_usd, 0.0) + excluded.cost_usd END
+    {", ".join(f"{n} = usage_by_hour.{n} + excluded.{n}" for n in (*SUMS, "latency_s"))},
+    cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN usage_by_hour.cost_usd
+        ELSE coalesce(usage_by_hour.cost_usd, 0.0) + excluded.cost_usd END
 """
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
+_TAG = "coalesce((SELECT value FROM json_each({}tags) WHERE key = ?), '')"
 _STARTED_HOUR = "(CAST(r.started_at AS INTEGER) / 3600 * 3600)"
 
 
@@ -34,9 +35,13 @@ def add_usage(
     run: RunUpdate,
     fresh: Sequence[StepRow],
     called: Sequence[StepRow],
+    tags: str,
     connection: apsw.Connection,
 ) -> None:
-    """Add scored steps that are stored for the first time, and calls, to the sums."""
+    """Add scored steps that are stored for the first time, and calls, to the sums.
+
+    `tags`: of the run, as its column has them.
+    """
     for step in {id(step): step for step in (*fresh, *called)}.values():
         is_new = any(step is other for other in fresh) and step.composite is not None
         call = step.call if any(step is other for other in called) else None
@@ -51,33 +56,44 @@ def add_usage(
             tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
             how = (call.failed, bool(call.unsteered), call.unpriced)
             values = (1, *how, *counts, *tokens, call.cost_usd, call.latency_s)
-        connection.execute(_ADD, (hour, tenant, run.agent, model, *values))
+        connection.execute(_ADD, (hour, tenant, run.agent, model, tags, *values))
 
 
 def usage_of(query: UsageQuery, connection: apsw.Connection) -> list[UsagePoint]:
     """See RunStore.usage."""
-    column, of_runs = _BY[query.by] if query.by else ("''", "''")
+    column, of_runs, named = _columns(query)
     start = bucket_sql("hour", query.bucket)
     sums = ", ".join(f"sum({name})" for name in (*SUMS, "cost_usd", "latency_s"))
     where, values = _where(query, "", "hour", "model")
-    sql = f"SELECT {start} AS start, {column}, {sums} FROM usage_hours WHERE {where} GROUP BY 1, 2"
+    sql = (
+        f"SELECT {start} AS start, {column}, {sums} FROM usage_by_hour WHERE {where} GROUP BY 1, 2"
+    )
     names = (*SUMS, "cost_usd", "latency_s")
     usage = {
         (row[0], row[1]): dict(zip(names, row[2:], strict=True))
-        for row in connection.execute(sql, values)
+        for row in connection.execute(sql, (*named, *values))
     }
     where, values = _where(query, "r.", "started_at", "model_requested")
-    column = f"r.{of_runs}" if query.by else "''"
     sql = f"""
-        SELECT {bucket_sql(_STARTED_HOUR, query.bucket)} AS start, {column}, count(*),
+        SELECT {bucket_sql(_STARTED_HOUR, query.bucket)} AS start, {of_runs}, count(*),
             coalesce(sum(r.outcome = 'success'), 0), coalesce(sum(r.outcome = 'failure'), 0)
         FROM runs AS r WHERE {where} GROUP BY 1, 2
     """
     outcomes = {
         (row[0], row[1]): dict(zip(("runs", "successes", "failures"), row[2:], strict=True))
-        for row in connection.execute(sql, values)
+        for row in connection.execute(sql, (*named, *values))
     }
     return merged(usage, outcomes)
+
+
+def _columns(query: UsageQuery) -> tuple[str, str, list[str]]:
+    """What calls and runs are told apart by, as SQL, and the values bound in it."""
+    if query.by is None:
+        return "''", "''", []
+    if tag := tag_of(query.by):
+        return _TAG.format(""), _TAG.format("r."), [tag]
+    of_calls, of_runs = _BY[query.by]
+    return of_calls, f"r.{of_runs}", []
 
 
 def _where(query: UsageQuery, table: str, time: str, model: str) -> tuple[str, list[Any]]:

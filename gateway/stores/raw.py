@@ -1,0 +1,92 @@
+"""Calls as they were sent and received: the bytes, within a limit, where that is switched on."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gateway.stores.protocols import StoreError
+from gateway.text.secrets import mask_secrets
+
+_MOST_WAITING = 32
+CUT = b"\n[cut here: longer than storage.raw_max_kb]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawCall:
+    """The newest call at one step of a run: the body that went upstream, with the guidance in it,
+    and the body that came back, decompressed. Headers, which hold keys, are not kept.
+
+    `dialect`: the name of the API that it was in. `at`: seconds of the epoch.
+    """
+
+    tenant: str
+    run_id: str
+    step_index: int
+    at: float
+    dialect: str
+    request: bytes
+    response: bytes
+
+    @property
+    def whole_request(self) -> bool:
+        """Whether the request is complete, so that it can be sent again."""
+        return not self.request.endswith(CUT)
+
+
+class RawStore(Protocol):
+    """Raw calls of runs. Every method may raise StoreError."""
+
+    async def put_raw(self, call: RawCall, *, most_bytes: int) -> bool:
+        """Keep a call in place of an earlier one at its step, and remove the oldest until the rest
+        takes at most `most_bytes`; False when there is no such run."""
+
+    async def find_raw(self, run_id: str, step_index: int, *, tenant: str | None) -> RawCall | None:
+        """The call at a step; None when it was not kept, was removed, or is another tenant's."""
+
+
+class RawKeeper:
+    """Keeps calls in the background. What cannot be kept at once is dropped, and `dropped` called:
+    it is a copy for people, which no answer waits for. `mask`: without what looks like a secret."""
+
+    def __init__(self, store: RawStore, dropped: Callable[[], None], *, mask: bool) -> None:
+        self._store = store
+        self._mask = mask
+        self._dropped = dropped
+        self._waiting = 0
+
+    async def keep(self, call: RawCall, *, max_bytes: int, most_bytes: int) -> None:
+        """Keep a call, each body up to `max_bytes`, all calls together up to `most_bytes`."""
+        if self._waiting >= _MOST_WAITING:
+            self._dropped()
+            return
+        self._waiting += 1
+        try:
+            packed = await asyncio.to_thread(_packed, call, max_bytes, self._mask)
+            if not await self._store.put_raw(packed, most_bytes=most_bytes):
+                self._dropped()
+        except StoreError:
+            self._dropped()
+        finally:
+            self._waiting -= 1
+
+
+def _packed(call: RawCall, max_bytes: int, mask: bool) -> RawCall:
+    def pack(body: bytes) -> bytes:
+        kept = body if len(body) <= max_bytes else body[:max_bytes] + CUT
+        if mask:
+            text = kept.decode("utf-8", "surrogateescape")
+            kept = mask_secrets(text).encode("utf-8", "surrogateescape")
+        return zlib.compress(kept)
+
+    return replace(call, request=pack(call.request), response=pack(call.response))
+
+
+def unpacked(call: RawCall) -> RawCall:
+    """A call as it was given to `RawKeeper.keep`."""
+    return replace(
+        call, request=zlib.decompress(call.request), response=zlib.decompress(call.response)
+    )
