@@ -88,6 +88,30 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
     )
 
 
+async def copy_to_postgres(
+    source: StorageSettings, target: StorageSettings, progress: Callable[[int, int], None]
+) -> dict[str, int]:
+    """Copy the SQLite file of `source` to the empty database of `target`: rows by table.
+
+    `progress` is called with the rows done and their total. Raises: StoreError.
+    """
+    from gateway.stores.postgres.copying import copy_all
+    from gateway.stores.postgres.database import Database as PostgresDatabase
+    from gateway.stores.sqlite.database import Database as SQLiteDatabase
+    from gateway.stores.sqlite.export import SQLiteExport
+
+    _require_file(source)
+    file = await SQLiteDatabase.open(source)
+    try:
+        database = await PostgresDatabase.open(target, vectors=True)
+        try:
+            return await copy_all(SQLiteExport(file), database, progress)
+        finally:
+            await database.close()
+    finally:
+        await file.close()
+
+
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     # Imported here: SQLite's library is loaded only when it is used.
     from gateway.stores.sqlite.alerts import SQLiteAlertStore

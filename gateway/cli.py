@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import importlib.util
 import json
@@ -84,6 +85,9 @@ def _add_check_config(commands: Any) -> None:
     check = commands.add_parser("check-config", help="check the config and report what is wrong")
     check.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     check.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    check.add_argument(
+        "--connect", action="store_true", help="also connect to the database and check its schema"
+    )
     check.set_defaults(run=_check_config)
 
 
@@ -103,6 +107,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 def _check_config(args: argparse.Namespace) -> int:
     from gateway.commands.config_warnings import config_warnings
+    from gateway.commands.migrate import connect
     from gateway.server import check
 
     path = serve.config_file(args.config)
@@ -114,6 +119,8 @@ def _check_config(args: argparse.Namespace) -> int:
         settings = load_settings(args.config)
         check(settings)
         warnings = list(config_warnings(settings, os.environ))
+        if args.connect:
+            asyncio.run(connect(settings))
     except ConfigError as exc:
         problem = str(exc)
     if args.json:

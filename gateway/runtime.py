@@ -189,7 +189,10 @@ class Runtime:
         self._watch(states)
         await self.keys.refresh(stores.keys)
         self._background_tasks.append(
-            spawn(self.keys.follow(stores.keys), name="watch gateway keys")
+            spawn(
+                self.keys.follow(stores.keys, lambda: self.settings.auth),
+                name="watch gateway keys",
+            )
         )
         self._background_tasks.append(spawn(states.follow(), name="watch store"))
         self._accounting = accounting = Accounting(

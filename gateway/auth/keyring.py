@@ -6,9 +6,10 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gateway.config import AuthSettings
 from gateway.observability.logging import get_logger
 from gateway.stores.protocols import KeyStore, StoreError
 from gateway.stores.records import KeyRecord
@@ -19,9 +20,6 @@ DEFAULT_TENANT = "default"
 KEY_PREFIX = "gw-"
 _SECRET_BYTES = 32  # 256 random bits cannot be guessed, so one round of SHA-256 is enough
 _SHOWN_CHARACTERS = 9
-
-REFRESH_S = 1.0
-"""How long a revoked key may still be accepted."""
 
 
 def key_digest(key: str) -> bytes:
@@ -54,9 +52,10 @@ def make_key(tenant: str, name: str = "", *, now: float | None = None) -> NewKey
 
 
 class KeyRing:
-    """The valid keys in memory: looked up for every request, read from the store every second.
+    """The valid keys in memory: looked up for every request, read from the store in intervals.
 
-    `required` stays true when the last key is revoked: revoking must not open the gateway.
+    While the store cannot be read they stay good for `auth.stale_s`. `required` stays true when the
+    last key is revoked: revoking must not open the gateway.
     """
 
     def __init__(self) -> None:
@@ -64,6 +63,7 @@ class KeyRing:
         self._active: dict[bytes, KeyRecord] = {}
         self._log = get_logger("gateway.keys")
         self._failing = False
+        self._read_at = time.monotonic()
 
     def find(self, digest: bytes) -> KeyRecord | None:
         """The key with this digest, None when it is unknown or revoked.
@@ -86,11 +86,12 @@ class KeyRing:
         records = await store.list_keys()
         self._active = {r.digest: r for r in records if r.revoked_at is None}
         self.required = bool(records)
+        self._read_at = time.monotonic()
 
-    async def follow(self, store: KeyStore) -> None:
+    async def follow(self, store: KeyStore, settings: Callable[[], AuthSettings]) -> None:
         """Refresh for ever; a failing store is logged once until it works again."""
         while True:
-            await asyncio.sleep(REFRESH_S)
+            await asyncio.sleep(settings().poll_s)
             try:
                 await self.refresh(store)
                 self._failing = False
@@ -98,3 +99,10 @@ class KeyRing:
                 if not self._failing:
                     self._log.error("gateway keys cannot be read again", reason=str(error))
                 self._failing = True
+                self._expire(settings().stale_s)
+
+    def _expire(self, stale_s: float) -> None:
+        """Refuse keys that were read too long ago: one may have been revoked since."""
+        if self._active and stale_s and time.monotonic() - self._read_at > stale_s:
+            self._log.error("gateway keys are refused: they cannot be read", stale_s=stale_s)
+            self._active = {}

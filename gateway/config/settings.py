@@ -100,13 +100,20 @@ class AuthSettings:
 
     `wrong_keys_per_minute`: how many wrong keys one address may send; 0 = no limit. A further one,
     and a right key that is short enough to be guessed, is refused until the minute is over.
+    `poll_s`: how often the keys of the store are read, and so the longest time for which a revoked
+    one is accepted. `stale_s`: how long they stay good while the store cannot be read, 0 = always.
     """
 
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
     admin_key: Secret | None = None
     wrong_keys_per_minute: int = 30
+    poll_s: float = 1
+    stale_s: float = 3600
 
     def __post_init__(self) -> None:
+        if self.poll_s <= 0:
+            raise ValueError("poll_s: must be above 0")
+        at_least(self.stale_s, 0, "stale_s")
         at_least(self.wrong_keys_per_minute, 0, "wrong_keys_per_minute")
 
 
@@ -247,6 +254,11 @@ class Settings:
         if self.difficulty.scorer != "judge":
             return None
         return self.difficulty.judge.limit_s(self.steering.deadline_ms)
+
+    @property
+    def shares_store(self) -> bool:
+        """Whether other processes serve on the same store at the same time."""
+        return self.storage.shared or self.server.workers > 1
 
     def policy(self) -> Policy:
         """The policy of the decision core."""

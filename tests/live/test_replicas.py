@@ -23,6 +23,8 @@ from tests.postgres import empty_database
 Start = Callable[..., AppServer]
 Bodies = dict[str, list[bytes]]
 
+# No request may be without a decision because the machine is slow.
+PATIENT = {**GUIDING, "steering": {**GUIDING["steering"], "max_wait_ms": 60_000}}
 FRAME = json.dumps(FRAME_OPEN)[1:-1].encode()
 """What guidance begins with, in a body."""
 
@@ -83,13 +85,13 @@ async def test_replicas_send_what_one_gateway_sends(
 ) -> None:
     """Behind a round-robin and a random balancer, with retries: the same bytes at every call."""
     runs = [*read_runs(file)[::every], *synthetic_runs(3, 5)]
-    alone = gateway_server(GUIDING)
+    alone = gateway_server(PATIENT)
     expected = await bodies_through(upstream, runs, lambda: alone)
     guided = [body for bodies in expected.values() for body in bodies if FRAME in body]
     assert len(guided) > 20
     # What waits in the memory of one gateway is not known to another: no commit is given up here.
     storage = {"url": database, "commit_limit_ms": 60_000}
-    shared = [gateway_server({**GUIDING, "storage": storage}) for _ in range(2)]
+    shared = [gateway_server({**PATIENT, "storage": storage}) for _ in range(2)]
     turns = itertools.cycle(shared)
     found = await bodies_through(upstream, runs, lambda: next(turns))
     different = [which for which in expected if found[which] != expected[which]]

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from gateway.stores import codec, usage
-from gateway.stores.postgres.text import stored_text
+from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.records import CallRecord, InjectionRow, RunUpdate, StepRow
 from gateway.stores.totals import RunTotals
 
@@ -182,19 +180,8 @@ def _run_row(run: RunUpdate, delta: Delta, careful: bool) -> Row:
     *sums, counts = codec.totals_row(delta.totals)
     *about, tags = codec.update_row(run)
     if careful:
-        counts, tags = _stored_json(counts), _stored_json(tags)
+        counts, tags = stored_json(counts), stored_json(tags)
     return (run.id, *about, tags, *sums, counts, _bytes_of(delta))
-
-
-def _stored_json(text: str) -> str:
-    """A JSON object of a column that is searched, which may not contain a NUL even as an escape."""
-
-    def stored(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {stored_text(name): stored(item) for name, item in value.items()}
-        return stored_text(value) if isinstance(value, str) else value
-
-    return orjson.dumps(stored(orjson.loads(text))).decode()
 
 
 def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from gateway.stores.redact import encodable
 
 _MARK = "\U0010ffff"  # a code point that Unicode promises never to assign
@@ -26,6 +28,18 @@ def read_text(value: Any) -> Any:
     if isinstance(value, str) and _MARK in value:
         return value.replace(_NUL, "\x00").replace(_MARK_ITSELF, _MARK)
     return value
+
+
+def stored_json(text: str) -> str:
+    """A JSON object as a column keeps it that is searched, and which may not contain a NUL even as
+    an escape."""
+
+    def stored(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {stored_text(name): stored(item) for name, item in value.items()}
+        return stored_text(value) if isinstance(value, str) else value
+
+    return orjson.dumps(stored(orjson.loads(text))).decode()
 
 
 def read_json(text: str) -> str:

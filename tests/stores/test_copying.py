@@ -1,0 +1,129 @@
+"""`gateway migrate --to`: a SQLite file with everything in it, copied to PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.backends import Stores, open_stores
+from gateway.cli import main
+from gateway.config.storage import StorageSettings
+from gateway.config.values import Secret
+from gateway.stores.budgets import AccountKey
+from gateway.stores.controls import Control
+from gateway.stores.patterns import PatternFilter
+from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.records import ItemRecord
+from gateway.testing.store_conformance.keys import a_key
+from gateway.testing.store_conformance.records import (
+    START,
+    TENANT,
+    a_call,
+    a_conversation,
+    a_first_step,
+    a_head,
+    a_run,
+    history,
+    one_run,
+)
+from gateway.testing.store_conformance.sample_patterns import add, drawn, found, opened, pattern
+from tests.postgres import new_database
+
+STRANGE = "NUL \x00 and \U0001f600"
+
+
+async def fill(stores: Stores) -> None:
+    """Some rows of many tables; texts that PostgreSQL cannot keep as they are among them."""
+    for number in range(25):
+        await stores.states.commit(one_run(number, outcome="success", outcome_source="api"))
+    await stores.states.commit(
+        a_call(
+            conversation=a_conversation("strange", external_key=STRANGE),
+            heads=(a_head("strange", history("s", 3)),),
+            runs=(a_run(task_preview=STRANGE, tags={"team": "blue"}, key_name="laptop"),),
+            steps=(a_first_step(failure_type=STRANGE),),
+            items=(ItemRecord(id="fc_1", content=b"{}"),),
+        )
+    )
+    patterns = await opened(stores)
+    for number in range(5):
+        await add(patterns, pattern(f"p{number}"), drawn(number))
+    await stores.keys.add_key(a_key("k1"))
+    await stores.keys.revoke_key("k1", START + 1)
+    assert stores.controls is not None
+    assert stores.budgets is not None
+    await stores.controls.hold(Control(subject="r1", tenant=TENANT, action="pause", at=START))
+    key = AccountKey(budget="per-run", subject="r1")
+    await stores.budgets.allow(key, at=START, limits={"usd": 2.0}, lifted=False)
+
+
+async def everything(stores: Stores) -> list[Any]:
+    """What the stores answer."""
+    patterns = await opened(stores)
+    page = await stores.runs.list_runs(RunFilter(), PageRequest(limit=100))
+    assert stores.controls is not None
+    assert stores.budgets is not None
+    return [
+        [await stores.runs.get_run(run.id, tenant=None) for run in page.runs],
+        await stores.runs.list_conversations(tenant=None),
+        await stores.runs.health_summary(RunFilter()),
+        await stores.states.load(TENANT, "strange"),
+        await stores.states.find_prefix_hashes(TENANT, history("s", 4)),
+        await stores.states.find_items(TENANT, ["fc_1"]),
+        await stores.keys.list_keys(),
+        [stored.pattern for stored in (await patterns.list_patterns(PatternFilter())).patterns],
+        await found(patterns, vector=drawn(2), limit=2),
+        await stores.controls.list_controls(),
+        await stores.budgets.list_accounts(),
+    ]
+
+
+async def test_a_copy_answers_as_the_file_does(tmp_path: Path) -> None:
+    """Runs, conversations, hashes, keys, patterns, vectors, holds and accounts are the same, and
+    what is stored afterwards does not meet what was copied. A second copy is refused."""
+    from gateway.backends import copy_to_postgres
+
+    source = StorageSettings(path=str(tmp_path / "gateway.db"))
+    target = StorageSettings(url=Secret(new_database()))
+    file = await open_stores(source, vectors=True)
+    await fill(file)
+    expected = await everything(file)
+    await file.close()
+    seen: list[tuple[int, int]] = []
+    copied = await copy_to_postgres(source, target, lambda done, total: seen.append((done, total)))
+    assert copied["runs"] == 26
+    assert seen[-1] == (sum(copied.values()),) * 2
+    stores = await open_stores(target, vectors=True)
+    assert await everything(stores) == expected
+    assert await stores.states.commit(one_run(100)) == 1
+    patterns = await opened(stores)
+    await add(patterns, pattern("new"), drawn(9))
+    await stores.keys.add_key(a_key("k2"))
+    await stores.close()
+    with pytest.raises(Exception, match="is not empty; copy to a new database"):
+        await copy_to_postgres(source, target, lambda done, total: None)
+
+
+def test_the_command_copies_and_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`migrate --to` reports the rows, `check-config --connect` finds the copy, `runs list` reads
+    it; an empty database is no obstacle, a wrong one is one line."""
+    monkeypatch.chdir(tmp_path)
+    url = new_database()
+    assert main(["keys", "create", "acme", "--json"]) == 0
+    capsys.readouterr()
+    assert main(["migrate", "--to", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["keys"] == 1
+    monkeypatch.setenv("GATEWAY_STORAGE__URL", url)
+    assert main(["check-config", "--connect"]) == 0
+    capsys.readouterr()
+    for command in (["keys", "list", "--json"], ["runs", "list", "--json"], ["report", "--json"]):
+        assert main(command) == 0, command
+    assert "acme" in capsys.readouterr().out
+    monkeypatch.setenv("GATEWAY_STORAGE__URL", url.replace("postgres@", "nobody-there@"))
+    assert main(["check-config", "--connect"]) == 2
+    assert "nobody-there" in capsys.readouterr().out
