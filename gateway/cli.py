@@ -28,8 +28,9 @@ from gateway.commands import (
     serve,
     wrap,
 )
-from gateway.config import DEFAULT_FILE, ignored_keys, load_settings, read_file
+from gateway.config import DEFAULT_FILE, LoggingSettings, ignored_keys, load_settings, read_file
 from gateway.errors import ConfigError
+from gateway.observability.logging import configure_logging
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.rest = rest
     if rest and not getattr(args, "passes_rest", False):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    # A server sets up its own log; what a command prints is for the terminal or another program.
+    configure_logging(LoggingSettings(level="warning"), sys.stderr)
     try:
         return int(args.run(args) or 0)
     except ConfigError as exc:

@@ -173,7 +173,8 @@ def gateway_server(
         mapping = {"default_upstream": {"api_base": upstream.base_url}, **(settings or {})}
         mapping["server"] = {"drain_s": 1, **mapping.get("server", {})}
         database = str(tmp_path / f"gateway-{len(running)}.db")
-        mapping["storage"] = {"path": database, **mapping.get("storage", {})}
+        own = {"path": database, "commit_limit_ms": DEADLINE_MS}
+        mapping["storage"] = {**own, **mapping.get("storage", {})}
         patient = {"deadline_ms": DEADLINE_MS, "max_wait_ms": DEADLINE_MS}
         mapping["steering"] = {**patient, **mapping.get("steering", {})}
         loaded = settings_from_dict(mapping, env)

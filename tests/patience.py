@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 DEADLINE_MS = 60_000
-"""For `steering.deadline_ms` and `max_wait_ms`, in every gateway of a test that is not about them.
+"""For `steering.deadline_ms`, `steering.max_wait_ms` and `storage.commit_limit_ms`, in every gateway
+of a test that is not about them.
 
-The deadline limits the processor time of a request (50 ms where nothing is configured), the other
+The deadline limits the processor time of a request (50 ms where nothing is configured), the second
 what it waits for the store and for look-ups (5 s). One that a slow machine needs longer for would
-go out unsteered, and a test would see other steps, states and models than it expects.
+go out unsteered, and a test would see other steps, states and models than it expects. The third
+limits how long an answer waits for its record (250 ms): a test that reads the run log next would
+not find it.
 """

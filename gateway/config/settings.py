@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from gateway.config.alerts import AlertSettings
@@ -233,9 +233,14 @@ class Settings:
             wrap_up_at=self.steering.wrap_up_at,
             stop_above=self.steering.stop_above,
             etraces=self.etraces,
-            injection=self.injection,
+            injection=self._injection(),
             lessons=self.learning.rules(),
         )
+
+    def _injection(self) -> InjectionSettings:
+        """Guidance is stored, to be sent again: it must not hold what may not be stored."""
+        kept = self.storage.store_content
+        return self.injection if kept else replace(self.injection, quotes=False)
 
     def all_budgets(self) -> tuple[BudgetSettings, ...]:
         """The budgets, with the one that `steering.token_budget` stands for."""

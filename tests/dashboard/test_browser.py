@@ -207,7 +207,7 @@ async def test_a_pattern_is_edited(start: Start, tab: Tab) -> None:
     server = start()
     await tab.open(f"{server.url}/dashboard/patterns")
     await tab.following(
-        "document.querySelector('input[name=text]').value = 'whole error message';"
+        "document.querySelector('input[name=text]').value = 'the whole error before';"
         "document.querySelector('form.filters').requestSubmit()"
     )
     await tab.following("document.querySelector('table.patterns a.task').click()")

@@ -147,6 +147,7 @@ def test_never_a_fifth_cache_marker(
             "max_tokens": 64,
             "system": SYSTEM,
             "messages": [{"role": "user", "content": texts}],
+            "tools": [{"name": "bash", "input_schema": {"type": "object"}}],
         },
     )
     body = upstream.last.fields

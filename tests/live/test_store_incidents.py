@@ -28,7 +28,7 @@ from tests.live.incidents import (
 )
 
 Start = Callable[..., AppServer]
-QUICK = {"probe_interval_s": 0.05, "busy_timeout_ms": 200}
+QUICK = {"probe_interval_s": 0.05, "busy_timeout_ms": 200, "commit_limit_ms": 250}
 BEGAN, ENDED = "the store is degraded", "the store works again"
 
 

@@ -127,12 +127,10 @@ def test_an_operation_is_a_module_and_its_name_in_the_list(scratch: ScratchCopy)
     scratch.write("gateway/api/versions.py", OPERATION)
     scratch.replace(
         "gateway/api/routes.py",
-        "health_summary, patterns, runs\n",
-        "health_summary, patterns, runs, versions\n",
+        "    runs,\n)\n",
+        "    runs,\n    versions,\n)\n",
     )
-    scratch.replace(
-        "gateway/api/routes.py", "health_summary, events)", "health_summary, events, versions)"
-    )
+    scratch.replace("gateway/api/routes.py", "alerts, events),", "alerts, events, versions),")
     found, wrong, document = ask(
         scratch,
         ("GET", "/api/versions/core?short=true"),

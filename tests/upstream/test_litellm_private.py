@@ -74,8 +74,10 @@ def refuse(*address):
     asked.append(str(address))
     raise OSError("no network")
 socket.getaddrinfo = refuse
+import structlog
 from gateway.upstream.litellm_lane import sdk
-sdk.load()
+with structlog.testing.capture_logs():
+    sdk.load()
 print(json.dumps({"asked": asked, "read": "FOUND_BY_LITELLM" in os.environ}))
 """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("LITELLM_")}

@@ -54,6 +54,8 @@ def due_text(
     severity = max(count(given, subject), count(given, failure_type)) + 1
     if severity > severities(failure_type):
         return None, ("monitor: all texts sent",)
+    if situation is not None and not injection.quotes:
+        situation = situation.without_quotes()
     evidence = evidence_for(failure_type, readings)
     text = situation.text(severity) if situation else monitor_text(failure_type, severity, evidence)
     return (

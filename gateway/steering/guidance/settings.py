@@ -82,15 +82,17 @@ class InjectionSettings:
     `placement`: `system` = the leading system message; `tail` = a message after the newest one;
     `auto` = universal rules in the leading system message, all else at the tail where the target
     takes that. `lifetime`: `run` = injected text is sent again at the same place on every later
-    call of the run; `call` = once. `monitor_composite` = composite from which a monitor text is
-    given though none fired; `monitor_cap` = monitor texts in a run; `cooldown_steps` = steps
-    between two of them by state, missing states keep their default.
+    call of the run; `call` = once. `quotes`: monitor texts quote the line of the run that decides.
+    `monitor_composite` = composite from which a monitor text is given though none fired;
+    `monitor_cap` = monitor texts in a run; `cooldown_steps` = steps between two of them by state,
+    missing states keep their default.
     `max_field_chars`, `max_block_chars` bound one text and everything injected by one call.
     """
 
     placement: Placement = "auto"
     lifetime: Lifetime = "run"
     monitor_guidance: bool = True
+    quotes: bool = True
     monitor_composite: float = 0.35
     monitor_cap: int = 5
     cooldown_steps: Mapping[str, int] = field(default_factory=dict)

@@ -85,6 +85,10 @@ class Situation:
         """Whether it is trouble by itself, without a monitor that says so."""
         return self.count >= (FAILED_AGAIN if self.cause.when == "failed" else SHOWN_AGAIN)
 
+    def without_quotes(self) -> Situation:
+        """The same without any text of the run."""
+        return Situation(cause=self.cause, count=self.count)
+
     def text(self, severity: int) -> str:
         """What happened, the near miss, and one move for a severity from 1 on."""
         texts = self.cause.texts
