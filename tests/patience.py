@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 DEADLINE_MS = 60_000
-"""For `steering.deadline_ms`, `steering.max_wait_ms` and `storage.commit_limit_ms`, in every gateway
-of a test that is not about them.
+"""For `steering.deadline_ms`, `steering.max_wait_ms` and `storage.commit_limit_ms`, in the gateways
+of all tests that are not about them.
 
 The deadline limits the processor time of a request (50 ms where nothing is configured), the second
 what it waits for the store and for look-ups (5 s). One that a slow machine needs longer for would
