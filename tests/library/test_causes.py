@@ -7,10 +7,15 @@ import json
 import pytest
 
 from gateway.library import starter_patterns
+from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.causes import cause_names
-from gateway.steering.guidance.decide import passing
-from gateway.steering.guidance.pattern import PatternMatch, Query, Tier, causes
+from gateway.steering.guidance.decide import decide, passing
+from gateway.steering.guidance.moment import Moment
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, with_id
+from gateway.steering.guidance.plan import CHARS_PER_TOKEN, plan
+from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.situation import read_situation
+from gateway.steering.guidance.state import GuidanceState
 from gateway.steering.transcript.steps import Action, Step
 
 Case = tuple[str, object, str]
@@ -163,3 +168,28 @@ def test_each_cause_has_a_pattern_and_three_moves() -> None:
     """And no pattern names a cause that there is not."""
     named = {cause for pattern in STARTER for cause in causes(pattern)}
     assert named == set(cause_names())
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "claude-haiku-4-5", "claude-sonnet-4-5", "o3"])
+@pytest.mark.parametrize(
+    "tools",
+    [["bash", "edit_file"], ["web_search"], ["get_user", "update_order"], ["frobnicate"]],
+)
+def test_universal_rules_are_few_and_short(tools: list[str], model: str) -> None:
+    """At most five and 120 tokens for each kind of agent and family of models, never none."""
+    moment = Moment(step=None, state=FSMState.INIT, model=model, tools=tools)
+    planned = plan(
+        GuidanceState(), moment, EtraceSettings(), InjectionSettings(), Gates(e1=1, e2=1)
+    )
+    rules = [PatternMatch(pattern=p, similarity=1.0) for p in STARTER if p.tier is Tier.E3]
+    items = decide(GuidanceState(), planned, {Tier.E3: rules}, InjectionSettings()).items
+    assert 3 <= len(items) <= 5
+    assert sum(len(item.text) + 2 for item in items) <= 120 * CHARS_PER_TOKEN
+
+
+def test_own_universal_rules_come_first() -> None:
+    """A rule that names no kind of agent is for all, before those that ship."""
+    own = with_id(Pattern(tier=Tier.E3, fields={"instruction": "Answer in verse."}))
+    rules = [PatternMatch(pattern=p, similarity=1.0) for p in [*STARTER, own] if p.tier is Tier.E3]
+    query = Query(tier=Tier.E3, top_k=5, kind="coding")
+    assert passing(query, rules)[0].pattern == own

@@ -172,15 +172,27 @@ class CallMemory:
             same_question = other.identity == action.identity
             if not (same_question or action.reads):
                 continue
-            answered = _same_answer(action, other, self._frame(action))
+            answered = self._same_answer(action, other)
             if same_question or answered:
                 similar = similar or alike(other.words, action.words, SIMILAR_ARGUMENTS)
             if same_question and answered:
                 reworded = max(reworded, REWORDED_LATER if age else REWORDED_NEXT)
         return (max(reworded, REWORDED_NEXT) if shown else reworded), similar
 
+    def _same_answer(self, action: ActionFacts, other: ActionFacts) -> bool:
+        """Whether both got the same answer, what stands around each answer left out."""
+        if _same_outcome(action, other.result, other.failure):
+            return True
+        if not alike(action.result_words, other.result_words, SAME_RESULT):
+            return False
+        frame = self._frame(action)
+        if not frame:
+            return True
+        return alike(action.result_words - frame, other.result_words - frame, SAME_RESULT)
+
     def _frame(self, action: ActionFacts) -> frozenset[str]:
-        """The words that this result and those of all recent calls have; empty for few calls."""
+        """The words that this result and those of all recent calls have, such as a prompt; empty
+        for few calls."""
         if len(self._recent) < FRAMED_CALLS:
             return frozenset()
         return action.result_words.intersection(*[each.result_words for each in self._recent])
@@ -239,10 +251,7 @@ class KnownWords:
 
     def tells(self, words: frozenset[str]) -> bool:
         """Whether one of the words is new."""
-        return not (words <= self._words or words <= self._older or words <= self._both())
-
-    def _both(self) -> set[str]:
-        return self._words | self._older if self._older else self._words
+        return bool(words - self._words - self._older)
 
     def novelty(self, words: frozenset[str]) -> float:
         """Share of `words` that no earlier result had, in [0, 1]; then they are known."""
@@ -277,12 +286,3 @@ def _same_content(action: ActionFacts, other: ActionFacts) -> bool:
     if len(action.result_words) < SHOWN_WORDS or action.empty or action.failure is not None:
         return False
     return any("." in name or "/" in name for name in action.words & other.words)
-
-
-def _same_answer(action: ActionFacts, other: ActionFacts, frame: frozenset[str]) -> bool:
-    """`frame`: words of every recent result, such as a prompt; they are no part of an answer."""
-    if _same_outcome(action, other.result, other.failure):
-        return True
-    if not alike(action.result_words, other.result_words, SAME_RESULT):
-        return False
-    return not frame or alike(action.result_words - frame, other.result_words - frame, SAME_RESULT)
