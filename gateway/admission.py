@@ -31,6 +31,11 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.advice import NO_ADVICE, Advice
 from gateway.upstream.deployments import Target
+from gateway.wire.own_text import OWN_ANSWER
+
+_IGNORED_ANSWERS = 2
+"""Final answers of ours in a request's history after which its agent is told by an error: it takes
+no text for an end, and would call for ever."""
 
 _log = get_logger("gateway.budgets")
 
@@ -164,7 +169,8 @@ class Admissions:
             request_id=prepared.exchange.request.id,
         )
         request = prepared.request
-        if ending == "error" or is_structured(request.body):
+        ignored = request.raw.count(OWN_ANSWER.encode()) >= _IGNORED_ANSWERS
+        if ending == "error" or ignored or is_structured(request.body):
             raise error
         text = answer_text(error.message)
         number = prepared.exchange.request.id.removeprefix("req-")

@@ -197,7 +197,8 @@ class Pipeline:
         result = unobserved(resolved.conversation, resolved, mode, request.model)
         prepared.result = result
         arm = _random_arm(services, prepared.control)
-        advise = partial(self._admissions.advise, services, prepared)
+        asked = services.budgets is not None
+        advise = partial(self._admissions.advise, services, prepared) if asked else None
         await services.steerer.steer(result, request, now, own_time, arm, advise)
         name = prepared.control.arm
         exchange.response.headers += steering_headers(result, name)

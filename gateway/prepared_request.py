@@ -185,9 +185,9 @@ class PreparedRequest:
         if isinstance(response_id, str) and response_id and self.target is not None:
             tenant = self.exchange.request.tenant
             self._runtime.response_targets.put(tenant, response_id, self.target)
-        await self._catch_up()
         if reply.pending_id is None:
             await self.settle()
+        await self._catch_up()
         if reply.pending_id is not None:
             await self._recorder.record_pending(self._services, self, reply.pending_id)
         else:

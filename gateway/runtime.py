@@ -73,10 +73,7 @@ class Runtime:
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
-        labels = settings.observability
-        self.tagged = TaggedCalls(
-            self.metrics.registry, labels.metric_tags, labels.metric_tag_values
-        )
+        self.tagged = TaggedCalls(self.metrics.registry, settings.observability)
         self.settings = settings
         self.log = get_logger("gateway")
         self.draining = False

@@ -30,8 +30,8 @@ class Estimate:
     """What a call to a model is expected to use.
 
     `whose`: the tree of conversations that the call belongs to, "" for none. `guessed`: no call of
-    the model has ended yet. `raw_input`: tokens by the length of the body. `unpriced`: the model
-    has no known price.
+    that tree to the model has ended yet. `raw_input`: tokens by the length of the body. `unpriced`:
+    the model has no known price.
     """
 
     model: str
@@ -73,11 +73,13 @@ class Estimator:
         most: bool = False,
     ) -> Estimate:
         """The estimate for a body of `tokens`; `most` takes the request's own maximum of output."""
-        known = self._learned.get((model, whose)) or self._learned.get((model, ""))
+        own = self._learned.get((model, whose))
+        known = own or self._learned.get((model, ""))
         maximum = _maximum(body)
         output = known.output if known else float(self.first_output)
         if maximum is not None:
-            output = maximum if most else min(output, maximum)
+            # Of a model that was never called nobody knows better than the request itself.
+            output = maximum if most or known is None else min(output, maximum)
         choices = min(max(1, as_int(body.get("n"), 1)), _CHOICES)
         output_tokens = round(min(output * choices, _MOST_OUTPUT))
         input_tokens = max(0, round(tokens + (known.hidden if known else 0.0)))
@@ -93,7 +95,7 @@ class Estimator:
             model=model,
             whose=whose,
             amounts=amounts,
-            guessed=known is None and not (most and maximum is not None),
+            guessed=own is None and not (most and maximum is not None),
             raw_input=tokens,
             unpriced=full is None,
         )

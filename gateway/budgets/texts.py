@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gateway.budgets.rules import Standing, seconds_to_midnight
 from gateway.errors import BudgetExceeded, Headers, RunPaused, RunStopped
 from gateway.stores.controls import Control
+from gateway.wire.own_text import OWN_ANSWER
 
 NO_RETRY: Headers = (("x-should-retry", "false"),)
 """What the clients of OpenAI and Anthropic take for: do not send this again."""
@@ -78,7 +79,7 @@ def pause_error(control: Control, retry_after_s: float) -> RunPaused:
 def answer_text(message: str) -> str:
     """A refusal as the final answer of a run."""
     return (
-        f"Stopped by the gateway: {message}. No model was asked. The operator can raise the limit "
+        f"{OWN_ANSWER}{message}. No model was asked. The operator can raise the limit "
         "or let the run go on; until then further calls get this answer."
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter
+
+from gateway.config.observability import ObservabilitySettings
 
 _OTHER = "other"
 
@@ -15,9 +17,9 @@ class TaggedCalls:
     A client chooses the values, so that their number is limited.
     """
 
-    def __init__(self, registry: CollectorRegistry, tags: Sequence[str], most_values: int) -> None:
-        self._tags = tuple(tags)
-        self._most = most_values
+    def __init__(self, registry: CollectorRegistry, settings: ObservabilitySettings) -> None:
+        self._tags = tags = settings.metric_tags
+        self._most = settings.metric_tag_values
         self._known: dict[str, set[str]] = {tag: set() for tag in tags}
         labels = [tag.replace("-", "_") for tag in tags]
 

@@ -17,6 +17,7 @@ from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.questions import asks_user
 from gateway.steering.transcript.reader import Change, Draft, StepReader
 from gateway.steering.transcript.step import Step
+from gateway.wire.own_text import OWN_ANSWER
 
 __all__ = ["ConversationFold", "RunFold", "RunSnapshot", "StepOutcome"]
 
@@ -223,6 +224,8 @@ class ConversationFold:
         return not (self._never_ends or (draft is not None and self._asks(draft.thought)))
 
     def _asks(self, text: str) -> bool:
+        if text.startswith(OWN_ANSWER):
+            return True  # the run waits for the operator: an agent that goes on is still in it
         return self._policy.run_boundary == "settled_answer" and asks_user(text)
 
     @property

@@ -118,8 +118,8 @@ class Wanted:
 class Claim:
     """A call that asks for its estimate on all its accounts.
 
-    `guessed`: nothing is known about the model's output yet; such an estimate alone refuses no call
-    on an account that is not in use. `binding`: whether an account may refuse; if not, the amounts
+    `guessed`: no call like it has ended yet; such an estimate alone refuses no call on an account
+    that is not in use. `binding`: whether an account may refuse; if not, the amounts
     are reserved whatever they are. After `expires_at` the estimate counts as spent.
     """
 
@@ -178,7 +178,7 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
         bound, used = limit * wanted.stop_at, account.used(metric, claim.at)
         asked = 0.0 if metric == "minutes" else claim.estimate.of(metric)
         slack = bound * _TINY
-        known = not claim.guessed or metric not in ("usd", "tokens", "output_tokens")
+        known = not claim.guessed or metric in ("calls", "minutes")
         if used >= bound - slack or (used + asked > bound + slack and (known or used)):
             return metric
     return None

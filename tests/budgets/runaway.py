@@ -38,15 +38,18 @@ class Runaway:
                 "user-agent": f"{name}/1",
             },
         }
-        self._openai = OpenAI(api_key="k", base_url=server.base_url)
-        self._anthropic = Anthropic(api_key="k", base_url=server.url)
+        # Both clients try again by themselves as they do for their users.
+        self._client: Any
+        if dialect == "messages":
+            self._client = Anthropic(api_key="k", base_url=server.url)
+        else:
+            self._client = OpenAI(api_key="k", base_url=server.base_url)
 
     def __enter__(self) -> Runaway:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._openai.close()
-        self._anthropic.close()
+        self._client.close()
 
     def run(self) -> None:
         """Call until somebody is told to stop. Raises: the client's error for a refusal."""
@@ -65,10 +68,10 @@ class Runaway:
 
     def _chat(self, history: list[Any], extra: dict[str, Any]) -> bool:
         tools: Any = [{"type": "function", "function": FUNCTION}]
-        create = self._openai.chat.completions.create
+        create = self._client.chat.completions.create
         asked: dict[str, Any] = {"model": MODELS["chat"], "messages": history, "tools": tools}
         if self.streamed:
-            with self._openai.chat.completions.stream(**asked, **extra) as stream:
+            with self._client.chat.completions.stream(**asked, **extra) as stream:
                 answer: Any = stream.get_final_completion()
         else:
             answer = create(**asked, **extra)
@@ -91,10 +94,10 @@ class Runaway:
             "store": False,
         }
         if self.streamed:
-            with self._openai.responses.stream(**asked, **extra) as stream:
+            with self._client.responses.stream(**asked, **extra) as stream:
                 answer: Any = stream.get_final_response()
         else:
-            answer = self._openai.responses.create(**asked, **extra)
+            answer = self._client.responses.create(**asked, **extra)
         assert answer.status == "completed"
         self.last = answer.output_text
         calls = [item for item in answer.output if item.type == "function_call"]
@@ -114,10 +117,10 @@ class Runaway:
             "tools": tools,
         }
         if self.streamed:
-            with self._anthropic.messages.stream(**asked, **extra) as stream:
+            with self._client.messages.stream(**asked, **extra) as stream:
                 answer: Any = stream.get_final_message()
         else:
-            answer = self._anthropic.messages.create(**asked, **extra)
+            answer = self._client.messages.create(**asked, **extra)
         self.last = "".join(block.text for block in answer.content if block.type == "text")
         calls = [block for block in answer.content if block.type == "tool_use"]
         if not calls:

@@ -18,7 +18,7 @@ from gateway.testing import (
     ToolCall,
     Usage,
 )
-from tests.budgets.test_holds import MAIN, ask
+from tests.budgets.test_holds import MAIN, ask, until
 
 Start = Callable[..., AppServer]
 CALLING = Reply(
@@ -178,3 +178,53 @@ def test_without_budgets_nothing_is_read_or_changed(
     assert not any(name.startswith(b"x-gateway-tag") for name, _ in upstream.last.headers)
     assert "x-gateway-budget" not in answer.headers
     assert asked == []
+
+
+def test_a_client_that_leaves_is_charged_for_what_came(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Its reservation ends with an estimate of the part that arrived; so does a failed call's."""
+    upstream.default = Reply("word " * 400, chunk_delay_s=0.02)
+    budget = {"name": "all", "scope": "tenant", "limits": {"tokens": 10**6}}
+    server = gateway_server({"budgets": [budget]})
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "go"}]}
+    with httpx.stream("POST", f"{server.base_url}/chat/completions", json=body) as answer:
+        chunks = answer.iter_raw()
+        for _ in range(5):
+            next(chunks)
+
+    def account() -> dict[str, Any]:
+        (found,) = httpx.get(f"{server.url}/api/budgets").json()["accounts"]
+        return dict(found)
+
+    until(lambda: account()["reserved"]["calls"] == 0)
+    spent = account()["spent"]
+    assert spent["calls"] == 1
+    assert 0 < spent["output_tokens"] < 400
+    upstream.default = Fault(FaultKind.BAD_REQUEST)
+    assert call(server, "bad", 0).status_code == 400
+    until(lambda: account()["reserved"]["calls"] == 0)
+    assert account()["spent"] == {**spent, "calls": 2}
+
+
+def test_a_background_answer_is_charged_when_it_is_fetched(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Until then its estimate stays reserved."""
+    upstream.default = Reply("Done.", usage=Usage(prompt_tokens=70, completion_tokens=7))
+    budget = {"name": "all", "scope": "tenant", "limits": {"tokens": 10**6}}
+    server = gateway_server({"budgets": [budget]})
+    body = {"model": "gpt-5", "input": "go", "background": True}
+    made = httpx.post(f"{server.base_url}/responses", json=body).json()
+    assert made["status"] == "queued"
+
+    def account() -> dict[str, Any]:
+        (found,) = httpx.get(f"{server.url}/api/budgets").json()["accounts"]
+        return dict(found)
+
+    assert (account()["reserved"]["calls"], account()["spent"]["calls"]) == (1, 0)
+    url = f"{server.base_url}/responses/{made['id']}"
+    until(lambda: httpx.get(url).json()["status"] == "completed")
+    assert account()["reserved"]["calls"] == 0
+    spent = account()["spent"]
+    assert (spent["calls"], spent["input_tokens"], spent["output_tokens"]) == (1, 70, 7)

@@ -1,6 +1,8 @@
 """Real agents end cleanly when a budget stops them, by an error and by an answer.
 
-They are found as `tests/wrap/test_real_clients.py` finds them, and wrapped by the gateway.
+They are found as `tests/wrap/test_real_clients.py` finds them, and wrapped by the gateway. Seen to
+pass with Claude Code 2.1.197, Codex 0.169.0 and opencode 1.18.33. (mini-swe-agent 2.4.6 sends any
+429 ten times again, over six minutes.)
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import pytest
 
 from gateway.testing import ScriptedUpstream
 from tests.patience import DEADLINE_MS
-from tests.wrap.test_real_clients import AGENTS, PATH, ROOT, _without_path, model
+from tests.wrap.test_real_clients import AGENTS, PATH, ROOT, model
 
 pytestmark = pytest.mark.nightly
 
@@ -25,7 +27,7 @@ WAIT_S = 200
 
 
 @pytest.mark.parametrize("ending", ["error", "answer"])
-@pytest.mark.parametrize("name", [name for name in AGENTS if name != "aider"])
+@pytest.mark.parametrize("name", ["claude", "codex", "opencode"])
 def test_it_ends_by_itself(
     name: str, ending: str, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
@@ -49,8 +51,6 @@ def test_it_ends_by_itself(
         "GATEWAY_BUDGETS": json.dumps([budget]),
         **agent.env,
     }
-    if name == "mini":
-        program = _without_path(program, tmp_path)
     ended = subprocess.run(
         [sys.executable, "-m", "gateway", "wrap", "--json", "--", program, *agent.command[1:]],
         env=env,
@@ -67,4 +67,4 @@ def test_it_ends_by_itself(
     assert len(calling) == ROOM
     if ending == "answer":
         shown = ended.stdout + ended.stderr
-        assert "Stopped by the gateway" in shown or name == "mini"
+        assert "Stopped by the gateway" in shown

@@ -23,7 +23,7 @@ CALL_USD = {
     "messages": 0.01 + 0.005,
 }
 CALL_TOKENS = 11_000
-LIMIT_CALLS = 8.5
+LIMIT_CALLS = 4.5
 LOOPING = Reply(
     "Let me run the test again.",
     tool_calls=(ToolCall("bash", {"command": "pytest"}),),
@@ -47,7 +47,12 @@ def budgets() -> list[dict[str, Any]]:
             )
     tokens = {"tokens": int(LIMIT_CALLS * CALL_TOKENS)}
     limits = {"scope": "tree", "limits": tokens, "match": {"client": "tokens*"}}
-    return [*made, {"name": "tokens", **limits}]
+    nagging = {"scope": "run", "limits": {"calls": 1}, "match": {"client": "nagging*"}}
+    return [
+        *made,
+        {"name": "tokens", **limits},
+        {"name": "nagging", **nagging, "stop_with": "answer"},
+    ]
 
 
 @pytest.fixture
@@ -61,7 +66,7 @@ def server(gateway_server: Start, upstream: ScriptedUpstream) -> AppServer:
 def test_it_is_stopped_within_one_call_of_its_limit(
     server: AppServer, upstream: ScriptedUpstream, streamed: bool
 ) -> None:
-    """In each dialect, by an answer or an error: 8 or 9 calls of the tree go out, not one more."""
+    """In each dialect, by an answer or an error: 4 or 5 calls of the tree go out, not one more."""
     refused: dict[str, Any] = {
         "chat": openai.RateLimitError,
         "responses": openai.RateLimitError,
@@ -108,3 +113,28 @@ def _account(server: AppServer, budget: str) -> dict[str, Any]:
     """The account of a budget that was used last."""
     listed = httpx.get(f"{server.url}/api/budgets", params={"budget": budget}).json()["accounts"]
     return dict(listed[0])
+
+
+def test_an_agent_that_takes_no_answer_for_an_end(
+    server: AppServer, upstream: ScriptedUpstream
+) -> None:
+    """Its next message is in the same run, which is over; after two answers it gets an error."""
+    url, headers = f"{server.base_url}/chat/completions", {"user-agent": "nagging"}
+    messages: list[Any] = [{"role": "user", "content": "task"}]
+    seen = []
+    for _ in range(6):
+        body = {"model": "gpt-4o-mini", "messages": messages}
+        answer = httpx.post(url, json=body, headers=headers)
+        seen.append(answer.status_code)
+        if answer.status_code != 200:
+            break
+        message = answer.json()["choices"][0]["message"]
+        messages.append(message)
+        for call in message.get("tool_calls") or []:
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": "FAILED"})
+        if not message.get("tool_calls"):
+            messages.append({"role": "user", "content": "Always call exactly one tool."})
+    assert seen == [200, 200, 200, 429]
+    assert len(upstream.requests) == 1
+    (run,) = httpx.get(f"{server.url}/api/runs", params={"agent": "nagging"}).json()["runs"]
+    assert (run["totals"]["calls"], run["totals"]["input_tokens"]) == (4, 10_000)

@@ -16,7 +16,7 @@ LOOPING = Reply(
     "Maybe the cache is stale, I am not sure. Let me run the test again.",
     tool_calls=(ToolCall("bash", {"command": "pytest tests/test_parser.py"}, id="c"),),
 )
-MOST = 60
+MOST = 20
 
 
 def loop(server: AppServer, **headers: str) -> list[httpx.Response]:

@@ -15,6 +15,7 @@ The checks need the packages of the gateway only. Imports allowed: `gateway.stor
 """
 
 from gateway.testing.store_conformance.alerts import ALERT_CHECKS
+from gateway.testing.store_conformance.attribution import ATTRIBUTION_CHECKS
 from gateway.testing.store_conformance.budgets import BUDGET_CHECKS
 from gateway.testing.store_conformance.check import Check
 from gateway.testing.store_conformance.histories import HISTORY_CHECKS
@@ -39,6 +40,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     *KEY_CHECKS,
     *LEARNING_CHECKS,
     *BUDGET_CHECKS,
+    *ATTRIBUTION_CHECKS,
     *ALERT_CHECKS,
     *MONITORING_CHECKS,
 )
@@ -46,6 +48,7 @@ ALL_CHECKS: tuple[Check, ...] = (
 __all__ = [
     "ALERT_CHECKS",
     "ALL_CHECKS",
+    "ATTRIBUTION_CHECKS",
     "BUDGET_CHECKS",
     "HISTORY_CHECKS",
     "KEY_CHECKS",
