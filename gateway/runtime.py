@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 import os
 import secrets
 import time
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 
 from gateway import __version__
 from gateway.alerts.opening import open_alerts
@@ -62,10 +62,6 @@ _FIXED = (
 
 _LOOKUP_LOG_S = 60.0
 """A tier's failing look-ups are logged once in this time; the metric counts all."""
-
-
-def _value(path: str, settings: Settings) -> object:
-    return operator.attrgetter(path)(settings)
 
 
 class Runtime:
@@ -341,7 +337,7 @@ class Runtime:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays", reason=str(exc))
             return False
-        waiting = [p for p in _FIXED if _value(p, settings) != _value(p, self.settings)]
+        waiting = [p for p in _FIXED if attrgetter(p)(settings) != attrgetter(p)(self.settings)]
         if settings.etraces.enabled and self.library is None:
             waiting.append("etraces.enabled")
         if waiting:
