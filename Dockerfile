@@ -11,7 +11,7 @@ RUN sed -nE 's/^([A-Za-z0-9._-]+)(\[[^]]*\])?(==[^ ;\\]+).*/\1\3/p' requirements
 COPY gateway ./gateway
 # pip compiles the modules here: the image's user may not write, and would compile at every start.
 RUN python -m venv /opt/gateway \
- && /opt/gateway/bin/pip install --constraint constraints.txt .
+ && /opt/gateway/bin/pip install --constraint constraints.txt ".[postgres]"
 
 FROM python:3.11-slim
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin gateway \

@@ -15,6 +15,7 @@ from gateway.stores.learning import LearningStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
 from gateway.stores.raw import RawStore
+from gateway.stores.signals import Signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Stores:
 
     `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
     `attribution` None: it cannot sum up trees and groups. `raw` None: it keeps no raw calls.
+    `signals` None: no other gateway tells of its changes.
     """
 
     states: StateStore
@@ -36,6 +38,7 @@ class Stores:
     controls: ControlStore | None = None
     attribution: AttributionStore | None = None
     raw: RawStore | None = None
+    signals: Signals | None = None
 
 
 async def open_stores(
@@ -67,6 +70,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         from gateway.stores.postgres.learning import PostgresLearningStore
         from gateway.stores.postgres.patterns import PostgresPatternStore
         from gateway.stores.postgres.runs import PostgresRunStore
+        from gateway.stores.postgres.signals import PostgresSignals
         from gateway.stores.postgres.states import PostgresStateStore
     except ModuleNotFoundError as error:
         raise StoreUnavailable(
@@ -85,6 +89,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         budgets=PostgresBudgetStore(database),
         controls=PostgresControlStore(database),
         attribution=PostgresAttributionStore(database),
+        signals=PostgresSignals(database),
     )
 
 

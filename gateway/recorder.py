@@ -14,7 +14,7 @@ from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.codec import from_record
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.merge import merge
-from gateway.conversations.records import CallFacts, call_event, call_record
+from gateway.conversations.records import CallFacts, call_record
 from gateway.conversations.resolve import ControlHeaders
 from gateway.conversations.steering_result import SteeringResult
 from gateway.exchange import Exchange
@@ -170,9 +170,7 @@ class Recorder:
             self._count_cost(record)
             spent = (tokens.input or 0) + (tokens.output or 0)
             self._runtime.tagged.count(prepared.control.tags, spent, facts.cost_usd)
-        events = self._runtime.events
-        if events.active and (event := call_event(record)) is not None:
-            events.publish(event)
+        self._runtime.replicas.publish(record)
 
     def _touch(self, record: CallRecord) -> None:
         """Tell learning which runs had a call, and which are over."""

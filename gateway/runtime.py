@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 import os
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 
 from gateway import __version__
 from gateway.alerts.opening import open_alerts
@@ -35,21 +36,20 @@ from gateway.observability.otel import open_telemetry
 from gateway.observability.shared_metrics import SharedMetrics
 from gateway.observability.tagged_calls import TaggedCalls
 from gateway.observability.unsteered import UnsteeredCalls
+from gateway.replicas import Refresh, Replicas
 from gateway.retention import Retention
 from gateway.services import Services
-from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Tier
-from gateway.steering.scoring.calibration import shipped_calibration
-from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.alerts import AlertStore
 from gateway.stores.attribution import AttributionStore
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.raw import RawKeeper, RawStore
+from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
 from gateway.tasks import spawn
-from gateway.upstream.prices import default_list
 from gateway.upstream.rests import DeploymentRests
+from gateway.warm_up import warm_up
 
 _FIXED = (
     *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
@@ -62,10 +62,6 @@ _FIXED = (
 
 _LOOKUP_LOG_S = 60.0
 """A tier's failing look-ups are logged once in this time; the metric counts all."""
-
-
-def _value(path: str, settings: Settings) -> object:
-    return operator.attrgetter(path)(settings)
 
 
 class Runtime:
@@ -111,6 +107,9 @@ class Runtime:
         """Reads runs that are over; None before the start."""
 
         self._accounting: Accounting | None = None
+        self.replicas = Replicas(self.events)
+        """The other gateways on the store."""
+
         self._lookup_logged: dict[str, float] = {}
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
@@ -185,12 +184,8 @@ class Runtime:
         )
         self._watch(states)
         await self.keys.refresh(stores.keys)
-        self._background_tasks.append(
-            spawn(
-                self.keys.follow(stores.keys, lambda: self.settings.auth),
-                name="watch gateway keys",
-            )
-        )
+        follow_keys = self.keys.follow(stores.keys, lambda: self.settings.auth)
+        self._background_tasks.append(spawn(follow_keys, name="watch gateway keys"))
         self._background_tasks.append(spawn(states.follow(), name="watch store"))
         self._accounting = accounting = Accounting(
             (stores.budgets, stores.controls), lambda: self.settings, self.events, self.metrics
@@ -212,10 +207,19 @@ class Runtime:
         )
         await self._open_patterns()
         self._open_learning()
+        changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
+        changed |= {CONTROLS: self.holds.refresh, PATTERNS: self._forget_patterns}
+        self.replicas.open(stores.signals, stores.runs, changed)
+        self._background_tasks.append(spawn(self.replicas.follow(), name="other gateways"))
         self._services = self._build(self.settings)
-        await asyncio.to_thread(_warm_up, self.settings)
+        await asyncio.to_thread(warm_up, self.settings)
         if self._services.table.needs_litellm:
             spawn(self._services.litellm_lane.start(), name="import litellm")
+
+    async def _forget_patterns(self) -> None:
+        for cache in (self.library, self.book):
+            if cache is not None:
+                cache.forget()
 
     async def _open_patterns(self) -> None:
         """Open the pattern library; an empty pattern store is filled with the starter library."""
@@ -330,7 +334,7 @@ class Runtime:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays", reason=str(exc))
             return False
-        waiting = [p for p in _FIXED if _value(p, settings) != _value(p, self.settings)]
+        waiting = [p for p in _FIXED if attrgetter(p)(settings) != attrgetter(p)(self.settings)]
         if settings.etraces.enabled and self.library is None:
             waiting.append("etraces.enabled")
         if waiting:
@@ -389,12 +393,3 @@ class Runtime:
             await self._stores.close()
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.close)
-
-
-def _warm_up(settings: Settings) -> None:
-    """Import and load what steering needs: the first request has a deadline, the start has none."""
-    fold = ConversationFold(settings.policy())
-    fold.extend([{"role": "user", "content": "-"}, {"role": "assistant", "content": "-"}])
-    fold.current.push(Step(index=0, thought="-", actions=(Action(name="-"),)))
-    shipped_calibration()
-    default_list()

@@ -52,6 +52,20 @@ class ConversationLoader:
             if found is not None:
                 self._index.add_prefix_hash(found, row.digest, ref.served)
 
+    async def is_current(self, tenant: str, conversation_id: str | None) -> bool:
+        """Whether memory has the conversation as it is stored; if not, it is loaded.
+
+        Another gateway may have continued it with another history that began alike.
+        """
+        known = self._index.get(conversation_id) if conversation_id else None
+        if known is None or known.lock.locked():
+            return True
+        record = await self._store.load(tenant, known.id)
+        if record is None or record.version <= known.unsaved.version:
+            return True
+        self._restore(record)
+        return False
+
     async def load_awaiting_results(self, tenant: str, calls: Iterable[str]) -> None:
         """Load the conversations whose latest reply made these calls."""
         for row in await self._store.find_prefix_hashes(tenant, [calls_hash(tenant, calls)]):

@@ -22,12 +22,14 @@ from gateway.steering.transcript.steps import Action
 from gateway.stores.records import (
     CallRecord,
     CallRow,
+    InjectionRow,
     ItemRecord,
     PrefixHashRecord,
     RunUpdate,
     StepContent,
     StepRow,
 )
+from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
 from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.values import dataclass, replace
@@ -259,14 +261,26 @@ def call_event(record: CallRecord) -> Event | None:
     steps = [step for step in record.steps if step.call is not None]
     if not steps:
         return None
-    step = steps[-1]
-    call = step.call
+    step, conversation = steps[-1], record.conversation
     run = next(run for run in record.runs if run.id == step.run_id)
-    assert call is not None
+    return step_event(conversation.tenant, conversation.id, run, step, record.injections)
+
+
+def step_event(
+    tenant: str,
+    conversation_id: str,
+    run: RunUpdate | RunRecord,
+    step: StepRow,
+    injections: Sequence[InjectionRow],
+) -> Event | None:
+    """The event of one step; None when no call was made at it. `injections`: those at the step."""
+    call = step.call
+    if call is None:
+        return None
     return {
         "type": "step",
-        "tenant": record.conversation.tenant,
-        "conversation_id": record.conversation.id,
+        "tenant": tenant,
+        "conversation_id": conversation_id,
         "run_id": step.run_id,
         "step": step.step_index,
         "at": step.at,
@@ -280,7 +294,7 @@ def call_event(record: CallRecord) -> Event | None:
         "failure_type": step.failure_type,
         "guidance": [
             f"{row.source}:{row.pattern_id or row.failure_type or 'directive'}"
-            for row in record.injections
+            for row in injections
             if row.applied
         ],
         "model_requested": call.model_requested,

@@ -42,6 +42,8 @@ from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_dist
 from gateway.stores.protocols import StoreError
 
 _OUTCOMES = ("success", "failure")
+_RELOADS = 4
+"""Most conversations loaded again for one request, when several begin like it."""
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
 
 
@@ -124,6 +126,10 @@ class ConversationResolver:
         )
         given = conversation_id(tenant, identity.value) if identity.value is not None else None
         verdict, settled = self._match(tenant, identity, given, incoming)
+        if settled and self._shared:
+            settled = await self._is_current(tenant, verdict)
+            verdict, still = self._match(tenant, identity, given, incoming)
+            settled = settled and still
         unread = ""
         if not settled:
             if incoming.hashes.start and response is None:
@@ -134,7 +140,7 @@ class ConversationResolver:
                 await self._load(tenant, identity, given, incoming)
             except StoreError as exc:
                 unread = exc.label
-            verdict, _ = self._match(tenant, identity, given, incoming)
+            verdict = await self._match_current(tenant, identity, given, incoming)
         if verdict.kind is MatchKind.NEW and identity.value is None and response is None:
             verdict = await self._find_rebuilt(tenant, identity, incoming, verdict)
         here = self._index.get(verdict.conversation_id or "") is not None
@@ -203,6 +209,25 @@ class ConversationResolver:
             exclusive=identity.exclusive,
         )
         return verdict, is_settled(verdict, incoming, known, branches, shared=self._shared)
+
+    async def _match_current(
+        self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
+    ) -> ConversationMatch:
+        """The match from memory; what another gateway has continued since is loaded first."""
+        verdict, _ = self._match(tenant, identity, given, incoming)
+        for _ in range(_RELOADS if self._shared else 0):
+            current = await self._is_current(tenant, verdict)
+            verdict, _ = self._match(tenant, identity, given, incoming)
+            if current:
+                break
+        return verdict
+
+    async def _is_current(self, tenant: str, verdict: ConversationMatch) -> bool:
+        """Whether memory has the matched conversation as it is stored, as far as can be read."""
+        try:
+            return await self._loader.is_current(tenant, verdict.parent or verdict.conversation_id)
+        except StoreError:
+            return True
 
     async def _load(
         self, tenant: str, identity: Identity, given: str | None, incoming: Incoming

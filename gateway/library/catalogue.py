@@ -110,7 +110,7 @@ class PatternLibrary:
 
     async def prepare(self, *, starter: bool = True, repair: bool = False) -> None:
         """What `open` does, for a store that was opened again and may be empty now."""
-        self._clear_caches()
+        self.forget()
         try:
             await self.store.open_space(self.embedder.embedder_id, self.embedder.dimensions)
         except StoreCorrupt:
@@ -192,14 +192,14 @@ class PatternLibrary:
 
     async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
         """Embed and store patterns, all or none; as PatternStore.add."""
-        self._clear_caches()
+        self.forget()
         patterns = [self._masked(pattern) for pattern in patterns]
         vectors = await self._vectors(patterns)
         return await self.store.add(list(zip(patterns, vectors, strict=True)))
 
     async def edit(self, pattern: Pattern) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
-        self._clear_caches()
+        self.forget()
         pattern = self._masked(pattern)
         (vector,) = await self._vectors([pattern])
         await self.store.edit(pattern, vector)
@@ -210,7 +210,8 @@ class PatternLibrary:
             return pattern
         return replace(pattern, fields=_mask_values(pattern.fields))
 
-    def _clear_caches(self) -> None:
+    def forget(self) -> None:
+        """Read everything again that is cached: patterns have changed."""
         self._universal.clear()
         self._own.clear()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gateway.stores.controls import Control
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import read_text, stored_text
+from gateway.stores.signals import CONTROLS
 
 _HOLD = """
 INSERT INTO run_controls (subject, tenant, action, reason, at) VALUES ($1, $2, $3, $4, $5)
@@ -27,10 +28,13 @@ class PostgresControlStore:
         """See ControlStore."""
         texts = (control.subject, control.tenant, control.action, control.reason)
         await self._database.fetch(_HOLD, *map(stored_text, texts), control.at)
+        await self._database.changed(CONTROLS)
 
     async def release(self, subject: str) -> bool:
         """See ControlStore."""
-        return bool(await self._database.fetch(_RELEASE, stored_text(subject)))
+        released = bool(await self._database.fetch(_RELEASE, stored_text(subject)))
+        await self._database.changed(CONTROLS)
+        return released
 
     async def list_controls(self) -> Sequence[Control]:
         """See ControlStore."""

@@ -110,7 +110,7 @@ async def _batches(
 def _converted(
     row: Sequence[Any], columns: Sequence[str], kinds: Mapping[str, str]
 ) -> tuple[Any, ...]:
-    values = []
+    values: list[Any] = []
     for name, value in zip(columns, row, strict=True):
         if value is None:
             values.append(None)

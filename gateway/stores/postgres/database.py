@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import asyncpg
+import orjson
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.connection import STATEMENT_S, Slot, prepare
 from gateway.stores.postgres.schema import MIGRATIONS
 from gateway.stores.postgres.writer import Writer
-from gateway.stores.protocols import StoreClosed, StoreOverloaded, StoreUnavailable
+from gateway.stores.protocols import (
+    StoreClosed,
+    StoreError,
+    StoreOverloaded,
+    StoreUnavailable,
+)
 from gateway.stores.records import CallRecord
 
 T = TypeVar("T")
+
+CHANNEL = "gateway"
+"""Of the notifications between gateways."""
 
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
 
@@ -112,6 +122,16 @@ class Database:
             return rows
 
         return await self.run(work, limit_s=limit_s)
+
+    async def notify(self, kind: str, **ids: str) -> None:
+        """Tell the other gateways. Raises: StoreError."""
+        payload = orjson.dumps({"kind": kind, "from": self.holder, **ids}).decode()
+        await self.fetch("SELECT pg_notify($1, $2)", CHANNEL, payload)
+
+    async def changed(self, kind: str) -> None:
+        """Tell the other gateways of a change, if that is possible: they notice it later anyway."""
+        with suppress(StoreError):
+            await self.notify(kind)
 
     async def transact(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
         """The result of `work` inside a transaction; nothing of it stays when it raises."""

@@ -10,6 +10,7 @@ import asyncpg
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import read_text, stored_text
 from gateway.stores.records import KeyRecord
+from gateway.stores.signals import KEYS
 
 _COLUMNS = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at")
 _INSERT = (
@@ -31,6 +32,7 @@ class PostgresKeyStore:
     async def add_key(self, key: KeyRecord) -> None:
         """See KeyStore."""
         await self._database.fetch(_INSERT, *_values(key))
+        await self._database.changed(KEYS)
 
     async def list_keys(self) -> Sequence[KeyRecord]:
         """See KeyStore."""
@@ -51,11 +53,14 @@ class PostgresKeyStore:
 
     async def revoke_key(self, key_id: str, at: float) -> bool:
         """See KeyStore."""
-        return bool(await self._database.fetch(_REVOKE, stored_text(key_id), at))
+        revoked = bool(await self._database.fetch(_REVOKE, stored_text(key_id), at))
+        await self._database.changed(KEYS)
+        return revoked
 
     async def delete_keys(self) -> int:
         """See KeyStore."""
         deleted = await self._database.fetch("DELETE FROM keys RETURNING revoked_at")
+        await self._database.changed(KEYS)
         return sum(revoked_at is None for (revoked_at,) in deleted)
 
 

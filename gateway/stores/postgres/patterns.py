@@ -31,6 +31,7 @@ from gateway.stores.patterns import (
 from gateway.stores.postgres import pattern_rows as rows
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import Arguments, stored_text
+from gateway.stores.signals import PATTERNS
 
 _OPEN = """
 INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES ($1, $2)
@@ -102,7 +103,9 @@ class PostgresPatternStore:
                 await rows.add(connection, space, with_id(each), vector) for each, vector in entries
             ]
 
-        return await self._database.transact(work)
+        added = await self._database.transact(work)
+        await self._database.changed(PATTERNS)
+        return added
 
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
         """See PatternStore."""
@@ -119,6 +122,7 @@ class PostgresPatternStore:
             await rows.replace(connection, space, pk, pattern, vector)
 
         await self._database.transact(work)
+        await self._database.changed(PATTERNS)
 
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
         """See PatternStore."""
@@ -143,7 +147,9 @@ class PostgresPatternStore:
             await connection.execute("DELETE FROM patterns WHERE pk = $1", pk)
             return pk is not None
 
-        return await self._database.transact(work)
+        deleted = await self._database.transact(work)
+        await self._database.changed(PATTERNS)
+        return deleted
 
     async def list_patterns(
         self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
