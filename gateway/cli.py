@@ -81,6 +81,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_demo(commands: Any) -> None:
     demo = commands.add_parser("demo", help="show a steered run, offline and without a key")
+    demo.add_argument(
+        "--keep", action="store_true", help="record its runs in storage.path, for the dashboard"
+    )
+    demo.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     demo.set_defaults(run=_demo)
 
 
@@ -105,7 +109,14 @@ def _add_bench(commands: Any) -> None:
 def _demo(args: argparse.Namespace) -> int:
     from gateway.demo import run_demo
 
-    return 0 if run_demo() else 1
+    if not args.keep:
+        return 0 if run_demo() else 1
+    storage = load_settings(args.config).storage
+    if storage.in_memory or storage.url is not None:
+        raise ConfigError("demo --keep: storage.path must name a file")
+    worked = run_demo(database=Path(storage.path))
+    _print(f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard.")
+    return 0 if worked else 1
 
 
 def _check_config(args: argparse.Namespace) -> int:

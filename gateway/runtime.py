@@ -45,7 +45,7 @@ from gateway.stores.attribution import AttributionStore
 from gateway.stores.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.raw import RawKeeper, RawStore
+from gateway.stores.raw import RawKeeper, RawStore, open_keeper
 from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
 from gateway.tasks import spawn
 from gateway.upstream.rests import DeploymentRests
@@ -194,10 +194,7 @@ class Runtime:
         self._background_tasks.append(spawn(accounting.follow(), name="budgets and holds"))
         retention = Retention(stores.runs, states, storage)
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
-        if stores.raw is not None and storage.raw_mb and storage.store_content:
-            self.raw_calls = RawKeeper(
-                stores.raw, self.metrics.raw_dropped.inc, mask=storage.mask_secrets
-            )
+        self.raw_calls = open_keeper(stores.raw, storage, self.metrics.raw_dropped.inc)
         self._watch_for_alerts(stores)
         steering = self.settings.steering
         self._index = ConversationIndex(
@@ -277,8 +274,8 @@ class Runtime:
             events=self.events,
             degraded=self.degraded,
         )
-        self._background_tasks.append(spawn(watch.follow_rules(), name="rules of alerts"))
-        self._background_tasks.append(spawn(watch.follow_queue(), name="queue of alerts"))
+        for loop, name in ((watch.follow_rules(), "rules"), (watch.follow_queue(), "queue")):
+            self._background_tasks.append(spawn(loop, name=f"{name} of alerts"))
 
     def _watch(self, states: GuardedStateStore) -> None:
         states.reopened.append(self._reopened)

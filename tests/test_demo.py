@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -79,3 +80,16 @@ def test_the_command_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     """`gateway demo` needs no key and no network, and ends with status 0."""
     assert main(["demo"]) == 0
     assert "steering gateway" in capsys.readouterr().out
+
+
+def test_it_fills_the_dashboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--keep` records its runs where the config says, and refuses a store that ends with it."""
+    config = tmp_path / "config.yaml"
+    monkeypatch.setattr("gateway.demo.run_demo", lambda database: bool(database))
+    config.write_text("storage: {path: kept.db}")
+    assert main(["demo", "--keep", "--config", str(config)]) == 0
+    assert "kept.db" in capsys.readouterr().out
+    config.write_text('storage: {path: ":memory:"}')
+    assert main(["demo", "--keep", "--config", str(config)]) == 2

@@ -69,6 +69,7 @@ async def show(visit: Visit) -> Page:
         "now": now,
         "live_min": int(LIVE_S // 60),
         "spent_min": int(SPENT_S // 60),
+        "per_hour": 3600 / SPENT_S,
         "base_url": base_url(visit),
     }
     return Page(template="now_body.html" if visit.fragment else "now.html", values=values)

@@ -15,6 +15,7 @@ from gateway.api.filters import TenantParameter
 from gateway.api.params import OneOf, Text
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.dashboard.time_charts import TimeSeries, bars, line
+from gateway.errors import BadRequest
 from gateway.stores.attribution import TAG
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.usage import (
@@ -73,7 +74,10 @@ async def show(visit: Visit) -> Page:
         model=values["model"],
         agent=values["agent"],
     )
-    points = await visit.runtime.runs.usage(query)
+    try:
+        points = await visit.runtime.runs.usage(query)
+    except ValueError as error:
+        raise BadRequest(str(error), param="by") from None
     names = most_used(points)
     series = TimeSeries(starts=starts, by_name=grouped(points, names))
     total = merge(points)

@@ -224,7 +224,10 @@ class RunStore(Protocol):
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
         """Calls and runs summed by time, in order of time and name; buckets without any are left
-        out."""
+        out.
+
+        Raises: ValueError for a dimension that the store keeps no sums of.
+        """
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
         """Every run of an experiment, oldest first."""

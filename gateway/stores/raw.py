@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreError
 from gateway.text.secrets import mask_secrets
 
@@ -90,3 +91,12 @@ def unpacked(call: RawCall) -> RawCall:
     return replace(
         call, request=zlib.decompress(call.request), response=zlib.decompress(call.response)
     )
+
+
+def open_keeper(
+    store: RawStore | None, settings: StorageSettings, dropped: Callable[[], None]
+) -> RawKeeper | None:
+    """What keeps calls; None where the store cannot, or it is not asked for."""
+    if store is None or not settings.raw_mb or not settings.store_content:
+        return None
+    return RawKeeper(store, dropped, mask=settings.mask_secrets)

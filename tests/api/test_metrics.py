@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 
 from gateway.testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
 
 GRAFANA = Path(__file__).parents[2] / "docs" / "grafana.json"
+RULES = Path(__file__).parents[2] / "docs" / "alerts.rules.yml"
 
 
 def read(text: str, name: str, **labels: str) -> float:
@@ -53,15 +60,18 @@ def test_unknown_prices_are_not_nothing(start: Start, upstream: ScriptedUpstream
     assert read(text, "gateway_cost_dollars_total") == 0
 
 
+def exposed_in(text: str) -> set[str]:
+    """Every name that a query may use."""
+    families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+    parts = {f"{name}_{part}" for name in families for part in ("bucket", "count", "sum")}
+    return families | parts | {f"{name}_total" for name in families}
+
+
 def test_the_example_dashboard_reads_metrics_there_are(start: Start) -> None:
     """Every name in its queries is one that the gateway exposes."""
     with client_of(start()) as client:
         text = client.get("/metrics").text
-    families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
-    exposed = families | {
-        f"{name}_{part}" for name in families for part in ("bucket", "count", "sum")
-    }
-    exposed |= {f"{name}_total" for name in families}
+    exposed = exposed_in(text)
     board = json.loads(GRAFANA.read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     assert len(queries) > 10
@@ -69,3 +79,30 @@ def test_the_example_dashboard_reads_metrics_there_are(start: Start) -> None:
         named = set(re.findall(r"\bgateway_[a-z_]+", query))
         assert named, query
         assert named <= exposed, query
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_the_alert_rules_read_metrics_there_are(start: Start) -> None:
+    """Every name in them is one that the gateway exposes, and each says what is wrong."""
+    with client_of(start()) as client:
+        exposed = exposed_in(client.get("/metrics").text)
+    assert len(rules()) > 8
+    for rule in rules():
+        named = set(re.findall(r"\bgateway_[a-z_]+", rule["expr"]))
+        assert named <= exposed, rule["alert"]
+        assert rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
+def test_promtool_accepts_the_alert_rules() -> None:
+    """As Prometheus itself would read them."""
+    checked = subprocess.run(
+        ["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(rules())} rules found" in checked.stdout

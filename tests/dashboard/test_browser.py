@@ -14,6 +14,7 @@ import pytest
 from gateway.offline.replay import run_replay
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
+from tests.dashboard.audit import AUDIT
 from tests.dashboard.browser import Tab, browser, chromium
 from tests.live.agents import Drive, read_runs, recorded_replies
 
@@ -202,12 +203,42 @@ async def test_filters_choose_at_once(start: Start, upstream: ScriptedUpstream, 
     await quiet(tab, server)
 
 
+async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """On *Now*, Tab leads to the run in trouble and to the button that stops it; its next call is
+    refused, and the page says that it is stopped."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 12)
+        await tab.open(f"{server.url}/dashboard")
+        await tab.js("window.confirm = () => true")
+        reached = []
+        for _ in range(40):
+            await tab.key("Tab")
+            reached.append(await tab.js("document.activeElement.textContent.trim()"))
+            if reached[-1] == "Stop this run":
+                break
+        assert "Find the file" in reached
+        assert reached[-1] == "Stop this run"
+        await tab.js("document.activeElement.click()")
+        await tab.until("location.pathname.startsWith('/dashboard/runs/')")
+        await tab.until("document.querySelector('.run-control').textContent.includes('Stopped')")
+        body = {"model": "gpt-4o", "messages": agent._messages}
+        refused = await asyncio.to_thread(client.post, "/v1/chat/completions", json=body)
+        assert refused.status_code == 429
+    await tab.open(f"{server.url}/dashboard")
+    assert "stopped" in await tab.js("document.querySelector('article.live-run').textContent")
+    await quiet(tab, server)
+
+
 async def test_a_pattern_is_edited(start: Start, tab: Tab) -> None:
     """Found by a search, changed in its form, kept, and found changed by the API."""
     server = start()
     await tab.open(f"{server.url}/dashboard/patterns")
     await tab.following(
-        "document.querySelector('input[name=text]').value = 'the whole error before';"
+        "document.querySelector('input[name=text]').value = 'whole error';"
         "document.querySelector('form.filters').requestSubmit()"
     )
     await tab.following("document.querySelector('table.patterns a.task').click()")
@@ -276,8 +307,12 @@ async def test_a_thousand_steps_are_no_burden(
 
 
 async def test_pages_fit_their_window(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
-    """At 1440 and at 390 pixels, light and dark, no page is wider than its window."""
-    server = start(experiment={"id": "e", "arms": {"on": 1}})
+    """At 1440 and at 390 pixels, light and dark, no page is wider than its window, and each has
+    what a keyboard, a screen reader and weak eyes need."""
+    budgets = [{"name": "daily", "scope": "day", "limits": {"calls": 11}}]
+    server = start(
+        experiment={"id": "e", "arms": {"on": 1}}, storage={"raw_mb": 4}, budgets=budgets
+    )
     with client_of(server) as client:
         agent = Agent(client, upstream, "A task with-a-very-long-word-" + "x" * 120)
         await steps_of(agent, 9)
@@ -286,6 +321,11 @@ async def test_pages_fit_their_window(start: Start, upstream: ScriptedUpstream, 
         "runs": "/dashboard/runs",
         "time": "/dashboard/time",
         "run": f"/dashboard/runs/{agent.run_id}",
+        "raw": f"/dashboard/runs/{agent.run_id}/steps/2/raw",
+        "replay": f"/dashboard/runs/{agent.run_id}/steps/2/replay",
+        "what-if": f"/dashboard/runs/{agent.run_id}/what-if?base=seeds",
+        "compare": f"/dashboard/compare?a={agent.run_id}&b={agent.run_id}",
+        "no-runs": "/dashboard?tenant=nobody",
         "health": "/dashboard/health",
         "patterns": "/dashboard/patterns",
         "pattern": "/dashboard/patterns/read-the-error",
@@ -294,21 +334,43 @@ async def test_pages_fit_their_window(start: Start, upstream: ScriptedUpstream, 
         "experiment": "/dashboard/experiments/e",
         "login": "/dashboard/login",
     }
+    wrong: list[str] = []
     for width in (1440, 390):
         for dark in (False, True):
             await tab.look(width=width, dark=dark)
             for name, path in pages.items():
                 await tab.open(f"{server.url}{path}")
                 over = await tab.js("document.documentElement.scrollWidth - innerWidth")
-                assert over <= 0, (name, width)
+                if over > 0:
+                    wrong.append(f"{name} at {width}: {over} pixels too wide")
+                wrong += [f"{name} at {width}: {found}" for found in await tab.js(AUDIT)]
                 if SHOTS:
                     kind = "dark" if dark else "light"
                     await tab.picture(Path(SHOTS) / f"{name}-{width}-{kind}.png")
+    assert sorted(set(wrong)) == []
     background = "getComputedStyle(document.body).backgroundColor"
     night = await tab.js(background)
     await tab.js("document.querySelector('#theme').click()")
     assert await tab.js(background) != night
     await quiet(tab, server)
+
+
+async def test_the_audit_finds_what_is_wrong(start: Start, tab: Tab) -> None:
+    """Each of its rules, on a page that was broken for it."""
+    await tab.open(f"{start().url}/dashboard/login")
+    assert await tab.js(AUDIT) == []
+    await tab.js(
+        "const add = (tag, text) => { const node = document.createElement(tag);"
+        "node.textContent = text; document.querySelector('main').append(node); return node; };"
+        "add('input', ''); add('p', 'one').id = 'key'; add('h4', 'deep');"
+        "const pale = add('p', 'pale'); pale.style.color = 'rgba(120, 120, 120, .4)';"
+        "add('h1', 'again'); add('a', 'x').tabIndex = 3;"
+    )
+    found = " | ".join(await tab.js(AUDIT))
+    for words in ("no name: input", "id twice: key", "not one h1", "heading skipped", "tabindex"):
+        assert words in found
+    assert "contrast" in found
+    assert '"pale"' in found
 
 
 async def test_a_replay_page_fits_its_window_and_loads_nothing(tab: Tab, tmp_path: Path) -> None:

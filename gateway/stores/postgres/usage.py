@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncpg
 
 from gateway.stores.postgres.text import Arguments, read_text
-from gateway.stores.usage import SUMS, UsagePoint, UsageQuery, bucket_sql, merged
+from gateway.stores.usage import SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
 _STARTED_HOUR = "(floor(r.started_at / 3600)::bigint * 3600)"
@@ -19,7 +19,9 @@ _OUTCOMES = ("runs", "successes", "failures")
 
 
 async def usage_of(query: UsageQuery, connection: asyncpg.Connection) -> list[UsagePoint]:
-    """See RunStore.usage."""
+    """See RunStore.usage; calls are not told apart by tags here."""
+    if query.by and tag_of(query.by):
+        raise ValueError("by: PostgreSQL keeps no sums by tag")
     column, of_runs = _BY[query.by] if query.by else ("", "")
     values = Arguments()
     start, name = bucket_sql("u.hour", query.bucket), f"u.{column}" if query.by else "''"
