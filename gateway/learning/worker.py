@@ -45,6 +45,8 @@ from gateway.stores.queries import PageRequest, RunFilter, RunTrace
 from gateway.stores.totals import DERIVED, RunRecord
 
 MOST_PARENTS = 16
+REVIEW_S = 3600.0
+"""Seconds after which all lessons are looked at, though nothing is new about them: some expire."""
 CATCH_UP_RUNS = 200
 """Newest runs that are read again after a start: those that ended while no gateway ran."""
 _FAILING = (FSMState.SLOW.value, FSMState.SKIP.value)
@@ -107,6 +109,7 @@ class Learner:
         self._failed = failed
         self._now = now
         self._touched: dict[str, _Touched] = {}
+        self._reviewed = 0.0
 
     def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
         """A call of the run was committed. `decided`: about a lesson, too."""
@@ -139,8 +142,11 @@ class Learner:
                     del self._touched[run_id]
                 else:
                     run.decided = None
-        if report.runs and report.evidence + report.settled:
-            report.moves += await self.review()
+        if report.evidence + report.settled or now - self._reviewed >= REVIEW_S:
+            try:
+                report.moves += await self.review()
+            except StoreError as error:
+                self._failed(error)
         return report
 
     async def _catch_up(self) -> None:
@@ -327,6 +333,7 @@ class Learner:
     async def review(self, tenant: str | None = None) -> int:
         """Move the lessons whose time has come; how many moved."""
         settings, now, moved = self._settings(), self._now(), 0
+        self._reviewed = now
         trials = settings.trials == "on"
         statuses = (Status.CANDIDATE, *RETRIEVED)
         for stored in await self._store.lessons(LessonFilter(tenant=tenant, statuses=statuses)):
