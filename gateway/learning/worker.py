@@ -276,7 +276,9 @@ class Learner:
             mine, mined, calls, has_secret=self._has_secret, expires_s=settings.expire_s
         )
         _count(found, report)
-        entries = [(f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence]
+        entries: list[Entry] = [
+            (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
+        ]
         entries += await self._failed_again(mined, calls)
         if not entries:
             return
