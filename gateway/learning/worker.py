@@ -43,6 +43,9 @@ from gateway.stores.queries import PageRequest, RunFilter, RunTrace
 from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16
+MOST_PER_LOOK = 8
+"""Runs read at one look: requests share the interpreter with this, also from another thread."""
+MOST_REVIEWED = 20_000
 REVIEW_S = 3600.0
 """Seconds after which all lessons are looked at, though nothing is new about them: some expire."""
 CATCH_UP_RUNS = 200
@@ -129,6 +132,8 @@ class Learner:
             settles = run.decided is not None and run.step >= run.decided + WINDOW_CALLS
             if not over and not settles:
                 continue
+            if report.runs >= MOST_PER_LOOK:
+                break
             try:
                 report.add(await self.read(run_id, run.tenant, over=over))
             except StoreError as error:
@@ -291,7 +296,8 @@ class Learner:
         self._reviewed = now
         trials = settings.trials == "on"
         statuses = (Status.CANDIDATE, *RETRIEVED)
-        for stored in await self._store.lessons(LessonFilter(tenant=tenant, statuses=statuses)):
+        wanted = LessonFilter(tenant=tenant, statuses=statuses)
+        for stored in await self._store.lessons(wanted, limit=MOST_REVIEWED):
             move = next_move(stored, now, trials=trials)
             pattern = stored.pattern
             if move is None or not await self._store.move(
