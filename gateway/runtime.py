@@ -26,7 +26,7 @@ from gateway.conversations.stored_responses import PendingResponses, ResponseTar
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
-from gateway.learning.secrets import has_secret
+from gateway.learning.opening import open_learning
 from gateway.learning.worker import Learner
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.live_events import EventHub
@@ -241,23 +241,17 @@ class Runtime:
             )
 
     def _open_learning(self) -> None:
-        stores = self._opened
-        self.book = book = LessonBook(
-            stores.learning,
-            self.library.embedder if self.library is not None else None,
-            similarity=lambda: self.settings.learning.similarity,
-            failed=lambda error: self._note_failed_lookup("lessons", error),
-        )
-        self.learner = Learner(
+        stores, embedder = self._opened, self.library.embedder if self.library else None
+        self.book, self.learner = open_learning(
             stores.learning,
             stores.runs,
             self.store,
-            lambda: self.settings.learning,
-            has_secret=has_secret,
-            changed=book.forget,
-            failed=lambda error: self.log.warning("runs not read", reason=str(error)),
+            embedder,
+            lambda: self.settings,
+            lambda error: self._note_failed_lookup("lessons", error),
         )
-        self._background_tasks.append(spawn(self.learner.follow(), name="learning"))
+        if self.learner is not None:
+            self._background_tasks.append(spawn(self.learner.follow(), name="learning"))
 
     @property
     def learning(self) -> LearningStore:

@@ -73,6 +73,7 @@ def test_the_end_is_a_run_that_was_told(played: tuple[bool, str]) -> None:
     assert "`run_tests` failed several times in this way" in words
     assert "worked after a change of `rates.py` with `edit_file`" in words
     assert "told at call 9" in words
+    assert "repaired in 15 calls" in words
 
 
 @pytest.mark.slow

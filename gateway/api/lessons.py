@@ -255,7 +255,7 @@ async def change_lesson(
     elif change.advice is not None:
         kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
     else:
-        status = Status(change.status)
+        status = Status(change.status or "")
         changed = await actions.move(stored, status, f"{status.value} by the operator", now)
     if runtime.book is not None:
         runtime.book.forget()

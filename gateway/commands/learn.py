@@ -65,6 +65,8 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
             for line in summary_lines(found):
                 say(line)
         return
+    if not settings.storage.store_content:
+        raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
     learner = _learner(stores, settings)
     report = Report()
     page = PageRequest(limit=_PAGE, descending=False)

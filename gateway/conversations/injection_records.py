@@ -95,7 +95,7 @@ def _directive_row(result: SteeringResult, run_id: str, block: Injection) -> Inj
 def _place_of(block: Injection | None) -> dict[str, Any]:
     if block is None:
         return {"placement": "", "message_position": None}
-    between = block.place == "message"
+    between = block.place != "system"
     return {"placement": block.place, "message_position": block.offset if between else None}
 
 

@@ -94,7 +94,7 @@ def guidance_frames(body: Any) -> list[str]:
     texts = [
         part.get("text", "") if isinstance(part, dict) else str(part)
         for m in messages
-        if m.get("role") in ("system", "developer")
+        if m.get("role") in ("system", "developer", "tool")
         for part in (m["content"] if isinstance(m.get("content"), list) else [m.get("content")])
     ]
     return [frame for text in texts for frame in text.split(FRAME_OPEN)[1:]]

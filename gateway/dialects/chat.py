@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.steering.guidance.edits import (
+    AppendToResult,
     Edit,
     InsertMessage,
     InsertSystem,
@@ -39,6 +40,8 @@ class ChatDialect(Dialect):
                     splices.append(insert_message(request, 0, "system", "\n\n".join(edit.texts)))
                 case InsertMessage():
                     splices.append(insert_message(request, edit.position, edit.role, edit.text))
+                case AppendToResult():
+                    splices += append_to_message(request, edit.index, (edit.text,))
         return splices
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:

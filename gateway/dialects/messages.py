@@ -13,6 +13,7 @@ from gateway.dialects.events import events_of
 from gateway.dialects.history import WithFirst
 from gateway.errors import GatewayError, RunRefused
 from gateway.steering.guidance.edits import (
+    AppendToResult,
     Edit,
     InsertMessage,
     InsertSystem,
@@ -26,7 +27,7 @@ from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads
 from gateway.wire.request import Splice
 from gateway.wire.response_tee import NamedEnd
-from gateway.wire.splice import insert_message
+from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
 
 FINISH: Final[Mapping[str, str]] = {
@@ -107,6 +108,8 @@ class MessagesDialect(Dialect):
                 case InsertMessage():
                     at = edit.position - 1
                     splices.append(insert_message(request, at, "system", edit.text))
+                case AppendToResult():
+                    splices += append_to_message(request, edit.index - 1, (edit.text,))
                 case InsertSystem():
                     continue
         return splices

@@ -22,6 +22,7 @@ from gateway.dialects.events import events_of
 from gateway.dialects.history import WithFirst, reference_of
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.guidance.edits import (
+    AppendToResult,
     Edit,
     InsertMessage,
     InsertSystem,
@@ -105,6 +106,8 @@ class ResponsesDialect(Dialect):
                     splices += _instruct(request, edit.texts)
                 case InsertMessage():
                     inserts.append(edit)
+                case AppendToResult():
+                    continue  # placement sees no results in typed items
         if inserts and isinstance(request.body.get("input"), str):
             return splices + _behind_text(request, inserts)
         splices += [

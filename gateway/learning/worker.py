@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gateway.config.learning import LearningSettings
 from gateway.learning.generalise import Entry, general_lesson
@@ -25,10 +25,9 @@ from gateway.learning.mining import (
     task_digest,
 )
 from gateway.learning.near import near_outcome
-from gateway.learning.outcomes import PRECISION, best, implicit
 from gateway.learning.posterior import observations, posterior
 from gateway.learning.templates import HasSecret
-from gateway.steering.fsm import FSMState
+from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.steering.guidance.lesson import RETRIEVED, Status
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.transcript.step import Step
@@ -36,19 +35,21 @@ from gateway.stores.learning import (
     EvidenceRow,
     LearningStore,
     LessonFilter,
-    OutcomeRow,
     Posterior,
     StoredLesson,
 )
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter, RunTrace
-from gateway.stores.totals import DERIVED, RunRecord
+from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16
+MOST_PER_LOOK = 8
+"""Runs read at one look: requests share the interpreter with this, also from another thread."""
+MOST_REVIEWED = 20_000
+REVIEW_S = 3600.0
+"""Seconds after which all lessons are looked at, though nothing is new about them: some expire."""
 CATCH_UP_RUNS = 200
 """Newest runs that are read again after a start: those that ended while no gateway ran."""
-_FAILING = (FSMState.SLOW.value, FSMState.SKIP.value)
-_TOLD_SOURCES = {"header": "told_header", "api": "told_api", "cli": "told_cli"}
 
 
 @dataclass(slots=True)
@@ -106,7 +107,9 @@ class Learner:
         self._changed = changed
         self._failed = failed
         self._now = now
+        self._verdicts = Verdicts(store, runs)
         self._touched: dict[str, _Touched] = {}
+        self._reviewed = 0.0
 
     def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
         """A call of the run was committed. `decided`: about a lesson, too."""
@@ -129,6 +132,8 @@ class Learner:
             settles = run.decided is not None and run.step >= run.decided + WINDOW_CALLS
             if not over and not settles:
                 continue
+            if report.runs >= MOST_PER_LOOK:
+                break
             try:
                 report.add(await self.read(run_id, run.tenant, over=over))
             except StoreError as error:
@@ -139,8 +144,11 @@ class Learner:
                     del self._touched[run_id]
                 else:
                     run.decided = None
-        if report.runs and report.evidence + report.settled:
-            report.moves += await self.review()
+        if report.evidence + report.settled or now - self._reviewed >= REVIEW_S:
+            try:
+                report.moves += await self.review()
+            except StoreError as error:
+                self._failed(error)
         return report
 
     async def _catch_up(self) -> None:
@@ -167,7 +175,7 @@ class Learner:
         report.settled = await self._settle(trace, calls, over)
         if not over:
             return report
-        await self._keep_outcomes(trace.run, calls, report)
+        report.outcomes += await self._verdicts.keep(trace.run, calls)
         if self._settings().mining:
             await self._mine(trace.run, steps, calls, report)
         return report
@@ -206,50 +214,6 @@ class Learner:
         found = await self._store.lessons(wanted, limit=1)
         return found[0].posterior if found and found[0].posterior.decisions else None
 
-    async def _keep_outcomes(
-        self, run: RunRecord, calls: Sequence[ReadCallOfRun], report: Report
-    ) -> None:
-        if run.outcome and run.outcome_source in _TOLD_SOURCES:
-            told = _outcome(
-                run, _TOLD_SOURCES[run.outcome_source], run.outcome, 1.0, run.updated_at
-            )
-            report.outcomes += await self._store.add_outcome(told)
-        await self._read_off(run, calls, None, report)
-        if run.sequence:
-            earlier = await self._runs.get_run(
-                f"{run.conversation_id}.{run.sequence - 1}", tenant=run.tenant
-            )
-            if earlier is not None:
-                before = await asyncio.to_thread(read_run, steps_of(earlier))
-                await self._read_off(earlier.run, before, run.task_preview, report)
-
-    async def _read_off(
-        self,
-        run: RunRecord,
-        calls: Sequence[ReadCallOfRun],
-        next_task: str | None,
-        report: Report,
-    ) -> None:
-        found = implicit(
-            calls,
-            answered=run.state == FSMState.END.value,
-            failing_state=run.state in _FAILING,
-            next_task=next_task,
-        )
-        for source, verdict, where in found:
-            weight = PRECISION[source]
-            row = replace(_outcome(run, source, verdict, weight, run.updated_at), evidence=where)
-            report.outcomes += await self._store.add_outcome(row)
-        await self._apply_best(run)
-
-    async def _apply_best(self, run: RunRecord) -> None:
-        """What was read off a run becomes its outcome, as long as nobody has told one."""
-        if run.outcome is not None and run.outcome_source != DERIVED:
-            return
-        chosen = best(await self._store.outcomes(run.tenant, run.id))
-        if chosen is not None and chosen.source in PRECISION and chosen.verdict != run.outcome:
-            await self._runs.set_outcome(run.id, chosen.verdict, source=DERIVED, tenant=run.tenant)
-
     async def _mine(
         self,
         run: RunRecord,
@@ -270,7 +234,9 @@ class Learner:
             mine, mined, calls, has_secret=self._has_secret, expires_s=settings.expire_s
         )
         _count(found, report)
-        entries = [(f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence]
+        entries: list[Entry] = [
+            (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
+        ]
         entries += await self._failed_again(mined, calls)
         if not entries:
             return
@@ -327,9 +293,11 @@ class Learner:
     async def review(self, tenant: str | None = None) -> int:
         """Move the lessons whose time has come; how many moved."""
         settings, now, moved = self._settings(), self._now(), 0
+        self._reviewed = now
         trials = settings.trials == "on"
         statuses = (Status.CANDIDATE, *RETRIEVED)
-        for stored in await self._store.lessons(LessonFilter(tenant=tenant, statuses=statuses)):
+        wanted = LessonFilter(tenant=tenant, statuses=statuses)
+        for stored in await self._store.lessons(wanted, limit=MOST_REVIEWED):
             move = next_move(stored, now, trials=trials)
             pattern = stored.pattern
             if move is None or not await self._store.move(
@@ -352,27 +320,6 @@ class Learner:
                 break
             found = record.parent_id
         return found
-
-
-def steps_of(trace: RunTrace) -> list[Step]:
-    """The steps of a stored run with the index that the run log gives them."""
-    return [
-        Step(
-            index=row.step_index,
-            thought=row.content.thought,
-            reasoning=row.content.reasoning,
-            actions=row.content.actions,
-            prompted=row.content.prompted,
-        )
-        for row in trace.steps
-        if row.content is not None and row.step_index > 0
-    ]
-
-
-def _outcome(run: RunRecord, source: str, verdict: str, weight: float, at: float) -> OutcomeRow:
-    return OutcomeRow(
-        run_id=run.id, tenant=run.tenant, source=source, verdict=verdict, weight=weight, at=at
-    )
 
 
 def _again(run: MinedRun, pattern_id: str, step: int) -> EvidenceRow:

@@ -95,8 +95,7 @@ def with_lessons(
     most = min(settings.per_call, settings.per_run - decided.state.lessons)
     items: list[Item] = []
     decisions: list[LessonDecision] = []
-    for match in sorted(matches, key=_order):
-        text = lesson_text(match.pattern, settings.max_chars)
+    for match, text in _different(matches, settings.max_chars):
         if len(decisions) >= most or not text or len(text) + 2 > room:
             continue
         decision = _drawn(match, unit, decided.step)
@@ -126,8 +125,22 @@ def lesson_text(pattern: Pattern, limit: int) -> str:
     return f"{label}: {body}" if lesson.trust.advises else f'{label}: "{body}"'
 
 
-def _order(match: LessonMatch) -> tuple[float, bool, str]:
-    return -match.similarity, match.pattern.tier is not Tier.E1, match.pattern.pattern_id
+def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonMatch, str]]:
+    """The matches in their order, with their texts. Of several with one text it is the general
+    lesson, which more runs support, that is decided about."""
+    found: dict[str, LessonMatch] = {}
+    for match in sorted(matches, key=_order):
+        text = lesson_text(match.pattern, limit)
+        if text not in found or found[text].pattern.tier is Tier.E1 is not match.pattern.tier:
+            found[text] = match
+    return [(match, text) for text, match in found.items()]
+
+
+def _order(match: LessonMatch) -> tuple[float, bool, float, str]:
+    """The most similar first, instances first, those that are given most often first."""
+    pattern = match.pattern
+    share = pattern.lesson.share if pattern.lesson is not None else 0.0
+    return -match.similarity, pattern.tier is not Tier.E1, -share, pattern.pattern_id
 
 
 def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:

@@ -9,27 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.outcomes import failure_line, readable, signature
 from gateway.steering.evidence.pending_results import is_transient
 from gateway.steering.transcript.step import Action
-
-Kind = Literal[
-    "missing_command",
-    "missing_module",
-    "refused_edit",
-    "missing_file",
-    "usage",
-    "denied",
-    "syntax",
-    "test",
-    "build",
-    "not_found",
-    "refused",
-    "error",
-]
 
 KIND_WORDS: dict[str, str] = {
     "missing_command": "the command is not installed",
@@ -47,7 +31,7 @@ KIND_WORDS: dict[str, str] = {
 }
 """The kinds, in words of ours."""
 
-_KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = tuple(
+_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
     for kind, pattern in (
         (
@@ -171,8 +155,8 @@ def passes_by_itself(line: str, result: str) -> bool:
     return is_transient(result[:_ERROR_CHARS], frozenset(result[:_ERROR_CHARS].lower().split()))
 
 
-def kind_of(line: str) -> Kind:
-    """What went wrong, from the line in which a tool reports it."""
+def kind_of(line: str) -> str:
+    """What went wrong, one of KIND_WORDS, from the line in which a tool reports it."""
     for kind, pattern in _KINDS:
         if pattern.search(line) is not None:
             return kind

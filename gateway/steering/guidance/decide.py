@@ -27,6 +27,11 @@ class Item:
     severity: int | None = None
 
     @property
+    def is_lesson(self) -> bool:
+        """Whether it was learned from runs: it goes to the result that it is about."""
+        return self.match is not None and self.match.pattern.lesson is not None
+
+    @property
     def label(self) -> str:
         """`tier:pattern id`, or `monitor:failure type`."""
         if self.tier is None or self.match is None:

@@ -41,7 +41,15 @@ class InsertMessage:
     text: str
 
 
-Edit = SystemAppend | InsertSystem | InsertMessage
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendToResult:
+    """Append `text` to message `index`, which holds results of tools, as `SystemAppend` does."""
+
+    index: int
+    text: str
+
+
+Edit = SystemAppend | InsertSystem | InsertMessage | AppendToResult
 
 
 def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[dict[str, Any]]:
@@ -52,6 +60,10 @@ def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[dict[str, 
     result: list[dict[str, Any]] = []
     inserts = [edit for edit in edits if isinstance(edit, InsertMessage)]
     appends = {edit.index: edit for edit in edits if isinstance(edit, SystemAppend)}
+    for edit in edits:
+        if isinstance(edit, AppendToResult):
+            before = appends[edit.index].texts if edit.index in appends else ()
+            appends[edit.index] = SystemAppend(index=edit.index, texts=(*before, edit.text))
     for edit in edits:
         if isinstance(edit, InsertSystem):
             result.append({"role": "system", "content": "\n\n".join(edit.texts)})

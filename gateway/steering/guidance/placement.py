@@ -16,6 +16,7 @@ from typing import Any
 
 from gateway.steering.guidance.decide import Decided, Item
 from gateway.steering.guidance.edits import (
+    AppendToResult,
     Edit,
     InsertMessage,
     InsertSystem,
@@ -65,10 +66,12 @@ def place(
     tail_ok = _late_allowed(target, settings) and _tail_free(messages, lead, target)
     offset = len(messages) - lead
     replayed = _remembered(decided, settings)
-    added = _new_injections(decided, tail_ok, offset, settings)
+    result_ok = settings.placement != "system" and bool(messages) and _is_result(messages[-1])
+    added = _new_injections(decided, tail_ok, offset, settings, result_ok=result_ok)
     present = _present(messages[:lead])
     system: list[str] = []
     between: list[Injection] = []
+    behind: list[Injection] = []
     directive = _directive(decided, tail_ok, offset)
     # The directive goes before all of this step's blocks, those of a retried call included.
     earlier = [block for block in replayed if block.step < decided.step]
@@ -76,10 +79,13 @@ def place(
     for block in (*earlier, *([directive] if directive else []), *current):
         if block.place == "message" and _fits(block, messages, lead, target, settings):
             between.append(block)
+        elif block.place == "result" and _has_result(block, messages, lead):
+            behind.append(block)
         elif block.text not in present:
             system.append(block.text)
     edits = _system_edits(messages, lead, system, target, tools)
     edits += _message_edits(messages, lead, between, target)
+    edits += [AppendToResult(index=lead + each.offset - 1, text=each.text) for each in behind]
     kept = (*replayed, *added)
     state = decided.state
     if kept != state.injections:
@@ -116,19 +122,28 @@ def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injectio
 
 
 def _new_injections(
-    decided: Decided, tail_ok: bool, offset: int, settings: InjectionSettings
+    decided: Decided,
+    tail_ok: bool,
+    offset: int,
+    settings: InjectionSettings,
+    *,
+    result_ok: bool,
 ) -> tuple[Injection, ...]:
     if not decided.items:
         return ()
-    pinned, late = _split(decided.items, tail_ok, settings)
+    # A lesson belongs to the failing result: into it, where nothing may come behind it.
+    inside = [item for item in decided.items if item.is_lesson] if not tail_ok and result_ok else []
+    others = [item for item in decided.items if item not in inside]
+    pinned, late = _split(others, tail_ok, settings)
 
     def block(items: Sequence[Item], where: Place) -> Injection:
         text = frame([item.text for item in items])
-        at = offset if where == "message" else 0
+        at = 0 if where == "system" else offset
         return Injection(step=decided.step, place=where, offset=at, text=text)
 
-    blocks = [block(pinned, "system")] if pinned else []
-    return tuple([*blocks, block(late, "message")] if late else blocks)
+    placed: list[tuple[Sequence[Item], Place]] = [(pinned, "system"), (late, "message")]
+    placed.append((inside, "result"))
+    return tuple(block(items, where) for items, where in placed if items)
 
 
 def _split(
@@ -154,6 +169,21 @@ def _tail_free(messages: Sequence[Message], lead: int, target: GuidanceTarget) -
     if len(messages) <= lead or _role(messages[-1]) == "assistant":
         return False
     return not (target.breakpoints and _is_system(messages[-1]))
+
+
+def _is_result(message: Message) -> bool:
+    """Whether a message holds the results of tools, in a form that text can be added to."""
+    role, content = message.get("role"), message.get("content")
+    if role in ("tool", "function"):
+        return isinstance(content, str | list)
+    blocks = content if role == "user" and isinstance(content, list) else ()
+    return any(isinstance(b, Mapping) and b.get("type") == "tool_result" for b in blocks)
+
+
+def _has_result(block: Injection, messages: Sequence[Message], lead: int) -> bool:
+    """Whether the result that a block was added to is still there."""
+    position = lead + block.offset
+    return lead < position <= len(messages) and _is_result(messages[position - 1])
 
 
 def _fits(

@@ -15,7 +15,8 @@ SCHEMA_VERSION = 1
 FIRST_CALL = -1
 """The step of a run's first call, which comes before any step is scored."""
 
-Place = Literal["system", "message"]
+Place = Literal["system", "message", "result"]
+"""In the leading system message, as a message of its own, or at the end of a tool's result."""
 Counts = tuple[tuple[str, int], ...]
 
 
@@ -175,6 +176,6 @@ def _counts(values: Mapping[str, Any]) -> Counts:
 
 def _injection(item: Any) -> Injection:
     step, place, offset, text = item
-    if place not in ("system", "message"):
+    if place not in ("system", "message", "result"):
         raise ValueError(f"place {place!r} is not known")
     return Injection(step=int(step), place=place, offset=int(offset), text=str(text))

@@ -134,7 +134,7 @@ class SQLiteLessons:
 
     async def _rows(self, sql: str, *values: Any) -> list[Any]:
         def work(connection: apsw.Connection) -> list[Any]:
-            return connection.execute(sql, values).fetchall()  # type: ignore[no-any-return]
+            return list(connection.execute(sql, values))
 
         return await self._database.read(work)
 
@@ -237,7 +237,7 @@ def _forget(tenant: str | None, run_id: str, connection: apsw.Connection) -> lis
     ).fetchall()
     for table in ("pattern_evidence", "outcomes", "pattern_decisions"):
         connection.execute(f"DELETE FROM {table} WHERE {mine}", own)
-    gone = []
+    gone: list[str] = []
     for owner, pattern_id in touched:
         left = connection.execute(
             "SELECT 1 FROM pattern_evidence WHERE pattern_id = ? AND tenant = ? LIMIT 1",
@@ -257,5 +257,5 @@ def _forget(tenant: str | None, run_id: str, connection: apsw.Connection) -> lis
                 (each, pattern_id),
             )
             if connection.changes():
-                gone.append(pattern_id)
+                gone.append(str(pattern_id))
     return gone

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided, Item
 from gateway.steering.guidance.edits import (
+    AppendToResult,
     Edit,
     InsertMessage,
     InsertSystem,
@@ -394,7 +395,8 @@ def test_no_shape_of_messages_raises_or_is_altered(
     )
     sent = apply(messages, made.edits)
     assert messages == before
-    count = sum(len(e.texts) if not isinstance(e, InsertMessage) else 1 for e in made.edits)
+    alone = (InsertMessage, AppendToResult)
+    count = sum(1 if isinstance(e, alone) else len(e.texts) for e in made.edits)
     assert count == len(past) + 1 + len(made.added)
     own = [i for e in made.edits for i in ([e.position] if isinstance(e, InsertMessage) else [])]
     assert len(sent) == len(messages) + len(own) + any(
