@@ -64,10 +64,6 @@ _LOOKUP_LOG_S = 60.0
 """A tier's failing look-ups are logged once in this time; the metric counts all."""
 
 
-def _value(path: str, settings: Settings) -> object:
-    return operator.attrgetter(path)(settings)
-
-
 class Runtime:
     """What the process has: stores, keys, metrics, background tasks, the current services."""
 
@@ -333,7 +329,8 @@ class Runtime:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays", reason=str(exc))
             return False
-        waiting = [p for p in _FIXED if _value(p, settings) != _value(p, self.settings)]
+        reads = {path: operator.attrgetter(path) for path in _FIXED}
+        waiting = [p for p, read in reads.items() if read(settings) != read(self.settings)]
         if settings.etraces.enabled and self.library is None:
             waiting.append("etraces.enabled")
         if waiting:
