@@ -13,7 +13,6 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,14 +105,14 @@ async def _count(counted: Counted, load: Load, arm: str, kind: str, keep: Path |
     await load.send(make, _WARM if conversations > 1 else 1)
     idle = counted.idle_per_second()
     counted.zero()
-    began = time.perf_counter()
+    began = counted.server.cpu_s()
     sent = await load.send(make, conversations)
-    seconds = time.perf_counter() - began
+    seconds = counted.server.cpu_s() - began
     total = counted.total()
     if keep is not None:
         shutil.copy(counted.profile, keep / f"{arm}-{kind}.callgrind")
-    # Where others are at work the timers fire less often under load: the smaller rate is nearer.
-    idle = min(idle, counted.idle_per_second())
+    # In seconds of its own CPU: where others are at work, the timers of a server that waits for a
+    # core fire less often than the clock says.
     return (total - idle * seconds) / sent / 1e6
 
 
