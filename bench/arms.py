@@ -166,6 +166,13 @@ ARMS = (
         command=_portkey,
         headers=_portkey_headers,
     ),
+    Arm(
+        name="switchyard",
+        what=f"NVIDIA Switchyard {peers.SWITCHYARD_VERSION}, stage router, nothing stored",
+        command=lambda place: (switchyard_command(place.port, place.upstream, place.home), {}),
+        ready="/metrics",
+        probe="/metrics",
+    ),
     Arm(name="relay-aiohttp", what="bare relay over aiohttp", command=_relay("aiohttp")),
     Arm(name="relay-httpx", what="bare relay over httpx on aiohttp", command=_relay("httpx")),
 )
@@ -218,6 +225,30 @@ def launch(
     home.mkdir(parents=True, exist_ok=True)
     environment = launch_environment() | (env or {})
     return Server(command, port=port, log=home / f"{name}.log", env=environment)
+
+
+def switchyard_command(port: int, upstream: int, home: Path) -> Sequence[str]:
+    """NVIDIA's Rust router with its stage router, before the upstream at this port.
+
+    Raises:
+        Unavailable: it cannot be installed.
+    """
+    config = home / f"switchyard-{port}.toml"
+    client = f'format = "openai_chat"\nbase_url = "http://{LOOPBACK}:{upstream}/v1"\n'
+    tiers = "".join(
+        f'[targets.{tier}]\nid = "{MODEL}-{tier}"\nllm_client = "upstream"\n'
+        for tier in ("capable", "efficient")
+    )
+    config.write_text(
+        f"schema_version = 1\n[llm_clients.upstream]\n{client}{tiers}"
+        f'[routes.bench]\nid = "{MODEL}"\ntype = "stage_router"\ncapable_target = "capable"\n'
+        'efficient_target = "efficient"\npicker = "efficient_first"\nconfidence_threshold = 0.5\n'
+    )
+    serve = (
+        "import sys, time; from switchyard_rust.server import Server; "
+        "server = Server(sys.argv[1], int(sys.argv[2])); time.sleep(1e6)"
+    )
+    return [str(peers.switchyard()), "-c", serve, str(config), str(port)]
 
 
 def launch_environment() -> dict[str, str]:

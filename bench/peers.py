@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 PORTKEY_VERSION = "1.15.2"
+SWITCHYARD_VERSION = "0.3.0"
 _INSTALL_S = 900.0
 
 
@@ -57,6 +58,23 @@ def portkey() -> tuple[Path, Path]:
         options = ("install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(home))
         _run("@portkey-ai/gateway", npm, *options, f"@portkey-ai/gateway@{PORTKEY_VERSION}")
     return Path(node), script
+
+
+def switchyard() -> Path:
+    """The Python that has Switchyard's wheel, which holds its server.
+
+    Raises:
+        Unavailable: it cannot be installed.
+    """
+    home = cache_dir() / f"switchyard-{SWITCHYARD_VERSION}"
+    python = home / "bin" / "python"
+    if not (home / "installed").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        _run("nemo-switchyard", sys.executable, "-m", "venv", str(home))
+        pip = (str(python), "-m", "pip", "install", "--quiet")
+        _run("nemo-switchyard", *pip, f"nemo-switchyard=={SWITCHYARD_VERSION}")
+        (home / "installed").touch()
+    return python
 
 
 def _run(what: str, *command: str) -> None:

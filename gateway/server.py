@@ -21,6 +21,7 @@ import uvicorn
 
 from gateway.app import build_app
 from gateway.auth.hosts import is_loopback_name
+from gateway.binding import bind, shared_sockets
 from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
@@ -30,7 +31,7 @@ from gateway.observability.shared_metrics import SharedMetrics
 from gateway.running import announced
 from gateway.tasks import spawn
 from gateway.upstream.deployments import DeploymentTable
-from gateway.workers import Place, Supervisor, shared_sockets
+from gateway.workers import Place, Supervisor
 
 _WATCH_PERIOD_S = 1.0
 _DRAIN_POLL_S = 0.05
@@ -62,7 +63,7 @@ def serve(
         )
     for name, meant in misspelt_variables(os.environ):
         get_logger("gateway").warning(f"{name} sets nothing: two underscores, {meant}")
-    sock = _bind(settings.server.host, settings.server.port)
+    sock = bind(settings.server.host, settings.server.port)
     if settings.server.workers == 1:
         return _serve_on(sock, settings, load, config_path, listening)
 
@@ -293,18 +294,6 @@ def _stamp(path: Path | None) -> tuple[int, int] | None:
     except OSError:
         return None
     return (stat.st_mtime_ns, stat.st_size) if stat else None
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-    except OSError as exc:
-        sock.close()
-        raise ConfigError(f"server: cannot listen on {host}:{port}: {exc.strerror}") from exc
-    return sock
 
 
 def refuse_self_upstream(settings: Settings) -> None:

@@ -14,7 +14,6 @@ import secrets
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -51,27 +50,6 @@ class Place:
     def told_at(self, index: int) -> str:
         """The path of the socket on which a worker tells its metrics."""
         return str(self.directory / f"{index}.sock")
-
-
-def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
-    """A socket for each of `count` workers on the address of `first`, which is bound and unused.
-
-    On Linux the kernel spreads connections evenly over sockets of their own; on one socket a worker
-    that is awake takes nearly all of a burst. Raises: OSError.
-    """
-    if sys.platform != "linux":
-        return [first] * count
-    address = first.getsockname()
-    family = first.family
-    first.close()  # it was bound without sharing, to notice another program on the address
-    sockets = []
-    for _ in range(count):
-        sock = socket.socket(family)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(address)
-        sockets.append(sock)
-    return sockets
 
 
 class Supervisor:

@@ -45,7 +45,7 @@ class Authenticator:
     """Checks the admin key and gateway keys, of the config and made with `gateway keys`."""
 
     def __init__(self, settings: AuthSettings, *, host: str, keys: KeyRing | None = None) -> None:
-        self._host = host
+        self._on_loopback = is_loopback_name(host)
         self._ring = keys or KeyRing()
         self._admin: bytes | None = None
         self._wrong_keys = WrongKeyLimit(settings.wrong_keys_per_minute)
@@ -64,7 +64,7 @@ class Authenticator:
     @property
     def open_admin(self) -> bool:
         """Whether the control plane requires no key: no admin key, and a loopback address only."""
-        return self._admin is None and is_loopback_name(self._host)
+        return self._admin is None and self._on_loopback
 
     @property
     def session_secret(self) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,12 +57,24 @@ else:
         return values["__init__"]
 
     def replace(value: Any, /, **changes: Any) -> Any:
-        """`dataclasses.replace` of a value with two or more fields, in half the instructions."""
-        kind = value.__class__
-        names, read = _fields_of(kind)
-        return kind(**dict(zip(names, read(value), strict=True), **changes))
+        """`dataclasses.replace`, in a quarter of the instructions."""
+        copy = _copier(value.__class__)
+        if copy is None:
+            return dataclasses.replace(value, **changes)
+        new = copy(value)
+        for name, changed in changes.items():
+            setattr(new, name, changed)
+        if hasattr(new, "__post_init__"):
+            new.__post_init__()
+        return new
 
     @cache
-    def _fields_of(kind: type) -> tuple[tuple[str, ...], Any]:
-        names = tuple([field.name for field in dataclasses.fields(kind)])
-        return names, attrgetter(*names)
+    def _copier(kind: type) -> Any:
+        """A function that copies a value field by field; None where fields cannot be assigned."""
+        if kind.__setattr__ is not object.__setattr__:
+            return None
+        names = [field.name for field in dataclasses.fields(kind)]
+        lines = ["new = create(kind)", *[f"new.{name} = value.{name}" for name in names]]
+        values: dict[str, Any] = {"create": object.__new__, "kind": kind}
+        exec("def copy(value):\n " + "\n ".join([*lines, "return new"]), values)  # noqa: S102
+        return values["copy"]

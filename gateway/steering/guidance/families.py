@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import re
 
+from gateway.steering.short_cache import remembered
+
 
 class ModelFamily(enum.StrEnum):
     """A family of models; `OTHER` gets the form for Claude Sonnet."""
@@ -48,6 +50,7 @@ _RULES: tuple[tuple[re.Pattern[str], ModelFamily], ...] = (
 """First match wins. Source: reference section 6.4 for Claude; the providers' model names."""
 
 
+@remembered
 def model_family(model: str) -> ModelFamily:
     """The family of a model name, provider prefixes and date suffixes included."""
     name = model.lower()
