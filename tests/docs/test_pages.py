@@ -68,6 +68,14 @@ def test_every_header_is_explained() -> None:
     assert not used - known
 
 
+def test_the_figures_of_the_readme_are_those_of_the_evidence() -> None:
+    """Each percentage with a decimal stands in a table of the documents it summarises."""
+    known = "".join((DOCS / name).read_text() for name in ("evidence.md", "etraces.md"))
+    shown = set(re.findall(r"\d+\.\d %", (ROOT / "README.md").read_text()))
+    assert shown
+    assert not [figure for figure in shown if figure not in known]
+
+
 def test_pictures_ask_nobody() -> None:
     """They are small, and load nothing from another host."""
     for picture in (DOCS / "pictures").iterdir():
