@@ -46,7 +46,7 @@ def test_every_page_is_in_the_menu() -> None:
 @pytest.mark.parametrize("page", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """Each link to a file, a picture or a heading; inside docs none leads out of it."""
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    for link in re.findall(r"(?:\]\(|src=\")([^)\"\s]+)[)\"]", page.read_text()):
         if re.match(r"https?:|mailto:", link):
             continue
         name, _, part = link.partition("#")
