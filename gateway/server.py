@@ -191,8 +191,7 @@ class GatewayServer(uvicorn.Server):
         host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         if self._first:
-            database = _database_file(runtime.settings)
-            self._announced.enter_context(announced(url, database))
+            self._announced.enter_context(announced(url, runtime.settings.storage.file))
         runtime.log.info(
             "listening",
             url=f"{url}/v1",
@@ -268,12 +267,6 @@ class GatewayServer(uvicorn.Server):
             if now == before and now != self._loaded:
                 self._reload()
             before = now
-
-
-def _database_file(settings: Settings) -> str:
-    """The path of the database; empty when it is in memory or on a server."""
-    storage = settings.storage
-    return "" if storage.in_memory or storage.shared else os.path.abspath(storage.path)
 
 
 def _freeze_startup_objects() -> None:

@@ -76,7 +76,7 @@ async def _page(database: Path, folder: Path) -> None:
     with AppServer(app, config=uvicorn_config(app, settings)) as server:
         async with httpx.AsyncClient(base_url=server.url) as client:
             runs = (await client.get("/api/runs")).json()["runs"]
-        [run] = [run for run in runs if run["mode"] == "on"]
+        *_, run = [run for run in runs if run["mode"] == "on"]  # newest first
         async with browser(folder / "browser") as tab:
             await tab.look(width=PAGE_WIDTH, height=PAGE_HEIGHT)
             await tab.open(f"{server.url}/dashboard/runs/{run['id']}")

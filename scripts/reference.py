@@ -192,6 +192,8 @@ def _type(schema: Mapping[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{schema['const']}`"
+    if properties := schema.get("properties"):
+        return "object of " + ", ".join(f"`{key}` ({_type(v)})" for key, v in properties.items())
     kind = schema.get("type", "any")
     if isinstance(kind, list):
         kind = " or ".join(kind)
@@ -202,7 +204,12 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    """Text for a cell of a table; what is no code keeps its asterisks and angle brackets."""
+    line = " ".join(text.replace("|", "\\|").split())
+    parts = re.split(r"(`[^`]*`)", line)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in parts
+    )
 
 
 def main() -> int:

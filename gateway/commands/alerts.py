@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     test.add_argument("--sink", help="only to this one (alerts.sinks)")
     listed = add_verb(verbs, "list", "alerts, newest first", _list, existing=True)
     listed.add_argument("--tenant", help="only those about runs of this tenant")
-    listed.add_argument("--limit", type=int, default=20)
+    listed.add_argument("--limit", type=int, default=20, help="most alerts (default: 20)")
 
 
 async def _test(_stores: Stores, settings: Settings, args: argparse.Namespace) -> int:

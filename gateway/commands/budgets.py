@@ -31,11 +31,13 @@ def add_parser(commands: Any) -> None:
     listing = add_verb(verbs, "list", "accounts, last used first", _list, existing=True)
     listing.add_argument("--budget", help="only this budget's")
     listing.add_argument("--tenant", help="only this tenant's")
-    listing.add_argument("--limit", type=int, default=50)
+    listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
     more = add_verb(verbs, "raise", "set limits of one subject", _raise, existing=True)
     _add_account(more)
     for metric in METRICS:
-        more.add_argument(f"--{metric.replace('_', '-')}", type=float, metavar="LIMIT")
+        more.add_argument(
+            f"--{metric.replace('_', '-')}", type=float, metavar="LIMIT", help="new limit"
+        )
     lift = add_verb(verbs, "lift", "let one subject go without limits", _lift, existing=True)
     _add_account(lift)
     reset = add_verb(verbs, "reset", "begin one subject anew", _reset, existing=True)

@@ -16,7 +16,7 @@ def add_parser(commands: Any, parser: Callable[[], argparse.ArgumentParser]) -> 
     completion = commands.add_parser(
         "completion", help='print the completions of a shell: eval "$(gateway completion bash)"'
     )
-    completion.add_argument("shell", choices=SHELLS)
+    completion.add_argument("shell", choices=SHELLS, help="your shell")
     completion.set_defaults(run=lambda args: _print(script(args.shell, parser())))
 
 

@@ -35,8 +35,10 @@ def add_parser(commands: Any) -> None:
     run.add_argument("--tenant", help="only runs of this tenant")
     status = add_verb(verbs, "status", "lessons by status, and trials", _status, existing=True)
     status.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
-    status.add_argument("--status", choices=[each.value for each in Status])
-    status.add_argument("--limit", type=int, default=50)
+    status.add_argument(
+        "--status", choices=[each.value for each in Status], help="only lessons in it"
+    )
+    status.add_argument("--limit", type=int, default=50, help="most lessons (default: 50)")
     show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show, existing=True)
     approve = add_verb(verbs, "approve", "let a lesson be given", _approve, existing=True)
     approve.add_argument("--active", action="store_true", help="without a trial")
@@ -44,14 +46,16 @@ def add_parser(commands: Any) -> None:
     retire = add_verb(verbs, "retire", "give a lesson no more", _retire, existing=True)
     retire.add_argument("--pause", action="store_true", help="only until it is approved again")
     for parser in (show, approve, retire):
-        parser.add_argument("pattern_id")
+        parser.add_argument("pattern_id", help="the id that `gateway learn status` shows")
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
     forget = add_verb(verbs, "forget", "remove what only one run supports", _forget, existing=True)
-    forget.add_argument("run_id")
+    forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
     export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export, existing=True)
     export.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
-    export.add_argument("--status", choices=[each.value for each in Status])
+    export.add_argument(
+        "--status", choices=[each.value for each in Status], help="only lessons in it"
+    )
 
 
 async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -43,7 +43,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("experiment", nargs="?", help="its id (default: a summary of all runs)")
     parser.add_argument("--tenant", help="only runs of this tenant")
-    parser.add_argument("--stratum", choices=list(STRATA), default="profile")
+    strata = "what runs are compared within (default: profile)"
+    parser.add_argument("--stratum", choices=list(STRATA), default="profile", help=strata)
     parser.add_argument("--shares", help="configured shares of the arms, such as on:0.5,off:0.5")
     parser.add_argument("--output", type=Path, help="also write the report as JSON to this file")
 

@@ -39,7 +39,7 @@ def add_verbs(verbs: Any, add_filters: Callable[[Any], None], chosen: Filter) ->
     sums.add_argument("--csv", action="store_true", help="CSV on stdout")
     add_filters(sums)
     lines = add_verb(verbs, "export", "runs as lines on stdout", export, existing=True)
-    lines.add_argument("--format", choices=FORMATS, default="jsonl")
+    lines.add_argument("--format", choices=FORMATS, default="jsonl", help="default: jsonl")
     lines.add_argument("--no-content", action="store_true", help="without the texts of steps")
     add_filters(lines)
 

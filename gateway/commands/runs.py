@@ -36,6 +36,15 @@ from gateway.text.sanitize import one_line
 _OTHER_COLUMNS = 108
 _LEAST_TASK = 16
 _RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
+_FILTERS = {
+    "tenant": "of this tenant",
+    "agent": "of this client, as its user agent names it",
+    "model": "that requested this model, or sent a call to it",
+    "failure-type": "with a step of this failure",
+    "experiment": "of this experiment",
+    "arm": "in this arm",
+    "task": "whose task contains this text",
+}
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
 
@@ -46,15 +55,16 @@ def add_parser(commands: Any) -> None:
     verbs = runs.add_subparsers(required=True, metavar="VERB")
     listing = add_verb(verbs, "list", "runs, newest first", _list, existing=True)
     _add_filters(listing)
-    listing.add_argument("--limit", type=int, default=20)
-    listing.add_argument("--sort", choices=list(SORT_KEYS), default="started_at")
+    listing.add_argument("--limit", type=int, default=20, help="most runs (default: 20)")
+    sort = "what to sort by, highest first (default: started_at)"
+    listing.add_argument("--sort", choices=list(SORT_KEYS), default="started_at", help=sort)
     show = add_verb(verbs, "show", "one run with its charts", _show, existing=True)
     show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
     outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome, existing=True)
     outcome.add_argument("run_id", help=_RUN_ID)
-    outcome.add_argument("outcome", choices=OUTCOMES)
+    outcome.add_argument("outcome", choices=OUTCOMES, help="how the run has ended")
     outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
     outcome.add_argument("--comment", default="", help="kept with the outcome")
     tail = add_verb(
@@ -67,12 +77,14 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
-    for name in ("tenant", "agent", "model", "failure-type", "experiment", "arm", "task"):
-        parser.add_argument(f"--{name}")
+    for name, which in _FILTERS.items():
+        parser.add_argument(f"--{name}", help=f"only runs {which}")
     parser.add_argument("--key", help="name of the gateway key")
     parser.add_argument("--tag", default="", help="team=web,env; a name alone is any value")
-    parser.add_argument("--state", choices=[state.value for state in FSMState])
-    parser.add_argument("--outcome", choices=[*OUTCOMES, UNFINISHED])
+    states = [state.value for state in FSMState]
+    parser.add_argument("--state", choices=states, help="only runs that were in it")
+    ends = [*OUTCOMES, UNFINISHED]
+    parser.add_argument("--outcome", choices=ends, help="only runs that ended so")
 
 
 def _chosen(args: argparse.Namespace) -> RunFilter:

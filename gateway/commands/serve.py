@@ -104,7 +104,7 @@ def _tell(settings: Settings, url: str) -> None:
 def _database(storage: StorageSettings) -> str:
     if storage.in_memory:
         return "in memory, gone when the gateway ends"
-    return storage.place if storage.shared else str(Path(storage.path).absolute())
+    return storage.file or storage.place
 
 
 def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:

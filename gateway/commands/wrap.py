@@ -40,7 +40,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the summary as JSON on stderr")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what COMMAND does")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="with its arguments"
+    )
     parser.set_defaults(run=_wrap, passes_rest=True)
 
 

@@ -27,10 +27,10 @@ _SECRET_KEYS = re.compile(r"(^|_)(api_?key|secret|token|password|credentials)(_|
 
 
 _UPSTREAM_KEYS = frozenset(
-    {"model_list", "default_upstream", "router", "auth", "embedding"}
+    {"model_list", "default_upstream", "router", "auth", "embedding", "alerts"}
     | {"litellm_settings", "router_settings", "general_settings"}
 )
-"""What a command does not need that only reads what is stored: it may name keys of providers."""
+"""What a command does not need that only reads what is stored: it may name keys of others."""
 
 
 def load_settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -92,6 +93,11 @@ class StorageSettings:
     def in_memory(self) -> bool:
         """Whether everything stays in memory and ends with the process."""
         return self.url is None and self.path == IN_MEMORY
+
+    @property
+    def file(self) -> str:
+        """The absolute path of the database's file; empty when it is in memory or on a server."""
+        return "" if self.in_memory or self.shared else os.path.abspath(self.path)
 
     @property
     def shared(self) -> bool:

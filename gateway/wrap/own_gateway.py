@@ -53,13 +53,16 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
     }
     if mode is not None:
         own["GATEWAY_STEERING__MODE"] = mode
+    # LiteLLM's names for the same addresses.
+    if not own.get("OPENAI_BASE_URL") and own.get("OPENAI_API_BASE"):
+        own["OPENAI_BASE_URL"] = own["OPENAI_API_BASE"]
     settings = load_settings(config, own)
     default = StorageSettings().path
     storage = settings.storage
     if not storage.shared and storage.path == default and not Path(default).exists():
         own["GATEWAY_STORAGE__PATH"] = str(state_database())
     if settings.default_upstream.messages_api_base is None:
-        base = _messages_base(settings, env)
+        base = _messages_base(settings, own)
         if base is not None:
             own["GATEWAY_DEFAULT_UPSTREAM__MESSAGES_API_BASE"] = base
     return load_settings(config, own)
@@ -71,7 +74,7 @@ def _messages_base(settings: Settings, env: Mapping[str, str]) -> str | None:
     An OPENAI_BASE_URL on another machine is some other provider's, which must not get the key for
     Anthropic; one on this machine may serve every dialect.
     """
-    if chosen := env.get("ANTHROPIC_BASE_URL"):
+    if chosen := env.get("ANTHROPIC_BASE_URL") or env.get("ANTHROPIC_API_BASE"):
         chosen = chosen.rstrip("/")
         return chosen if chosen.endswith("/v1") else f"{chosen}/v1"
     base = settings.default_upstream.api_base

@@ -78,6 +78,24 @@ def test_runs_are_listed(command: Run) -> None:
     assert all(run["id"] in table for run in listed)
 
 
+def test_no_key_of_a_provider_is_needed(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored can be read where the variables are not set that the config names."""
+    file = tmp_path / "providers.yaml"
+    file.write_text(
+        "model_list:\n"
+        "- model_name: m\n"
+        "  litellm_params: {model: openai/m, api_key: os.environ/NO}\n"
+        "default_upstream: {api_key: '${NOT_SET}'}\n"
+        "alerts: {sinks: [{name: a, url: '${NOT_SET}'}]}\n"
+        "auth: {admin_key: os.environ/NO}\n"
+    )
+    monkeypatch.setenv("GATEWAY_DEFAULT_UPSTREAM__API_KEY", "${NOT_SET_EITHER}")
+    assert command("runs", "list", "--config", str(file), "--json")
+    assert "NO" in command("patterns", "list", "--config", str(file), status=2)
+
+
 def test_filters_choose(command: Run) -> None:
     """As in the control plane."""
     listed = lines(command("runs", "list", "--json", "--tenant", "acme", "--outcome", "success"))

@@ -46,7 +46,7 @@ def test_every_page_is_in_the_menu() -> None:
 @pytest.mark.parametrize("page", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """Each link to a file, a picture or a heading; inside docs none leads out of it."""
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    for link in re.findall(r"(?:\]\(|src=\")([^)\"\s]+)[)\"]", page.read_text()):
         if re.match(r"https?:|mailto:", link):
             continue
         name, _, part = link.partition("#")
@@ -66,6 +66,14 @@ def test_every_header_is_explained() -> None:
     used = set(re.findall(r"[\"'](x-gateway-[a-z]+(?:-[a-z]+)*)[\"']", code))
     assert used
     assert not used - known
+
+
+def test_the_figures_of_the_readme_are_those_of_the_evidence() -> None:
+    """Each percentage with a decimal stands in a table of the documents it summarises."""
+    known = "".join((DOCS / name).read_text() for name in ("evidence.md", "etraces.md"))
+    shown = set(re.findall(r"\d+\.\d %", (ROOT / "README.md").read_text()))
+    assert shown
+    assert not [figure for figure in shown if figure not in known]
 
 
 def test_pictures_ask_nobody() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -234,6 +235,50 @@ def test_the_terminal_is_the_commands_own(
     expected = sorted([signal.SIGINT, signal.SIGTERM, signal.SIGWINCH])
     assert f"signals {[int(number) for number in expected]} 1" in shown
     assert "now 90" in shown
+
+
+STOPPABLE = """
+import os, signal, sys
+def stop(number, frame):
+    os.write(1, b"screen restored\\n")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os.write(1, b"screen drawn\\n")
+signal.signal(signal.SIGTSTP, stop)
+os.write(1, b"agent up\\n")
+for line in sys.stdin:
+    print("got", line.strip(), flush=True)
+    sys.exit(7)
+"""
+
+
+def test_a_command_is_stopped_and_continued_by_the_shell(
+    upstream: ScriptedUpstream, tmp_path: Path, terminal: tuple[int, int]
+) -> None:
+    """Ctrl-Z stops both once the agent has restored the screen, `fg` continues both."""
+    ours, theirs = terminal
+    (tmp_path / "agent.py").write_text(STOPPABLE)
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"],
+        cwd=tmp_path,
+        env={**environment(tmp_path, upstream), "PS1": "$ ", "TERM": "dumb"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+    )
+    words = shlex.join(command("--", sys.executable, "agent.py"))
+    os.write(ours, f"{words}\n".encode())
+    _until(ours, "", "agent up")
+    os.write(ours, b"\x1a")
+    shown = _until(ours, "", "Stopped")
+    assert shown.index("screen restored") < shown.index("Stopped")
+    os.write(ours, b"fg\n")
+    _until(ours, "", "screen drawn")
+    os.write(ours, b"hello\n")
+    assert "got hello" in _until(ours, "", "nothing was recorded")
+    os.write(ours, b"exit $?\n")
+    assert shell.wait(WAIT_S) == 7
 
 
 def _until(ours: int, shown: str, text: str) -> str:

@@ -1,0 +1,36 @@
+"""What `--help` says: every command and every argument in words, and the help without a command."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from gateway.cli import build_parser, main
+from gateway.commands.completion import tree
+
+_NAMED_BY_THEMSELVES = (
+    argparse._HelpAction,
+    argparse._SubParsersAction,
+    argparse._VersionAction,
+)
+
+
+def test_every_command_and_argument_is_explained() -> None:
+    """Each has a line of its own; none repeats its name only."""
+    silent = [
+        f"{' '.join(path)} {', '.join(action.option_strings) or action.dest}"
+        for path, parser, _ in tree(build_parser())
+        for action in parser._actions
+        if not isinstance(action, _NAMED_BY_THEMSELVES) and not action.help
+    ]
+    assert not silent
+    assert all(said for _, _, said in tree(build_parser()))
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what to begin with; the status is that of a wrong use."""
+    assert main([]) == 2
+    shown = capsys.readouterr().out
+    assert "gateway demo" in shown
+    assert "gateway wrap -- COMMAND" in shown

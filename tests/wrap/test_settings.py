@@ -1,0 +1,70 @@
+"""Where a wrapped command's requests go, and where its runs are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import OPENAI_API_BASE
+from gateway.wrap.own_gateway import ANTHROPIC, wrap_settings
+
+LOCAL = "http://127.0.0.1:9000/v1"
+FAR = "https://models.example.com/v1"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder and an empty home."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    return work
+
+
+@pytest.mark.parametrize(
+    ("env", "chat", "messages"),
+    [
+        ({}, OPENAI_API_BASE, None),
+        ({"OPENAI_BASE_URL": LOCAL}, LOCAL, None),
+        ({"OPENAI_API_BASE": LOCAL}, LOCAL, None),
+        ({"OPENAI_BASE_URL": FAR}, FAR, f"{ANTHROPIC}/v1"),
+        (
+            {"ANTHROPIC_BASE_URL": "https://a.example.com"},
+            OPENAI_API_BASE,
+            "https://a.example.com/v1",
+        ),
+        ({"OPENAI_BASE_URL": FAR, "ANTHROPIC_API_BASE": f"{FAR}/"}, FAR, FAR),
+    ],
+)
+def test_requests_go_where_they_would_have_gone(
+    env: dict[str, str], chat: str, messages: str | None
+) -> None:
+    """A provider's key never reaches another provider because a gateway stands between."""
+    upstream = wrap_settings(None, env, None).default_upstream
+    assert (upstream.api_base, upstream.messages_api_base) == (chat, messages)
+
+
+def test_what_the_config_says_holds(folder: Path, tmp_path: Path) -> None:
+    """Its upstreams, its mode and its database; a port of its own all the same."""
+    (folder / "config.yaml").write_text(
+        "default_upstream: {api_base: 'https://models.example.com/v1', "
+        "messages_api_base: 'https://m.example.com/v1'}\n"
+        "steering: {mode: shadow}\nstorage: {path: mine.db}\nserver: {port: 9999, workers: 4}\n"
+    )
+    settings = wrap_settings(None, {"ANTHROPIC_BASE_URL": "https://other.example.com"}, None)
+    assert settings.default_upstream.messages_api_base == "https://m.example.com/v1"
+    assert (settings.steering.mode, settings.storage.path) == ("shadow", "mine.db")
+    assert (settings.server.host, settings.server.port, settings.server.workers) == (
+        "127.0.0.1",
+        0,
+        1,
+    )
+    assert wrap_settings(None, {}, "on").steering.mode == "on"
+    (folder / "config.yaml").unlink()
+    state = tmp_path / ".local" / "state" / "steering-gateway" / "gateway.db"
+    assert wrap_settings(None, {}, None).storage.path == str(state)
+    (folder / "gateway.db").touch()
+    assert wrap_settings(None, {}, None).storage.path == "gateway.db"
