@@ -15,6 +15,7 @@ from gateway.stores.learning import LearningStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
 from gateway.stores.raw import RawStore
+from gateway.stores.workloads import WorkloadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Stores:
     keys: KeyStore
     learning: LearningStore
     alerts: AlertStore
+    workloads: WorkloadStore
     close: Callable[[], Awaitable[None]]
     budgets: BudgetStore | None = None
     controls: ControlStore | None = None
@@ -126,6 +128,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
     from gateway.stores.sqlite.raw import SQLiteRawStore
     from gateway.stores.sqlite.runs import SQLiteRunStore
     from gateway.stores.sqlite.states import SQLiteStateStore
+    from gateway.stores.sqlite.workloads import SQLiteWorkloadStore
 
     if existing:
         _require_file(settings)
@@ -139,6 +142,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         learning=SQLiteLearningStore(database),
         alerts=SQLiteAlertStore(database),
         raw=SQLiteRawStore(database),
+        workloads=SQLiteWorkloadStore(database),
         close=database.close,
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),

@@ -22,6 +22,7 @@ from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
 from gateway.conversations.merge import merged_call
 from gateway.conversations.stored_responses import PendingResponses, ResponseTargets
+from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
@@ -115,6 +116,8 @@ class Runtime:
 
         self._accounting: Accounting | None = None
         self._lookup_logged: dict[str, float] = {}
+        self.workloads: Workloads | None = None
+        self._lookup_logged: dict[Tier, float] = {}
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
         """Which deployment stores an answer."""
@@ -213,6 +216,9 @@ class Runtime:
             max_transcripts=steering.max_transcripts_in_memory,
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
+        self.workloads = await Workloads.open(stores.workloads, self._workloads_failed)
+        counting = self.workloads.follow(lambda: self.settings.routing.refresh_s)
+        self._background_tasks.append(spawn(counting, name="outcomes of workloads"))
         await self._open_patterns()
         self._open_learning()
         self._services = self._build(self.settings)
@@ -299,6 +305,9 @@ class Runtime:
     def _tally_failed(self, error: StoreError) -> None:
         self.log.warning("pattern statistics not stored", reason=str(error))
 
+    def _workloads_failed(self, error: StoreError) -> None:
+        self.log.warning("outcomes of workloads not counted", reason=str(error))
+
     def _lookup_failed(self, tier: Tier, error: Exception) -> None:
         self._note_failed_lookup(tier.value, error)
 
@@ -370,6 +379,7 @@ class Runtime:
             instance=self.instance,
             lessons=self.book,
             accounting=self.accounting,
+            workloads=self.workloads,
         )
 
     async def aclose(self) -> None:
@@ -384,6 +394,8 @@ class Runtime:
             await self.tally.flush()
         if self._accounting is not None:
             await self._accounting.ledger.flush()
+        if self.workloads is not None:
+            await self.workloads.close()
         if self.library is not None:
             await self.library.embedder.close()
         if self._states is not None:
