@@ -117,7 +117,6 @@ class Runtime:
         self._accounting: Accounting | None = None
         self._lookup_logged: dict[str, float] = {}
         self.workloads: Workloads | None = None
-        self._lookup_logged: dict[Tier, float] = {}
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
         """Which deployment stores an answer."""

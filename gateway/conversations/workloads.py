@@ -82,7 +82,7 @@ class Workloads:
     """
 
     def __init__(self, store: WorkloadStore, failed: Callable[[StoreError], None]) -> None:
-        self._store = store
+        self.store = store
         self._failed = failed
         self._known = _Known()
         self._noted: list[WorkloadRun] = []
@@ -138,12 +138,12 @@ class Workloads:
         done the next time."""
         try:
             await self._write()
-            while await self._store.settle(limit=_SETTLED_AT_ONCE) == _SETTLED_AT_ONCE:
+            while await self.store.settle(limit=_SETTLED_AT_ONCE) == _SETTLED_AT_ONCE:
                 pass
-            self._known = _Known.of(await self._store.rates())
+            self._known = _Known.of(await self.store.rates())
             if time.monotonic() - self._dropped_at > _DROP_S:
                 self._dropped_at = time.monotonic()
-                await self._store.drop(before=time.time() - _KEPT_S)
+                await self.store.drop(before=time.time() - _KEPT_S)
             self._failing = False
         except StoreError as error:
             if not self._failing:
@@ -153,7 +153,7 @@ class Workloads:
     async def _write(self) -> None:
         noted, self._noted = self._noted, []
         try:
-            await self._store.note(noted)
+            await self.store.note(noted)
         except StoreError:
             self._noted = [*noted, *self._noted]
             raise
