@@ -32,12 +32,12 @@ class Stores:
     keys: KeyStore
     learning: LearningStore
     alerts: AlertStore
-    workloads: WorkloadStore
     close: Callable[[], Awaitable[None]]
     budgets: BudgetStore | None = None
     controls: ControlStore | None = None
     attribution: AttributionStore | None = None
     raw: RawStore | None = None
+    workloads: WorkloadStore | None = None
 
 
 async def open_stores(
@@ -147,6 +147,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),
         attribution=SQLiteAttributionStore(database),
+        workloads=SQLiteWorkloadStore(database),
     )
 
 

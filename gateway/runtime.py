@@ -65,10 +65,6 @@ _LOOKUP_LOG_S = 60.0
 """A tier's failing look-ups are logged once in this time; the metric counts all."""
 
 
-def _value(path: str, settings: Settings) -> object:
-    return operator.attrgetter(path)(settings)
-
-
 class Runtime:
     """What the process has: stores, keys, metrics, background tasks, the current services."""
 
@@ -215,9 +211,10 @@ class Runtime:
             max_transcripts=steering.max_transcripts_in_memory,
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
-        self.workloads = await Workloads.open(stores.workloads, self._workloads_failed)
-        counting = self.workloads.follow(lambda: self.settings.routing.refresh_s)
-        self._background_tasks.append(spawn(counting, name="outcomes of workloads"))
+        if stores.workloads is not None:
+            self.workloads = await Workloads.open(
+                stores.workloads, lambda: self.settings.routing.refresh_s
+            )
         await self._open_patterns()
         self._open_learning()
         self._services = self._build(self.settings)
@@ -304,9 +301,6 @@ class Runtime:
     def _tally_failed(self, error: StoreError) -> None:
         self.log.warning("pattern statistics not stored", reason=str(error))
 
-    def _workloads_failed(self, error: StoreError) -> None:
-        self.log.warning("outcomes of workloads not counted", reason=str(error))
-
     def _lookup_failed(self, tier: Tier, error: Exception) -> None:
         self._note_failed_lookup(tier.value, error)
 
@@ -341,7 +335,8 @@ class Runtime:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays", reason=str(exc))
             return False
-        waiting = [p for p in _FIXED if _value(p, settings) != _value(p, self.settings)]
+        values = {path: operator.attrgetter(path) for path in _FIXED}
+        waiting = [path for path, of in values.items() if of(settings) != of(self.settings)]
         if settings.etraces.enabled and self.library is None:
             waiting.append("etraces.enabled")
         if waiting:

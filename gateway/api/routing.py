@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Annotated
 
-from gateway.api.filters import TenantParameter
+from gateway.api.filters import TenantParameter, described
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.api.params import Time
+from gateway.errors import NotFound
 from gateway.reporting.routing import PolicyValue, policy_values
 from gateway.stores.workloads import WorkloadRate, WorkloadStore
 
@@ -15,7 +17,7 @@ from gateway.stores.workloads import WorkloadRate, WorkloadStore
 class RoutingParameters(TenantParameter):
     """Whose workloads, and which decisions."""
 
-    since: Time | None = None
+    since: Annotated[Time | None, described("Only decisions after this time.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +43,9 @@ async def routing_report(
 
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     """What routing knows."""
-    workloads = request.runtime.workloads
-    assert workloads is not None, "requests are served after the start"
-    since = request.params.since or 0.0
+    workloads, since = request.runtime.workloads, request.params.since or 0.0
+    if workloads is None:
+        raise NotFound("this gateway's store keeps no workloads")
     found = await routing_report(workloads.store, tenant=request.tenant, since=since)
     return ApiResponse(payload=found)
 
@@ -58,6 +60,6 @@ OPERATIONS = (
         handler=get_routing,
         params=RoutingParameters,
         responses={200: Content(RoutingReport, "The report.")},
-        errors=(400, 403),
+        errors=(400, 403, 404),
     ),
 )

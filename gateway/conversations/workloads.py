@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gateway.observability.logging import get_logger
 from gateway.steering.routing_policy import RunChoice, WorkloadRates
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.stores.protocols import StoreError
 from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
+from gateway.tasks import spawn
 from gateway.wire.coerce import as_list, as_mapping, as_text
 
+_log = get_logger("gateway.steering")
 _KEY_BYTES = 8
 _MOST_NOTED = 10_000
 """Runs that wait to be written while the store is unavailable; the oldest are dropped."""
@@ -78,22 +81,23 @@ class _Known:
 class Workloads:
     """The counts in memory, and the runs that are not written yet.
 
-    `failed` is called with the first of several errors of the store in a row.
+    Of several errors of the store in a row the first is logged.
     """
 
-    def __init__(self, store: WorkloadStore, failed: Callable[[StoreError], None]) -> None:
+    def __init__(self, store: WorkloadStore) -> None:
         self.store = store
-        self._failed = failed
+        self._following: asyncio.Task[None] | None = None
         self._known = _Known()
         self._noted: list[WorkloadRun] = []
         self._failing = False
         self._dropped_at = time.monotonic()
 
     @classmethod
-    async def open(cls, store: WorkloadStore, failed: Callable[[StoreError], None]) -> Workloads:
-        """With the counts that the store has now."""
-        workloads = cls(store, failed)
+    async def open(cls, store: WorkloadStore, refresh_s: Callable[[], float]) -> Workloads:
+        """With the counts that the store has now, refreshed after each `refresh_s` seconds."""
+        workloads = cls(store)
         await workloads.refresh()
+        workloads._following = spawn(workloads._follow(refresh_s), name="outcomes of workloads")
         return workloads
 
     def prior(self, workload: Workload) -> WorkloadPrior:
@@ -127,8 +131,7 @@ class Workloads:
         )
         del self._noted[:-_MOST_NOTED]
 
-    async def follow(self, refresh_s: Callable[[], float]) -> None:
-        """Refresh again and again, without end; `refresh_s`: the seconds between two times."""
+    async def _follow(self, refresh_s: Callable[[], float]) -> None:
         while True:
             await asyncio.sleep(refresh_s())
             await self.refresh()
@@ -147,7 +150,7 @@ class Workloads:
             self._failing = False
         except StoreError as error:
             if not self._failing:
-                self._failed(error)
+                _log.warning("outcomes of workloads not counted", reason=str(error))
             self._failing = True
 
     async def _write(self) -> None:
@@ -159,11 +162,13 @@ class Workloads:
             raise
 
     async def close(self) -> None:
-        """Write what was noted, if the store can be written."""
+        """Stop refreshing, and write what was noted if the store can be written."""
+        if self._following is not None:
+            self._following.cancel()
         try:
             await self._write()
         except StoreError as error:
-            self._failed(error)
+            _log.warning("beginnings of runs not stored", reason=str(error))
 
 
 def _sum(one: WorkloadPrior, other: WorkloadPrior, sign: int) -> WorkloadPrior:

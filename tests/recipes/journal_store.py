@@ -28,7 +28,6 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.stores.totals import RunRecord, RunTotals
-from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
 
 SCHEME = "journal:"
 
@@ -43,21 +42,8 @@ async def open_journal(settings: StorageSettings) -> Stores:
         keys=JournalKeys(journal),
         learning=cast(LearningStore, None),
         alerts=cast(AlertStore, None),
-        workloads=cast(WorkloadStore, JournalWorkloads()),
         close=journal.close,
     )
-
-
-class JournalWorkloads:
-    """Keeps nothing: routing does not learn."""
-
-    async def note(self, runs: Sequence[WorkloadRun]) -> None: ...
-
-    async def settle(self, *, limit: int = 1000) -> int:
-        return 0
-
-    async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
-        return []
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.stores.workloads import WorkloadRate, WorkloadRun
+from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
 from gateway.testing.store_conformance.check import Check
 from gateway.testing.store_conformance.records import (
     START,
@@ -46,8 +46,13 @@ async def _end(stores: Stores, run_id: str, outcome: str) -> None:
     assert await stores.runs.set_outcome(run_id, outcome, source="test", tenant=None)
 
 
+def _workloads(stores: Stores) -> WorkloadStore:
+    assert stores.workloads is not None
+    return stores.workloads
+
+
 async def _settle(stores: Stores) -> int:
-    return await stores.workloads.settle()
+    return await _workloads(stores).settle()
 
 
 def _rates(found: list[WorkloadRate]) -> dict[str, tuple[float, float]]:
@@ -58,8 +63,8 @@ async def counts_the_outcome_of_each_run_once(stores: Stores) -> None:
     """However often it is counted; a run without an outcome, or another one, counts nowhere."""
     await _runs(stores, "r1", "r2", "r3", "r4")
     noted = [a_workload_run("r1"), a_workload_run("r2"), a_workload_run("r3", "big")]
-    await stores.workloads.note([*noted, a_workload_run("r4")])
-    await stores.workloads.note([a_workload_run("r1", "big"), a_workload_run("gone")])
+    await _workloads(stores).note([*noted, a_workload_run("r4")])
+    await _workloads(stores).note([a_workload_run("r1", "big"), a_workload_run("gone")])
     assert await _settle(stores) == 0
     await _end(stores, "r1", "success")
     await _end(stores, "r2", "failure")
@@ -67,7 +72,7 @@ async def counts_the_outcome_of_each_run_once(stores: Stores) -> None:
     await _end(stores, "r4", "other")
     assert await _settle(stores) == 4
     assert await _settle(stores) == 0
-    found = await stores.workloads.rates()
+    found = await _workloads(stores).rates()
     assert _rates(found) == {"acme small": (1, 1), "acme big": (1, 0)}
     assert {(rate.workload, rate.client, rate.requested) for rate in found} == {
         ("w1", "agent", "big")
@@ -77,33 +82,33 @@ async def counts_the_outcome_of_each_run_once(stores: Stores) -> None:
 async def takes_back_an_outcome_that_changes(stores: Stores) -> None:
     """The latest outcome of a run counts, in place of the one before."""
     await _runs(stores, "r1")
-    await stores.workloads.note([a_workload_run("r1")])
+    await _workloads(stores).note([a_workload_run("r1")])
     await _end(stores, "r1", "failure")
     await _settle(stores)
     await _end(stores, "r1", "success")
     assert await _settle(stores) == 1
-    assert _rates(await stores.workloads.rates()) == {"acme small": (1, 0)}
+    assert _rates(await _workloads(stores).rates()) == {"acme small": (1, 0)}
 
 
 async def settles_some_runs_at_a_time(stores: Stores) -> None:
     """A limit leaves the rest to the next call."""
     names = ("r1", "r2", "r3")
     await _runs(stores, *names)
-    await stores.workloads.note([a_workload_run(name) for name in names])
+    await _workloads(stores).note([a_workload_run(name) for name in names])
     for name in names:
         await _end(stores, name, "success")
-    assert [await stores.workloads.settle(limit=2) for _ in range(3)] == [2, 1, 0]
-    assert _rates(await stores.workloads.rates()) == {"acme small": (3, 0)}
-    assert await stores.workloads.rates(limit=0) == []
+    assert [await _workloads(stores).settle(limit=2) for _ in range(3)] == [2, 1, 0]
+    assert _rates(await _workloads(stores).rates()) == {"acme small": (3, 0)}
+    assert await _workloads(stores).rates(limit=0) == []
 
 
 async def keeps_tenants_of_workloads_apart(stores: Stores) -> None:
     """A run of another tenant is not counted for a workload, and decisions are a tenant's own."""
     await _runs(stores, "r1")
-    await stores.workloads.note([a_workload_run("r1", tenant="other", choice=CHOICE)])
+    await _workloads(stores).note([a_workload_run("r1", tenant="other", choice=CHOICE)])
     await _end(stores, "r1", "success")
     assert await _settle(stores) == 0
-    assert await stores.workloads.decided(tenant=None) == []
+    assert await _workloads(stores).decided(tenant=None) == []
 
 
 async def lists_what_the_policy_decided(stores: Stores) -> None:
@@ -114,30 +119,30 @@ async def lists_what_the_policy_decided(stores: Stores) -> None:
         a_workload_run(name, at=START + at, choice=choice)
         for at, (name, choice) in enumerate(choices.items())
     ]
-    await stores.workloads.note(noted)
+    await _workloads(stores).note(noted)
     await _end(stores, "r1", "failure")
-    found = await stores.workloads.decided(tenant=TENANT)
+    found = await _workloads(stores).decided(tenant=TENANT)
     assert [(row.run, row.outcome) for row in found] == [(noted[2], None), (noted[0], "failure")]
-    assert [row.run.run_id for row in await stores.workloads.decided(tenant=None, limit=1)] == [
+    assert [row.run.run_id for row in await _workloads(stores).decided(tenant=None, limit=1)] == [
         "r3"
     ]
-    assert await stores.workloads.decided(tenant=TENANT, since=START + 5) == []
-    assert await stores.workloads.decided(tenant="other") == []
+    assert await _workloads(stores).decided(tenant=TENANT, since=START + 5) == []
+    assert await _workloads(stores).decided(tenant="other") == []
 
 
 async def keeps_the_counts_of_removed_runs(stores: Stores) -> None:
     """Retention removes runs; what they counted stays, and their rows go."""
     await _runs(stores, "r1")
-    await stores.workloads.note([a_workload_run("r1", choice=CHOICE)])
+    await _workloads(stores).note([a_workload_run("r1", choice=CHOICE)])
     await _end(stores, "r1", "success")
     await _settle(stores)
-    await stores.workloads.drop(before=START + 1)
-    assert len(await stores.workloads.decided(tenant=TENANT)) == 1
+    await _workloads(stores).drop(before=START + 1)
+    assert len(await _workloads(stores).decided(tenant=TENANT)) == 1
     await stores.runs.prune(older_than=START + 1e6)
-    await stores.workloads.drop(before=START + 1)
-    assert await stores.workloads.decided(tenant=TENANT) == []
+    await _workloads(stores).drop(before=START + 1)
+    assert await _workloads(stores).decided(tenant=TENANT) == []
     assert await _settle(stores) == 0
-    assert _rates(await stores.workloads.rates()) == {"acme small": (1, 0)}
+    assert _rates(await _workloads(stores).rates()) == {"acme small": (1, 0)}
 
 
 WORKLOAD_CHECKS: tuple[Check, ...] = (
