@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.offline.evaluation import Estimate, by
+from gateway.offline.evaluation import Estimate
 from gateway.offline.replayed_calls import Price
 from gateway.offline.ridge import Array
 from gateway.steering.routing_policy import WorkloadRates, begin
@@ -111,8 +111,8 @@ def _tasks(played: Sequence[Mapping[str, Any]], prices: Mapping[str, Price]) -> 
     known = {run["model"]: price_of(run["model"], prices) for run in played}
     usable = [r for r in played if r["success"] is not None and known[r["model"]] is not None]
     tasks = []
-    for runs in by(usable, lambda run: f"{run['source']}\0{run['group']}").values():
-        models = by(runs, lambda run: str(run["model"]))
+    for runs in _grouped(usable, lambda run: f"{run['source']}\0{run['group']}").values():
+        models = _grouped(runs, lambda run: str(run["model"]))
         if len(models) < 2:
             continue
         priced = {name: [_priced(run, known[name]) for run in own] for name, own in models.items()}
@@ -120,6 +120,15 @@ def _tasks(played: Sequence[Mapping[str, Any]], prices: Mapping[str, Price]) -> 
         source, group = str(runs[0]["source"]), str(runs[0]["group"])
         tasks.append(Task(source=source, group=group, runs=priced, models=tuple(ranked)))
     return tasks
+
+
+def _grouped(
+    runs: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]
+) -> dict[str, list[Mapping[str, Any]]]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return groups
 
 
 def _rank(price: Price | None) -> float:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from gateway.stores.workloads import DecidedRun
+from gateway.stores.workloads import DecidedRun, WorkloadRate
 
 Z = 1.96
 """Standard errors in a 95 % interval."""
@@ -42,6 +43,29 @@ class PolicyValue:
     over_states: tuple[float, float, float] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingReport:
+    """What routing knows, and what it is worth.
+
+    `workloads`: the outcomes by workload and model, those that changed last first; `decided`: the
+    runs that the learned policy decided; `values`: it against other policies.
+    """
+
+    workloads: tuple[WorkloadRate, ...]
+    decided: int
+    values: tuple[PolicyValue, ...]
+
+
+def routing_report(
+    rates: Sequence[WorkloadRate], decided: Sequence[DecidedRun], *, tenant: str | None
+) -> RoutingReport:
+    """The report over a tenant's workloads, None for all."""
+    own = [rate for rate in rates if tenant is None or rate.tenant == tenant]
+    return RoutingReport(
+        workloads=tuple(own), decided=len(decided), values=tuple(policy_values(decided))
+    )
+
+
 def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:
     """The policy that was followed, the states', and each model for all runs; [] without outcomes.
 
@@ -55,13 +79,12 @@ def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:
     return [value for value in values if value is not None]
 
 
-def _choice(row: DecidedRun) -> dict[str, object]:
+def _choice(row: DecidedRun) -> dict[str, Any]:
     return row.run.choice or {}
 
 
 def _probability(row: DecidedRun) -> float:
-    shares = _choice(row)["probabilities"]
-    return float(shares.get(row.run.model, 0.0)) if isinstance(shares, dict) else 0.0
+    return float(_choice(row)["probabilities"].get(row.run.model, 0.0))
 
 
 def _by_state(row: DecidedRun) -> float:

@@ -24,7 +24,7 @@ PRICES = {"big": 10.0, "small": 1.0}
 MODELS = {"small": 0, "big": 1}
 
 
-def rates(run: str = "r", **outcomes: tuple[int, int]) -> WorkloadRates:
+def rates(run: str = "r", /, **outcomes: tuple[int, int]) -> WorkloadRates:
     known = {name: WorkloadPrior(solved=s, failed=f) for name, (s, f) in outcomes.items()}
     return WorkloadRates(key="w", run=run, outcomes=known, prices=PRICES)
 
@@ -59,9 +59,13 @@ def test_other_workloads_count_a_little() -> None:
 
 def test_exploration_needs_no_memory() -> None:
     """The same run explores the same model; over runs each is drawn as often as its share says."""
-    known = {"big": (80, 20), "small": (60, 40)}
-    drawn = [choose(rates(f"r{n}", **known), explore=0.4) for n in range(2000)]
-    assert drawn == [choose(rates(f"r{n}", **known), explore=0.4) for n in range(2000)]
+
+    def draws() -> list[RunChoice]:
+        known = [rates(f"r{n}", big=(80, 20), small=(60, 40)) for n in range(2000)]
+        return [choose(each, explore=0.4) for each in known]
+
+    drawn = draws()
+    assert drawn == draws()
     counts = Counter(choice.model for choice in drawn)
     assert drawn[0].probabilities == {"small": 0.2, "big": 0.8}
     assert 340 < counts["small"] < 460
