@@ -70,6 +70,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         from gateway.stores.postgres.patterns import PostgresPatternStore
         from gateway.stores.postgres.runs import PostgresRunStore
         from gateway.stores.postgres.states import PostgresStateStore
+        from gateway.stores.postgres.workloads import PostgresWorkloadStore
     except ModuleNotFoundError as error:
         raise StoreUnavailable(
             f"storage.url needs the package {error.name}: install steering-gateway[postgres]"
@@ -87,6 +88,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         budgets=PostgresBudgetStore(database),
         controls=PostgresControlStore(database),
         attribution=PostgresAttributionStore(database),
+        workloads=PostgresWorkloadStore(database),
     )
 
 
@@ -147,7 +149,6 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),
         attribution=SQLiteAttributionStore(database),
-        workloads=SQLiteWorkloadStore(database),
     )
 
 

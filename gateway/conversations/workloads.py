@@ -18,6 +18,7 @@ from gateway.observability.logging import get_logger
 from gateway.steering.routing_policy import RunChoice, WorkloadRates
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.stores.protocols import StoreError
+from gateway.stores.redact import encodable
 from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.coerce import as_list, as_mapping, as_text
@@ -117,18 +118,18 @@ class Workloads:
     def note(self, workload: Workload, run: str, model: str, choice: RunChoice | None) -> None:
         """A run of the workload has begun on a model; `choice`: of the learned policy."""
         decided: dict[str, Any] | None = asdict(choice) if choice is not None else None
-        self._noted.append(
-            WorkloadRun(
-                run_id=run,
-                tenant=workload.tenant,
-                workload=workload.key,
-                client=workload.client,
-                requested=workload.requested,
-                model=model,
-                at=time.time(),
-                choice=decided,
-            )
+        noted = WorkloadRun(
+            run_id=run,
+            tenant=workload.tenant,
+            workload=workload.key,
+            client=workload.client,
+            requested=workload.requested,
+            model=model,
+            at=time.time(),
+            choice=decided,
         )
+        # The names are the client's, who may write what no database encodes.
+        self._noted.append(encodable(noted))
         del self._noted[:-_MOST_NOTED]
 
     async def _follow(self, refresh_s: Callable[[], float]) -> None:
