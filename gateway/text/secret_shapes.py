@@ -202,9 +202,9 @@ _AFTER_K = (
 
 ASSIGNED = Shape(
     kind="assigned",
-    anchors=("pass", "pwd", "secret", "token", "key", "credential", "authorization"),
+    anchors=("pass", "pwd", "secret", "token", "key", "authorization"),
     pattern=re.compile(
-        r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|credentials?|authorization"
+        r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|authorization"
         rf"|k{_AFTER_K})"
         # The rest of a name and its closing quotes: `SECRET_KEY_BASE"]`.
         r"(?:[_-]?(?:access|key|value|base|id|token|string|text|[0-9]{1,3}+)){0,3}+"
@@ -247,10 +247,10 @@ SHAPES: tuple[Shape, ...] = (
     ),
     Shape(
         kind="aws",
-        anchors=("akia", "asia", "abia", "acca"),
+        anchors=("akia", "asia"),
         # Often followed by its secret, which has no form of its own.
         pattern=re.compile(
-            _START + r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"
+            _START + r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
             r"(?:[\s,;:|\"']{1,4}+[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=]))?"
         ),
     ),
