@@ -96,8 +96,8 @@ def _always(model: str) -> Weight:
 
 
 def _inverse(row: DecidedRun) -> float:
-    # A model that the decision did not name was used because the chosen one failed.
-    share = _probability(row)
+    # Another model than the chosen one answered because that one failed: it was not drawn.
+    share = _probability(row) if row.run.model == _choice(row)["model"] else 0.0
     return 1.0 / share if share > 0 else 0.0
 
 

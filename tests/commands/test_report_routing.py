@@ -36,7 +36,8 @@ async def _write(path: str) -> None:
             injections=(),
         )
         await stores.states.commit(call)
-        await stores.workloads.note([a_workload_run(name, model, choice=CHOICE)])
+        choice = {**CHOICE, "model": model}
+        await stores.workloads.note([a_workload_run(name, model, choice=choice)])
         outcome = "failure" if model == "small" and number % 2 else "success"
         await stores.runs.set_outcome(name, outcome, source="test", tenant=None)
     await stores.workloads.settle()

@@ -59,6 +59,10 @@ def test_runs_that_say_nothing_are_left_out() -> None:
     runs = [DecidedRun(run=row.run, outcome=None, cost_usd=1.0) for row in logged(5, 1)]
     assert policy_values(runs) == []
     assert policy_values([]) == []
+    (fallback,) = logged(1, 1)
+    assert fallback.run.choice is not None
+    fallback.run.choice["model"] = "other"
+    assert by_name([fallback]).keys() == {"learned"}
     rate = WorkloadRate(
         tenant="a", workload="w", client="", requested="big", model="big", solved=1, failed=0
     )
