@@ -28,6 +28,8 @@ _KEY_BYTES = 8
 _MOST_NOTED = 10_000
 """Runs that wait to be written while the store is unavailable; the oldest are dropped."""
 _SETTLED_AT_ONCE = 1000
+REST_PER_WORK = 20.0
+"""A large run log is searched for new outcomes for a twentieth of the time at most."""
 _DROP_S = 3600.0
 _KEPT_S = 86_400.0
 """A run that is not in the run log a day after it began has been removed from it."""
@@ -133,9 +135,12 @@ class Workloads:
         del self._noted[:-_MOST_NOTED]
 
     async def _follow(self, refresh_s: Callable[[], float]) -> None:
+        spent = 0.0
         while True:
-            await asyncio.sleep(refresh_s())
+            await asyncio.sleep(max(refresh_s(), REST_PER_WORK * spent))
+            started = time.monotonic()
             await self.refresh()
+            spent = time.monotonic() - started
 
     async def refresh(self) -> None:
         """Write what was noted, count new outcomes, read the counts; what cannot be done now is
