@@ -16,6 +16,7 @@ from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
 from gateway.stores.raw import RawStore
 from gateway.stores.signals import Signals
+from gateway.stores.workloads import WorkloadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Stores:
     attribution: AttributionStore | None = None
     raw: RawStore | None = None
     signals: Signals | None = None
+    workloads: WorkloadStore | None = None
 
 
 async def open_stores(
@@ -72,6 +74,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         from gateway.stores.postgres.runs import PostgresRunStore
         from gateway.stores.postgres.signals import PostgresSignals
         from gateway.stores.postgres.states import PostgresStateStore
+        from gateway.stores.postgres.workloads import PostgresWorkloadStore
     except ModuleNotFoundError as error:
         raise StoreUnavailable(
             f"storage.url needs the package {error.name}: install steering-gateway[postgres]"
@@ -90,6 +93,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         controls=PostgresControlStore(database),
         attribution=PostgresAttributionStore(database),
         signals=PostgresSignals(database),
+        workloads=PostgresWorkloadStore(database),
     )
 
 
@@ -131,6 +135,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
     from gateway.stores.sqlite.raw import SQLiteRawStore
     from gateway.stores.sqlite.runs import SQLiteRunStore
     from gateway.stores.sqlite.states import SQLiteStateStore
+    from gateway.stores.sqlite.workloads import SQLiteWorkloadStore
 
     if existing:
         _require_file(settings)
@@ -144,6 +149,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         learning=SQLiteLearningStore(database),
         alerts=SQLiteAlertStore(database),
         raw=SQLiteRawStore(database),
+        workloads=SQLiteWorkloadStore(database),
         close=database.close,
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),

@@ -196,6 +196,7 @@ class Pipeline:
         mode = self._mode(services, prepared.control, resolved.conversation)
         result = unobserved(resolved.conversation, resolved, mode, request.model)
         prepared.result = result
+        result.agent = prepared.control.agent
         arm = _random_arm(services, prepared.control)
         asked = services.budgets is not None
         advise = partial(self._admissions.advise, services, prepared) if asked else None

@@ -160,6 +160,7 @@ class Recorder:
                 await self._merge(conversation, conflict, used)
         conversation.stored(version, snapshot)
         self._touch(record)
+        self._note_workload(prepared, result)
         self._count(outcomes)
         if not result.stored:
             self._count_injections(record)
@@ -198,6 +199,18 @@ class Recorder:
             conversation.unsaved.version = conflict.actual
         else:
             merge(conversation, found, tokens=tokens)
+
+    def _note_workload(self, prepared: Recordable, result: SteeringResult) -> None:
+        """Say once where a run began: on the model that its first recorded call went to."""
+        run, workloads = result.conversation.run, self._runtime.workloads
+        if workloads is None or run.workload is None or run.workload_noted:
+            return
+        if run.index != result.run:
+            return
+        run.workload_noted = True
+        choice = run.memory.choice if result.applies else None
+        name = result.conversation.run_id(result.run)
+        workloads.note(run.workload, name, prepared.model, choice)
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:
         metrics = self._runtime.metrics

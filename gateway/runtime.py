@@ -23,6 +23,7 @@ from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
 from gateway.conversations.merge import merged_call
 from gateway.conversations.stored_responses import PendingResponses, ResponseTargets
+from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
@@ -111,6 +112,7 @@ class Runtime:
         """The other gateways on the store."""
 
         self._lookup_logged: dict[str, float] = {}
+        self.workloads: Workloads | None = None
         self.tally: PatternTally | None = None
         self.response_targets = ResponseTargets()
         """Which deployment stores an answer."""
@@ -202,6 +204,10 @@ class Runtime:
             max_transcripts=steering.max_transcripts_in_memory,
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
+        if stores.workloads is not None:
+            self.workloads = await Workloads.open(
+                stores.workloads, lambda: self.settings.routing.refresh_s
+            )
         await self._open_patterns()
         self._open_learning()
         changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
@@ -362,6 +368,7 @@ class Runtime:
             instance=self.instance,
             lessons=self.book,
             accounting=self.accounting,
+            workloads=self.workloads,
         )
 
     async def aclose(self) -> None:
@@ -376,6 +383,8 @@ class Runtime:
             await self.tally.flush()
         if self._accounting is not None:
             await self._accounting.ledger.flush()
+        if self.workloads is not None:
+            await self.workloads.close()
         if self.library is not None:
             await self.library.embedder.close()
         if self._states is not None:

@@ -13,6 +13,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver
+from gateway.conversations.run_workloads import RunWorkloads
 from gateway.conversations.steer_request import (
     LessonLookup,
     ModelTraits,
@@ -21,6 +22,7 @@ from gateway.conversations.steer_request import (
     StepHistory,
 )
 from gateway.conversations.turns import Turns
+from gateway.conversations.workloads import Workloads
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.target import GuidanceTarget, target_for
 from gateway.tasks import spawn
@@ -49,6 +51,7 @@ class Services:
         instance: str,
         accounting: Accounting,
         lessons: LessonLookup | None = None,
+        workloads: Workloads | None = None,
     ) -> None:
         self.settings = settings
         self.table = DeploymentTable(settings, os.environ, rests)
@@ -83,6 +86,7 @@ class Services:
             history,
             self._judge(metrics),
             lessons,
+            RunWorkloads(rules, workloads, self.catalogue.price),
         )
         self._users = 0
         self._retired = False

@@ -19,6 +19,7 @@ from gateway.api import (
     health_summary,
     lessons,
     patterns,
+    routing,
     runs,
 )
 from gateway.api.document import document_operation
@@ -29,7 +30,7 @@ from gateway.runtime import Runtime
 
 _MODULES = (
     *(conversations, runs, patterns, experiments, health_summary, alerts, events),
-    *(budgets, control, attribution, lessons),
+    *(budgets, control, attribution, lessons, routing),
 )
 
 

@@ -22,6 +22,7 @@ from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.queries import Facets, PageRequest, RunTrace
+from gateway.text.secrets import mask_secrets
 
 
 class RunListParameters(SortParameters, RunFilters):
@@ -120,7 +121,7 @@ async def report_outcome(
     Raises:
         NotFound: the tenant has no run of that id.
     """
-    outcome = body.outcome
+    outcome, masks = body.outcome, runtime.settings.storage.mask_secrets
     trace = await runtime.runs.get_run(run_id, tenant=tenant, content=False, limit=0)
     kept = trace is not None and await runtime.runs.set_outcome(
         run_id, outcome, source="api", tenant=tenant
@@ -133,7 +134,7 @@ async def report_outcome(
         source="told_api",
         verdict=outcome,
         score=body.score,
-        comment=body.comment,
+        comment=mask_secrets(body.comment) if masks else body.comment,
         at=time.time(),
     )
     await runtime.learning.add_outcome(told)

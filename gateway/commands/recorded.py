@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from gateway.errors import ConfigError
+
 FILES = "JSONL files (also .gz) or directories of them; - is standard input"
 
 
@@ -18,7 +20,15 @@ def add_parser(commands: Any) -> None:
 def _add_replay(commands: Any) -> None:
     replay = commands.add_parser("replay", help="replay recorded runs through the steering core")
     replay.add_argument("files", nargs="+", type=Path, help=FILES)
-    replay.add_argument("--policy", type=Path, help="config file of a policy to compare with")
+    replay.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="FILE|NAME",
+        help="config file of a policy to compare with; or a routing policy to judge on tasks that "
+        "several models ran, and repeated for more: learned, states, cheapest, dearest, "
+        "always:MODEL (prices: `prices` of --config, else the price list)",
+    )
     replay.add_argument("--config", type=Path, help="config file of the policy (default: built-in)")
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
     replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts")
@@ -53,11 +63,19 @@ def _add_calibrate(commands: Any) -> None:
 
 def _replay(args: argparse.Namespace) -> int:
     from gateway.offline.replay import load_policy, run_replay
+    from gateway.offline.routing_policies import is_policy
 
+    named = [name for name in args.policy if is_policy(name)]
+    files = [Path(name) for name in args.policy if not is_policy(name)]
+    if named and (files or args.html or args.evidence):
+        raise ConfigError("--policy: routing policies are compared with each other only")
+    if len(files) > 1:
+        raise ConfigError("--policy: one config file can be compared with")
     return run_replay(
         args.files,
         policy=load_policy(args.config) if args.config else None,
-        other=load_policy(args.policy) if args.policy else None,
+        other=load_policy(files[0]) if files else None,
+        routing=named,
         as_json=args.json,
         html=args.html,
         evidence=args.evidence,

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.backends import Stores
+from gateway.commands.report_routing import print_routing, read_routing
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
@@ -22,6 +23,7 @@ from gateway.reporting.effects import effects_of
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import Difference
 from gateway.reporting.results import Comparison
+from gateway.reporting.routing import RoutingReport
 from gateway.reporting.shares import read_shares
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import HealthSummary, RunFilter
@@ -42,6 +44,9 @@ def add_parser(commands: Any) -> None:
         existing=True,
     )
     parser.add_argument("experiment", nargs="?", help="its id (default: a summary of all runs)")
+    parser.add_argument(
+        "--routing", action="store_true", help="what routing has learned, and what it is worth"
+    )
     parser.add_argument("--tenant", help="only runs of this tenant")
     strata = "what runs are compared within (default: profile)"
     parser.add_argument("--stratum", choices=list(STRATA), default="profile", help=strata)
@@ -51,8 +56,10 @@ def add_parser(commands: Any) -> None:
 
 async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store = stores.runs
-    found: ExperimentReport | HealthSummary
-    if args.experiment is None:
+    found: ExperimentReport | HealthSummary | RoutingReport
+    if args.routing:
+        found = await read_routing(stores, args.tenant)
+    elif args.experiment is None:
         found = await store.health_summary(RunFilter(tenant=args.tenant))
     else:
         found = await _experiment(store, settings, args)
@@ -63,6 +70,8 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         say(text)
     elif isinstance(found, ExperimentReport):
         _print_report(Console(highlight=False), found)
+    elif isinstance(found, RoutingReport):
+        print_routing(Console(highlight=False), found)
     else:
         _print_summary(Console(highlight=False), found)
 

@@ -31,6 +31,7 @@ from gateway.stores.totals import RunRecord
 from gateway.text import formatting
 from gateway.text.plots import STATE_COLOURS, curve, strip
 from gateway.text.sanitize import one_line
+from gateway.text.secrets import mask_secrets
 
 # The widest that a table's other columns get, and the narrowest that the task gets.
 _OTHER_COLUMNS = 108
@@ -128,7 +129,7 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         _print_run(trace, settings)
 
 
-async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store = stores.runs
     run_id = await _run_id(store, args.run_id)
     trace = await store.get_run(run_id, tenant=None, content=False)
@@ -142,7 +143,7 @@ async def _outcome(stores: Stores, _settings: Settings, args: argparse.Namespace
         source="told_cli",
         verdict=args.outcome,
         score=args.score,
-        comment=args.comment,
+        comment=mask_secrets(args.comment) if settings.storage.mask_secrets else args.comment,
         at=time.time(),
     )
     await stores.learning.add_outcome(told)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
@@ -29,6 +29,8 @@ from gateway.steering.guidance.state import GuidanceState, from_json, to_json
 from gateway.steering.identity import Awaits, Branch
 from gateway.steering.identity.summary import split_line_hashes
 from gateway.steering.routing import ModelPin
+from gateway.steering.routing_policy import RunChoice
+from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import RunMemory
 from gateway.stores.records import ConversationRecord
 from gateway.text.secrets import find_secrets, mask_repeated
@@ -114,6 +116,11 @@ def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
         state["held"] = [pin.model, pin.state.value, pin.since_step]
     if memory.struck_at is not None:
         state["struck_at"] = memory.struck_at
+    if memory.choice is not None:
+        state["choice"] = asdict(memory.choice)
+    prior = run.priors.get(run.index, NO_OUTCOMES)
+    if prior != NO_OUTCOMES:
+        state["prior"] = [prior.solved, prior.failed]
     if run.answers:
         state["answers"] = run.answers
     if run.judged:
@@ -224,7 +231,8 @@ def _branch(record: ConversationRecord, state: Mapping[str, Any]) -> Branch:
 
 
 def _run(state: Mapping[str, Any]) -> CurrentRun:
-    pin, routed = state.get("held"), state.get("decided")
+    pin, routed, choice = state.get("held"), state.get("decided"), state.get("choice")
+    solved, failed = state.get("prior", (0.0, 0.0))
     return CurrentRun(
         index=int(state["run"]),
         started_at=float(state["run_started_at"]),
@@ -235,7 +243,9 @@ def _run(state: Mapping[str, Any]) -> CurrentRun:
             else None,
             tokens=int(state.get("run_tokens", 0)),
             struck_at=state.get("struck_at"),
+            choice=RunChoice(**choice) if choice else None,
         ),
+        priors={int(state["run"]): WorkloadPrior(solved=float(solved), failed=float(failed))},
         judged={str(key): float(score) for key, score in state.get("judged", {}).items()},
         answers=[int(count) for count in state.get("answers", ())],
         resting={str(model): int(left) for model, left in state.get("resting", {}).items()},

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 
 from gateway.conversations.stored_responses import StoredResponse
+from gateway.conversations.workloads import Workload
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import Awaits, Branch, Incoming
 from gateway.steering.policy import Policy
+from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
@@ -32,6 +34,8 @@ MAX_ANSWERS = 64
 """The newest final answers whose places are kept."""
 MAX_DEPTH = 32
 """Most conversations above one whose ids are kept: the root, and the nearest."""
+KEPT_PRIORS = 8
+"""The newest runs whose priors are kept; older runs are stored, and not scored again."""
 KEPT_OUTCOMES = 8
 """The newest steps whose texts a look-up may need (E2 reads five)."""
 
@@ -141,6 +145,8 @@ class CurrentRun:
     `unscored_calls`: the newest calls that were recorded without their step being scored. `start`:
     set when the transcript alone does not give the run's beginning. `answers`: how many messages
     the history had with each final answer that was delivered, the newest `MAX_ANSWERS`.
+    `workload`: what the run is counted for; `workload_noted`: whether its beginning was. `priors`:
+    what was known of the workload when a run began, by the run's index.
     """
 
     index: int = 0
@@ -152,6 +158,9 @@ class CurrentRun:
     unscored_calls: int = 0
     start: RunStart | None = None
     answers: list[int] = field(default_factory=list)
+    workload: Workload | None = None
+    workload_noted: bool = False
+    priors: dict[int, WorkloadPrior] = field(default_factory=dict)
     fold: ConversationFold | None = None
 
     def begin(self, index: int, now: float) -> None:
@@ -159,6 +168,9 @@ class CurrentRun:
         self.index, self.started_at = index, now
         self.memory = self.memory.next_run()
         self.judged.clear()
+        self.workload, self.workload_noted = None, False
+        for old in list(self.priors)[:-KEPT_PRIORS]:
+            del self.priors[old]
 
     def note_answer(self, count: int) -> None:
         """A final answer was delivered; with it the history has `count` messages."""
@@ -176,8 +188,16 @@ class CurrentRun:
         for old in list(self.judged)[:-MAX_JUDGED_SCORES]:
             del self.judged[old]
 
-    def ready_fold(self, policy: Policy, earlier: Sequence[Step] = ()) -> ConversationFold:
-        """The fold over the transcript; without one in memory a new one, after `earlier` steps."""
+    def ready_fold(
+        self,
+        policy: Policy,
+        earlier: Sequence[Step] = (),
+        prior: WorkloadPrior = NO_OUTCOMES,
+    ) -> ConversationFold:
+        """The fold over the transcript; without one in memory a new one, after `earlier` steps.
+
+        `prior`: of the runs that begin from now on.
+        """
         if self.fold is None:
             self.fold = ConversationFold(
                 policy,
@@ -187,7 +207,10 @@ class CurrentRun:
                 earlier=earlier,
                 judged=self.judged,
                 answers=self.answers,
+                prior=prior,
+                priors=self.priors,
             )
+        self.fold.prior = prior
         return self.fold
 
 

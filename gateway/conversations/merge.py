@@ -31,7 +31,10 @@ def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> N
             guidance=run.memory.guidance.merged(theirs.memory.guidance),
             pinned_model=(theirs if behind else run).memory.pinned_model,
             tokens=max(run.memory.tokens, theirs.memory.tokens + tokens),
+            # What was stored first decided the run; its prior too.
+            choice=theirs.memory.choice or run.memory.choice,
         )
+        run.priors |= theirs.priors
         run.judged = theirs.judged | run.judged
         for model, left in theirs.resting.items():
             run.resting[model] = max(left, run.resting.get(model, 0))

@@ -16,6 +16,7 @@ from gateway.conversations.conversation import Conversation, RoutedCall, RunStar
 from gateway.conversations.judge import StepJudge, judge_newest
 from gateway.conversations.own_time import OwnTime
 from gateway.conversations.prompts import later_prompts, opening_prompts
+from gateway.conversations.run_workloads import RunWorkloads
 from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.steering.advice import Advice
@@ -101,6 +102,7 @@ class RequestSteerer:
         history: StepHistory | None = None,
         judge: StepJudge | None = None,
         lessons: LessonLookup | None = None,
+        workloads: RunWorkloads | None = None,
     ) -> None:
         self.rules = rules
         self._models = models
@@ -108,6 +110,7 @@ class RequestSteerer:
         self._history = history
         self._judge = judge
         self._lessons = lessons
+        self._workloads = workloads or RunWorkloads(rules)
 
     async def steer(
         self,
@@ -207,7 +210,9 @@ class RequestSteerer:
         conversation = result.conversation
         with _timed(result.timings_ms, "observe"):
             transcript = request.transcript
-            fold = conversation.run.ready_fold(self.rules.policy)
+            fold = conversation.run.ready_fold(
+                self.rules.policy, prior=self._workloads.prior(result, request)
+            )
             try:
                 run = self._score(conversation, fold, transcript, now)
             except Exception:
@@ -319,6 +324,7 @@ class RequestSteerer:
             tools=lambda: offered_tools(request.body),
             unit=result.conversation.experiment_unit,
             advice=result.advice,
+            rates=self._workloads.rates(result, request),
         )
 
     def _refusal(self, result: SteeringResult, request: SteeredRequest, model: str) -> str | None:

@@ -26,7 +26,7 @@ class SteeringResult:
     decision was made, "" when one was. `tasks`: the first user message of each run that the store
     does not have. `prompts`: new messages of this call that belong to no step; on the first call of
     a run, its opening. `stored`: whether the store has the call already, without its answer.
-    `advice`: what the call's budgets ask of it.
+    `advice`: what the call's budgets ask of it. `agent`: the client's program.
     `usable`: whether the answer says or calls anything; a client asks again after one without.
     """
 
@@ -36,6 +36,7 @@ class SteeringResult:
     position: RunPosition
     model: str
     state_after: FSMState
+    agent: str = ""
     observed: bool = False
     unsteered: str = ""
     placed: Placed | None = None

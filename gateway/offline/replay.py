@@ -17,6 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
+import orjson
 from rich.console import Console
 
 from gateway.config import Settings, read_file, settings_from_dict
@@ -123,6 +124,7 @@ def run_replay(
     evidence: bool = False,
     jobs: int | None = None,
     patterns: str = "",
+    routing: Sequence[str] = (),
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
@@ -130,7 +132,8 @@ def run_replay(
 
     `other` is the policy to compare `policy` with. `evidence` replays with the calibrated scorer
     and the robust suite, then with the reference scorer and suite, and compares the two. `patterns`
-    answers look-ups: `starter`, or a JSONL file; "" counts each look-up as answered.
+    answers look-ups: `starter`, or a JSONL file; "" counts each look-up as answered. `routing`
+    names routing policies to judge by the recorded outcomes instead.
 
     Raises:
         ConfigError: a path that does not exist or cannot be read, files without any recording,
@@ -144,7 +147,10 @@ def run_replay(
             with_scorer(policy, "calibrated", "robust"),
             with_scorer(policy, "heuristic", "reference"),
         )
-    work = Work(policy=policy, other=other, lines=as_json, runs=html is not None or not as_json)
+    if routing:
+        policy = with_scorer(policy, "calibrated", "robust")
+    lines_only = as_json and html is None and not routing
+    work = Work(policy=policy, other=other, lines=as_json and not routing, runs=not lines_only)
     total = _count(files) if err.isatty() and all(file.is_file() for file in files) else None
     lines = _lines(recording_files(files))
     with progress_bar(err) as bar:
@@ -153,6 +159,9 @@ def run_replay(
         )
         kept, seen, problems = _collect(replayed, work, out, err)
     _require_runs(files, seen, kept if evidence else None)
+    if routing:
+        _report_routing(kept, routing, policy, as_json=as_json, out=out)
+        return 1 if problems else 0
     fsm = policy.rules.policy.fsm
     _report(kept, fsm=fsm, as_json=as_json, html=html, evidence=evidence, out=out)
     return 1 if problems else 0
@@ -208,6 +217,26 @@ def _lines(files: Iterable[Path]) -> Iterator[Line]:
 
 def _count(paths: Sequence[Path]) -> int:
     return sum(1 for _ in read_lines(recording_files(paths)))
+
+
+def _report_routing(
+    kept: Sequence[Replayed],
+    names: Sequence[str],
+    policy: ReplayPolicy,
+    *,
+    as_json: bool,
+    out: TextIO,
+) -> None:
+    from gateway.offline.routing_policies import compare_policies
+    from gateway.offline.routing_table import policy_table
+
+    played = [replayed.played for replayed in kept if replayed.played is not None]
+    results = compare_policies(played, names, policy.prices, regret=policy.rules.routing.regret)
+    if as_json:
+        out.write(orjson.dumps(results, option=orjson.OPT_APPEND_NEWLINE).decode())
+        return
+    console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
+    console.print(policy_table(results))
 
 
 def _report(

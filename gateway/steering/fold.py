@@ -28,6 +28,8 @@ class ConversationFold:
     The first `offset` messages are read, to learn how the agent writes its calls, but their steps
     are not scored: `base` contains them, as the state of the run before a compaction. After a base
     whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`.
+    A run keeps its prior: `priors` takes that of each run by its index, and `prior` may be set anew
+    for the runs that begin later.
 
     `answers`: how many messages the transcript had with each final answer that was delivered. What
     follows one without a word of the user, or a request that nothing follows, opens the next run;
@@ -45,10 +47,11 @@ class ConversationFold:
         "_offset",
         "_pending",
         "_policy",
-        "_prior",
+        "_priors",
         "_reader",
         "_returned",
         "_scored",
+        "prior",
         "runs",
     )
 
@@ -63,6 +66,7 @@ class ConversationFold:
         judged: Judged = NOT_JUDGED,
         answers: Collection[int] = (),
         prior: WorkloadPrior = NO_OUTCOMES,
+        priors: dict[int, WorkloadPrior] | None = None,
     ) -> None:
         if base is not None and base.state is FSMState.END:
             base, earlier = RunSnapshot(run=base.run + 1), ()
@@ -71,7 +75,8 @@ class ConversationFold:
         self._judged = judged
         self._answers = answers
 
-        self._prior = prior
+        self.prior = prior
+        self._priors = {} if priors is None else priors
         self._base = base or RunSnapshot()
         self._offset = offset
         self._keep = keep
@@ -160,7 +165,7 @@ class ConversationFold:
             keep=self._keep,
             earlier=earlier,
             judged=self._judged,
-            prior=self._prior,
+            prior=self._priors.setdefault(base.run, self.prior),
         )
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import Literal
 
 from gateway.steering.fsm import FSMState
 from gateway.wire.values import dataclass
@@ -28,14 +29,21 @@ _RANK: Mapping[FSMState, int] = {
     FSMState.END: 1,
 }
 
+PolicyName = Literal["states", "learned"]
+
 Serves = Callable[[str], str | None]
 """Model name -> why it cannot serve this request, None when it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
-    """How long a run stays on a model, and when it gets another at once.
+    """Who chooses the model, how long a run stays on it, and when it gets another at once.
 
+    `policy`: `states` = the difficulty state; `learned` = the outcomes of the workload's runs
+    (docs/routing.md). `regret`: points of success, 0 to 100, by which the chosen model may be worse
+    than the best; `explore`: share of a workload's runs, in [0, 1], whose model is drawn.
+    `refresh_s`: how often outcomes are counted and read. `risk_prior`: whether the risk of a run
+    begins at the failure rate of its workload.
     `min_dwell_steps`: steps on a model before the model of an easier state may replace it, because
     each switch loses the provider's prompt cache; a switch to a harder state's model is never
     delayed. `rest_calls`: after a routed model refused a call, it is not used for this number of
@@ -43,6 +51,11 @@ class RoutingSettings:
     routed like SLOW at once; 0 = never.
     """
 
+    policy: PolicyName = "states"
+    regret: float = 3.0
+    explore: float = 0.05
+    refresh_s: float = 30.0
+    risk_prior: bool = True
     min_dwell_steps: int = 0
     rest_calls: int = 20
     escalate_at_severity: int = 2
@@ -51,6 +64,14 @@ class RoutingSettings:
         for name in ("min_dwell_steps", "rest_calls", "escalate_at_severity"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be 0 or more, got {getattr(self, name)}")
+        if self.policy not in ("states", "learned"):
+            raise ValueError(f"policy: must be states or learned, got {self.policy!r}")
+        if not 0.0 <= self.regret <= 100.0:
+            raise ValueError(f"regret: must be 0 to 100 points, got {self.regret}")
+        if not 0.0 <= self.explore <= 1.0:
+            raise ValueError(f"explore: must be a share in [0, 1], got {self.explore}")
+        if not 0.0 < self.refresh_s < float("inf"):
+            raise ValueError("refresh_s: must be above 0, and finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,20 +14,25 @@ adds logged steps, a judged score and the look-up; a replay adds a recording.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 
 from gateway.steering.acting import (
     ActionSignal,
-    ActSettings,
     escalated,
     meets_precision_bar,
     planned_actions,
     routed_state,
 )
-from gateway.steering.advice import NO_ADVICE, Advice, thrifty
+from gateway.steering.advice import thrifty
+from gateway.steering.decided_call import (
+    NO_LIBRARY,
+    CallFacts,
+    RunMemory,
+    RunPosition,
+    SteeringRules,
+)
 from gateway.steering.experiments import ActionSignals, RandomArm
-from gateway.steering.fold import RunFold, StepOutcome
+from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance import placement
 from gateway.steering.guidance.decide import Decided, decide
@@ -35,120 +40,44 @@ from gateway.steering.guidance.edits import Message
 from gateway.steering.guidance.pattern import PatternMatch, Tier
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.plan import Moment, Plan, note, plan
-from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import FIRST_CALL, GuidanceState
+from gateway.steering.guidance.state import FIRST_CALL
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.lessons import (
     LessonMatch,
     LessonQuery,
-    LessonSettings,
     lesson_query,
     with_lessons,
 )
-from gateway.steering.policy import Policy
-from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
-from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.routing import ModelPin, RoutedModel, choose
+from gateway.steering.routing_policy import (
+    LearnedRouting,
+    RunChoice,
+    WorkloadRates,
+    candidates,
+    evidence_of,
+)
+from gateway.steering.scoring.calibration import Calibration, shipped_calibration
 from gateway.steering.strikes import NO_STRIKE, Strike, strike
-from gateway.steering.transcript.step import Step
 from gateway.wire.values import dataclass, replace
+
+__all__ = [
+    "NO_LIBRARY",
+    "CallFacts",
+    "Decision",
+    "Found",
+    "Proposal",
+    "RunMemory",
+    "RunPosition",
+    "SteeringRules",
+    "conclude",
+    "observe",
+    "place",
+    "propose",
+    "repeat",
+]
 
 Found = Mapping[Tier, Sequence[PatternMatch]]
 """Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
-
-NO_LIBRARY = Gates(e1=1.0, e2=1.0)
-"""Gates of a gateway without patterns: nothing is similar enough."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SteeringRules:
-    """Everything that decides about a call, from one version of the settings.
-
-    `wrap_up_at`: token count of a run from which the model is asked to wrap up; `stop_above`: risk
-    from which a step counts as a strike; None = never.
-    """
-
-    policy: Policy = field(default_factory=Policy)
-    routes: Routes = field(default_factory=Routes)
-    routing: RoutingSettings = field(default_factory=RoutingSettings)
-    acting: ActSettings = field(default_factory=ActSettings)
-    wrap_up_at: int | None = None
-    stop_above: float | None = None
-    etraces: EtraceSettings = field(default_factory=EtraceSettings)
-    injection: InjectionSettings = field(default_factory=InjectionSettings)
-    lessons: LessonSettings = field(default_factory=LessonSettings)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunMemory:
-    """The part of a run's state that cannot be derived from its transcript.
-
-    `tokens`: input and output of the run's calls so far, as upstreams reported them. `struck_at`:
-    the step of its first strike.
-    """
-
-    guidance: GuidanceState = field(default_factory=GuidanceState)
-    pinned_model: ModelPin | None = None
-    tokens: int = 0
-    struck_at: int | None = None
-
-    def next_run(self) -> RunMemory:
-        """The memory with which the conversation's next run begins."""
-        return RunMemory(guidance=self.guidance.next_run())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPosition:
-    """The state of a run at the time of a decision.
-
-    `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, None when there
-    is none in memory; `recent`: the newest steps, oldest first.
-    """
-
-    run: int
-    step: int
-    state: FSMState
-    latest: StepOutcome | None = None
-    recent: Sequence[Step] = ()
-
-    @classmethod
-    def of(cls, run: RunFold) -> RunPosition:
-        """The position after everything that was folded."""
-        latest = run.outcomes[-1] if run.outcomes else None
-        return cls(run=run.index, step=run.steps, state=run.state, latest=latest, recent=run.recent)
-
-    @property
-    def signal(self) -> ActionSignal:
-        """The signal for actions that depend on the run's own state and readings."""
-        if self.latest is None:
-            return ActionSignal(state=self.state)
-        return ActionSignal(
-            state=self.state,
-            readings=self.latest.readings,
-            severity=self.latest.severity,
-            waits=self.latest.waits,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
-    """The facts about the call that a decision depends on.
-
-    `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
-    model of the same request when it was sent before; a retry uses it again. `gates`: the least
-    similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
-    belongs to. `tools`: gives the names of the tools that the request offers. `unit`: of what is
-    drawn for the run, equal wherever the run is decided about. `advice`: what its budgets ask of
-    it.
-    """
-
-    requested: str
-    serves: Serves | None = None
-    repeats_model: str | None = None
-    gates: Gates = NO_LIBRARY
-    arm: RandomArm | None = None
-    tools: Callable[[], Sequence[str]] = tuple
-    unit: str = ""
-    advice: Advice = NO_ADVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +94,7 @@ class Proposal:
     lessons: LessonQuery | None = None
     unit: str = ""
     strike: Strike = NO_STRIKE
+    choice: RunChoice | None = None
     reasons: tuple[str, ...] = ()
 
 
@@ -206,7 +136,7 @@ def propose(
 ) -> Proposal:
     """The route of a call, and the plan of its guidance."""
     signals = _act(rules, position, call.arm)
-    routed = _route(rules, memory, position.step, signals.routing, call)
+    routed, choice = _routed(rules, memory, position, signals.routing, call)
     struck = strike(memory.struck_at, position.latest, rules.stop_above)
     if struck.reason:
         call = replace(call, advice=replace(call.advice, wrap_up=struck.reason))
@@ -219,6 +149,7 @@ def propose(
         lessons=_lessons(rules, memory, position, signals.guidance),
         unit=f"{call.unit}.{position.run}",
         strike=struck,
+        choice=choice,
         reasons=(*signals.reasons, *routed.reasons, *reasons),
     )
 
@@ -253,6 +184,7 @@ def conclude(
         guidance=decided.state,
         pinned_model=proposal.pinned_model,
         struck_at=proposal.strike.first,
+        choice=proposal.choice,
     )
     return Decision(proposal=proposal, decided=decided, memory=after)
 
@@ -293,11 +225,58 @@ def _act(rules: SteeringRules, position: RunPosition, arm: RandomArm | None) -> 
     return arm.signals(position.step, signal, rules.policy.monitors.resolved_weights())
 
 
+def _routed(
+    rules: SteeringRules,
+    memory: RunMemory,
+    position: RunPosition,
+    signal: ActionSignal,
+    call: CallFacts,
+) -> tuple[RoutedModel, RunChoice | None]:
+    """The model of a call, and the choice of the learned policy for its run; None without one."""
+    if call.repeats_model is not None:
+        return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), memory.choice
+    routed, choice = _route(rules, memory, position.step, signal, call), memory.choice
+    models = candidates(rules.routes, call.requested)
+    if rules.routing.policy == "learned" and call.rates is not None and len(models) > 1:
+        routed, choice = _learned(rules, memory, position, signal, call, call.rates, routed)
+    return thrifty(routed, call.advice, call.requested, call.serves), choice
+
+
+def _learned(
+    rules: SteeringRules,
+    memory: RunMemory,
+    position: RunPosition,
+    signal: ActionSignal,
+    call: CallFacts,
+    rates: WorkloadRates,
+    by_state: RoutedModel,
+) -> tuple[RoutedModel, RunChoice]:
+    """The same by the learned policy; `by_state`: what the states choose for this call."""
+    models = candidates(rules.routes, call.requested)
+    learned = LearnedRouting(
+        rates=rates,
+        models=models,
+        requested=call.requested,
+        regret=rules.routing.regret,
+        explore=rules.routing.explore,
+        serves=call.serves,
+    )
+    choice = memory.choice or learned.first(by_state)
+    state, _ = _routing_state(
+        rules, signal, escalates="SLOW" in rules.routes.models(call.requested)
+    )
+    risk = position.latest.risk_evidence if position.latest is not None else 0.0
+    evidence = evidence_of(state, risk, _calibration(rules).precision)
+    routed = learned.route(choice, by_state, memory.pinned_model, position.step, state, evidence)
+    if memory.choice is None:
+        routed = replace(routed, reasons=(choice.reason, *routed.reasons))
+    return routed, choice
+
+
 def _route(
     rules: SteeringRules, memory: RunMemory, step: int, signal: ActionSignal, call: CallFacts
 ) -> RoutedModel:
-    if call.repeats_model is not None:
-        return RoutedModel(model=call.repeats_model, pin=memory.pinned_model)
+    """The model by state."""
     state = signal.state
     reasons: tuple[str, ...] = ()
     if models := rules.routes.models(call.requested):
@@ -311,8 +290,7 @@ def _route(
         pinned=memory.pinned_model,
         serves=call.serves,
     )
-    routed = replace(routed, reasons=(*reasons, *routed.reasons))
-    return thrifty(routed, call.advice, call.requested, call.serves)
+    return replace(routed, reasons=(*reasons, *routed.reasons))
 
 
 def _routing_state(
@@ -369,8 +347,12 @@ def _lessons(
 
 
 def _meets_bar(rules: SteeringRules, signal: ActionSignal, action: str) -> bool:
-    calibration = rules.policy.difficulty.calibration or shipped_calibration()
-    return meets_precision_bar(action, signal.state, signal.readings, calibration, rules.acting)
+    known = _calibration(rules)
+    return meets_precision_bar(action, signal.state, signal.readings, known, rules.acting)
+
+
+def _calibration(rules: SteeringRules) -> Calibration:
+    return rules.policy.difficulty.calibration or shipped_calibration()
 
 
 def _without_kept(decided: Decided) -> Decided:

@@ -128,7 +128,8 @@ def _is_user_info(text: str, match: re.Match[str]) -> bool:
 
 def _is_prefixed_key(_: str, match: re.Match[str]) -> bool:
     """Names of style classes begin like OpenAI's keys: `sk-toggleable__content-2`."""
-    return "ant-" in match[0][:8] or looks_random(match[0][:_SEEN])
+    value = match[0][:_SEEN]
+    return "ant-" in value[:8] or looks_random(value) or any(map(_is_dense, value.split("-")))
 
 
 def _is_assigned(text: str, match: re.Match[str]) -> bool:
@@ -140,7 +141,8 @@ def _is_assigned(text: str, match: re.Match[str]) -> bool:
     value = _value(text, match)
     if is_placeholder(value) or (_PATH.match(value) and not looks_random(value, 32)):
         return False
-    if _DIGEST.fullmatch(value) or (looks_random(value) and not _is_attribute(value)):
+    random = _DIGEST.fullmatch(value) or looks_random(value) or _is_dense(value)
+    if random and not _is_attribute(value):
         return True
     if not match[0].startswith(_STRONG):
         return False
@@ -177,10 +179,18 @@ def _is_attribute(value: str) -> bool:
 
 def _is_chosen(value: str) -> bool:
     """Whether a bare value is a password that a person made up, and no name in a program."""
-    if _is_attribute(value) or _NAMES.search(value) or not any(map(str.isalpha, value)):
+    if _is_attribute(value) or not any(map(str.isalpha, value)):
         return False
-    digits = any(map(str.isdigit, value))
-    return (digits and "_" not in value) or any(sign in value for sign in "!@#$%^&*+?~")
+    digits = sum(map(str.isdigit, value))
+    if digits >= 3 or any(sign in value for sign in "!@#$%^&*+?~"):
+        return True
+    return not _NAMES.search(value) and ((digits > 0 and "_" not in value) or value.count("-") > 1)
+
+
+def _is_dense(value: str) -> bool:
+    """Whether a value of letters and digits has more digits than the names of programs have."""
+    digits = sum(map(str.isdigit, value))
+    return len(value) >= _RANDOM_LENGTH and value.isalnum() and 3 <= digits < len(value)
 
 
 _CODE = re.compile(r"[A-Za-z_]\w{0,64}+(?:\.[A-Za-z_]\w{0,64}+){1,16}+$|\w{1,64}+[\[(]", re.ASCII)
@@ -202,9 +212,9 @@ _AFTER_K = (
 
 ASSIGNED = Shape(
     kind="assigned",
-    anchors=("pass", "pwd", "secret", "token", "key", "credential", "authorization"),
+    anchors=("pass", "pwd", "secret", "token", "key", "authorization"),
     pattern=re.compile(
-        r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|credentials?|authorization"
+        r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|authorization"
         rf"|k{_AFTER_K})"
         # The rest of a name and its closing quotes: `SECRET_KEY_BASE"]`.
         r"(?:[_-]?(?:access|key|value|base|id|token|string|text|[0-9]{1,3}+)){0,3}+"
@@ -247,10 +257,10 @@ SHAPES: tuple[Shape, ...] = (
     ),
     Shape(
         kind="aws",
-        anchors=("akia", "asia", "abia", "acca"),
+        anchors=("akia", "asia"),
         # Often followed by its secret, which has no form of its own.
         pattern=re.compile(
-            _START + r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"
+            _START + r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
             r"(?:[\s,;:|\"']{1,4}+[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=]))?"
         ),
     ),

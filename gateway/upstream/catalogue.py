@@ -19,6 +19,8 @@ from gateway.wire.request import ChatRequest
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
 # Each of these names contains one of two words, possibly written in escapes.
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
+INPUT_PER_OUTPUT = 20
+"""Tokens that an agent's calls send for each that they receive."""
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
@@ -44,6 +46,14 @@ class ModelCatalogue:
         """US dollars for one call; None when the model or its usage is unknown, never 0 for it."""
         info = self.info(model)
         return None if info is None or not usage else info.cost(usage)
+
+    def price(self, model: str) -> float | None:
+        """US dollars for an average step's share of a million tokens read, by which models are
+        compared; None when the model's prices are not known."""
+        info = self.info(model)
+        if info is None or info.rates.input is None or info.rates.output is None:
+            return None
+        return info.rates.input * INPUT_PER_OUTPUT + info.rates.output
 
     def refusal(self, model: str, request: ChatRequest) -> str | None:
         """Why `model` cannot serve the request; None when it can, or when nothing is known."""

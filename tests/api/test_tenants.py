@@ -150,6 +150,8 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("dashboard", get("/dashboard/lessons/{pattern}"), 404),
     ("getHealthSummary", get("/api/health-summary"), 200),
     ("getHealthSummary", get("/api/health-summary", tenant="globex"), 403),
+    ("getRouting", get("/api/routing"), 200),
+    ("getRouting", get("/api/routing", tenant="globex"), 403),
     ("listAlerts", get("/api/alerts"), 200),
     ("listAlerts", get("/api/alerts", tenant="globex"), 403),
     ("streamEvents", get("/api/events", tenant="globex"), 403),

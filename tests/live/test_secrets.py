@@ -62,15 +62,18 @@ async def test_no_credential_is_stored(
     pattern = {"tier": "e2", "fields": {"situation": TEXT, "intervention": TEXT, "steps": [TEXT]}}
     added = await http.post(f"{server.url}/api/patterns", json=pattern)
     assert added.status_code == 201, added.text
+    runs = (await http.get(f"{server.url}/api/runs")).json()["runs"]
+    assert "[masked:" in runs[0]["task_preview"]
+    told = {"outcome": "failure", "comment": TEXT[:2000]}
+    answer = await http.post(f"{server.url}/api/runs/{runs[0]['id']}/outcome", json=told)
+    assert answer.status_code == 200
     assert leaked(files(tmp_path)) == []
-    runs = (await http.get(f"{server.url}/api/runs")).text
-    assert "[masked:" in runs
     await asyncio.to_thread(server.stop)
     assert leaked(files(tmp_path)) == []
     agent.url = gateway_server(settings).base_url
-    answer = await agent.turn()
-    assert answer.headers["x-gateway-identity"] == "prefix"
-    assert answer.headers["x-gateway-step"] == "4"
+    turn = await agent.turn()
+    assert turn.headers["x-gateway-identity"] == "prefix"
+    assert turn.headers["x-gateway-step"] == "4"
     await agent.turn()
     assert leaked(files(tmp_path)) == []
 

@@ -67,6 +67,22 @@ def test_names_stay() -> None:
     assert mask_secrets("redis://:s3cr3tX@cache:6379/0") == "redis://:[masked:url]@cache:6379/0"
 
 
+MADE_UP = (
+    *("password=SuperSecret123!", "password: Passw0rd!", "password=hunter2", "DB_PASS=abc123"),
+    *("api_key=1234567890abcdef", "token: abcdefghijklmnopqrstuvwxyz123456"),
+    *("sk-abcdefghijklmnopqrstuvwxyz123456", "password=correct-horse-battery-staple"),
+    *("redis://:p4ss@cache:6379/0", "client_secret=abc~DEF.123-ghi_456"),
+)
+
+
+@pytest.mark.parametrize("text", MADE_UP)
+def test_what_people_make_up_is_a_secret_too(text: str) -> None:
+    """Passwords with words in them, and keys that are typed in order."""
+    (span,) = find_secrets(text)
+    assert len(mask_secrets(text)) < len(text) + len("[masked:assigned]")
+    assert span.end >= len(text) - len("@cache:6379/0")
+
+
 def test_ordinary_text_is_left_alone() -> None:
     """Hashes, ids, images, code and prose about secrets hold none."""
     for line in ORDINARY.splitlines():

@@ -40,6 +40,8 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "alerts": ("id",),
     "alert_keys": ("key",),
     "alert_deliveries": ("alert_id", "sink"),
+    "workload_runs": ("run_id",),
+    "workload_models": ("tenant", "workload", "model"),
 }
 _COUNTED = ("conversations", "patterns", "keys", "outcomes", "jobs")
 _LONG_S = 3600.0

@@ -161,6 +161,33 @@ ALTER TABLE runs ADD COLUMN key_name TXT NOT NULL DEFAULT '';
 ALTER TABLE runs ADD COLUMN tags jsonb NOT NULL DEFAULT '{}';
 """.replace("TXT", _TEXT)
 
+WORKLOADS = """
+CREATE TABLE workload_runs (
+    run_id TXT PRIMARY KEY,
+    tenant TXT NOT NULL,
+    workload TXT NOT NULL,
+    client text NOT NULL,
+    requested text NOT NULL,
+    model TXT NOT NULL,
+    at double precision NOT NULL,
+    choice text,
+    outcome TXT NOT NULL
+);
+CREATE INDEX workload_runs_by_time ON workload_runs (at);
+
+CREATE TABLE workload_models (
+    tenant TXT NOT NULL,
+    workload TXT NOT NULL,
+    model TXT NOT NULL,
+    client text NOT NULL,
+    requested text NOT NULL,
+    solved double precision NOT NULL,
+    failed double precision NOT NULL,
+    updated_at double precision NOT NULL,
+    PRIMARY KEY (tenant, workload, model)
+);
+""".replace("TXT", _TEXT)
+
 USAGE = """
 CREATE TABLE usage_hours (
     hour bigint NOT NULL,

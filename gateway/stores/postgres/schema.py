@@ -11,7 +11,15 @@ The tables are those of SQLite (`gateway/stores/sqlite/schema.py`), with these d
 from __future__ import annotations
 
 from gateway.stores.postgres.migrations import Migration
-from gateway.stores.postgres.more_tables import ACCOUNTS, ALERTS, CONTROLS, LEARNING, TREE, USAGE
+from gateway.stores.postgres.more_tables import (
+    ACCOUNTS,
+    ALERTS,
+    CONTROLS,
+    LEARNING,
+    TREE,
+    USAGE,
+    WORKLOADS,
+)
 
 DAY_BITS = 36
 """A run's key is its day since 1970 (UTC, by the database's clock) shifted by this, plus a number:
@@ -232,6 +240,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="budgets_003_tree_and_tags", sql=TREE),
     Migration(name="usage_001_hours", sql=USAGE),
     Migration(name="alerts_001_alerts_and_deliveries", sql=ALERTS),
+    Migration(name="routing_001_workloads", sql=WORKLOADS),
 )
 """Every change a database needs, in order; new ones are appended."""
 

@@ -287,6 +287,33 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_state ON jobs (kind, state, lease_until);
 """
 
+_WORKLOADS = """
+CREATE TABLE workload_runs (
+    run_id TEXT NOT NULL PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    workload TEXT NOT NULL,
+    client TEXT NOT NULL,
+    requested TEXT NOT NULL,
+    model TEXT NOT NULL,
+    at REAL NOT NULL,
+    choice TEXT,
+    outcome TEXT NOT NULL
+);
+CREATE INDEX workload_runs_by_time ON workload_runs (at);
+
+CREATE TABLE workload_models (
+    tenant TEXT NOT NULL,
+    workload TEXT NOT NULL,
+    model TEXT NOT NULL,
+    client TEXT NOT NULL,
+    requested TEXT NOT NULL,
+    solved REAL NOT NULL,
+    failed REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    PRIMARY KEY (tenant, workload, model)
+);
+"""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_001_conversations_and_runs", apply=script(_CORE)),
     Migration(name="core_002_items_of_answers", apply=script(_ITEMS)),
@@ -298,5 +325,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="alerts_001_alerts_and_deliveries", apply=script(ALERT_TABLES)),
     Migration(name="usage_002_tags", apply=script(USAGE_TAGS)),
     Migration(name="raw_001_calls", apply=script(RAW_TABLES)),
+    Migration(name="routing_001_workloads", apply=script(_WORKLOADS)),
 )
 """Every change a file needs, in order; new ones are appended."""

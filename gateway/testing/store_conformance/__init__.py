@@ -28,6 +28,7 @@ from gateway.testing.store_conformance.run_lists import RUN_LIST_CHECKS
 from gateway.testing.store_conformance.runs import RUN_CHECKS
 from gateway.testing.store_conformance.searches import SEARCH_CHECKS
 from gateway.testing.store_conformance.states import STATE_CHECKS
+from gateway.testing.store_conformance.workloads import WORKLOAD_CHECKS
 
 ALL_CHECKS: tuple[Check, ...] = (
     *STATE_CHECKS,
@@ -43,6 +44,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     *ATTRIBUTION_CHECKS,
     *ALERT_CHECKS,
     *MONITORING_CHECKS,
+    *WORKLOAD_CHECKS,
 )
 
 __all__ = [
@@ -60,5 +62,6 @@ __all__ = [
     "RUN_LIST_CHECKS",
     "SEARCH_CHECKS",
     "STATE_CHECKS",
+    "WORKLOAD_CHECKS",
     "Check",
 ]

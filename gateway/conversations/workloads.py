@@ -1,0 +1,183 @@
+"""The outcomes of earlier runs, by workload: read from memory on the request path, counted and
+refreshed behind it.
+
+A run is noted when its first call is recorded. Every `routing.refresh_s` what was noted is written,
+outcomes that runs have got since are counted, once each, and the counts are read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gateway.observability.logging import get_logger
+from gateway.steering.routing_policy import RunChoice, WorkloadRates
+from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
+from gateway.stores.protocols import StoreError
+from gateway.stores.redact import encodable
+from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
+from gateway.tasks import spawn
+from gateway.wire.coerce import as_list, as_mapping, as_text
+
+_log = get_logger("gateway.steering")
+_KEY_BYTES = 8
+_MOST_NOTED = 10_000
+"""Runs that wait to be written while the store is unavailable; the oldest are dropped."""
+_SETTLED_AT_ONCE = 1000
+REST_PER_WORK = 20.0
+"""A large run log is searched for new outcomes for a twentieth of the time at most."""
+_DROP_S = 3600.0
+_KEPT_S = 86_400.0
+"""A run that is not in the run log a day after it began has been removed from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one client asks of one model with one set of tools, for one tenant."""
+
+    tenant: str
+    client: str
+    requested: str
+    key: str
+
+
+def workload_of(tenant: str, agent: str, tools: object, requested: str) -> Workload:
+    """The workload of a request. The client's version and the tools' descriptions and order do not
+    count: they change without the work being another."""
+    client = agent.partition("/")[0].lower()
+    names = sorted(filter(None, map(_tool_name, as_list(tools))))
+    parts = [part.encode("utf-8", "surrogatepass") for part in (client, requested, *names)]
+    joined = b"".join(b"%d:%s" % (len(part), part) for part in parts)
+    key = hashlib.blake2b(joined, digest_size=_KEY_BYTES).hexdigest()
+    return Workload(tenant=tenant, client=client, requested=requested, key=key)
+
+
+def _tool_name(tool: object) -> str:
+    known = as_mapping(tool)
+    name = known.get("name") or as_mapping(known.get("function")).get("name") or known.get("type")
+    return as_text(name, "")
+
+
+@dataclass(slots=True)
+class _Known:
+    """The counts as they were last read."""
+
+    by_workload: dict[tuple[str, str], dict[str, WorkloadPrior]] = field(default_factory=dict)
+    by_tenant: dict[str, dict[str, WorkloadPrior]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rates: Sequence[WorkloadRate]) -> _Known:
+        known = cls()
+        for rate in rates:
+            counted = WorkloadPrior(solved=rate.solved, failed=rate.failed)
+            own = known.by_workload.setdefault((rate.tenant, rate.workload), {})
+            own[rate.model] = counted
+            total = known.by_tenant.setdefault(rate.tenant, {})
+            total[rate.model] = _sum(total.get(rate.model, NO_OUTCOMES), counted, 1)
+        return known
+
+
+class Workloads:
+    """The counts in memory, and the runs that are not written yet.
+
+    Of several errors of the store in a row the first is logged.
+    """
+
+    def __init__(self, store: WorkloadStore) -> None:
+        self.store = store
+        self._following: asyncio.Task[None] | None = None
+        self._known = _Known()
+        self._noted: list[WorkloadRun] = []
+        self._failing = False
+        self._dropped_at = time.monotonic()
+
+    @classmethod
+    async def open(cls, store: WorkloadStore, refresh_s: Callable[[], float]) -> Workloads:
+        """With the counts that the store has now, refreshed after each `refresh_s` seconds."""
+        workloads = cls(store)
+        await workloads.refresh()
+        workloads._following = spawn(workloads._follow(refresh_s), name="outcomes of workloads")
+        return workloads
+
+    def prior(self, workload: Workload) -> WorkloadPrior:
+        """The outcomes of the workload's runs on the model that it requests."""
+        own = self._known.by_workload.get((workload.tenant, workload.key), {})
+        return own.get(workload.requested, NO_OUTCOMES)
+
+    def rates(self, workload: Workload, run: str, prices: Mapping[str, float]) -> WorkloadRates:
+        """What is known for a run of the workload; `prices` by model."""
+        own = self._known.by_workload.get((workload.tenant, workload.key), {})
+        tenant = self._known.by_tenant.get(workload.tenant, {})
+        elsewhere = {m: _sum(all_, own.get(m, NO_OUTCOMES), -1) for m, all_ in tenant.items()}
+        return WorkloadRates(
+            key=workload.key, run=run, outcomes=own, elsewhere=elsewhere, prices=prices
+        )
+
+    def note(self, workload: Workload, run: str, model: str, choice: RunChoice | None) -> None:
+        """A run of the workload has begun on a model; `choice`: of the learned policy."""
+        decided: dict[str, Any] | None = asdict(choice) if choice is not None else None
+        noted = WorkloadRun(
+            run_id=run,
+            tenant=workload.tenant,
+            workload=workload.key,
+            client=workload.client,
+            requested=workload.requested,
+            model=model,
+            at=time.time(),
+            choice=decided,
+        )
+        # The names are the client's, who may write what no database encodes.
+        self._noted.append(encodable(noted))
+        del self._noted[:-_MOST_NOTED]
+
+    async def _follow(self, refresh_s: Callable[[], float]) -> None:
+        spent = 0.0
+        while True:
+            await asyncio.sleep(max(refresh_s(), REST_PER_WORK * spent))
+            started = time.monotonic()
+            await self.refresh()
+            spent = time.monotonic() - started
+
+    async def refresh(self) -> None:
+        """Write what was noted, count new outcomes, read the counts; what cannot be done now is
+        done the next time."""
+        try:
+            await self._write()
+            while await self.store.settle(limit=_SETTLED_AT_ONCE) == _SETTLED_AT_ONCE:
+                pass
+            self._known = _Known.of(await self.store.rates())
+            if time.monotonic() - self._dropped_at > _DROP_S:
+                self._dropped_at = time.monotonic()
+                await self.store.drop(before=time.time() - _KEPT_S)
+            self._failing = False
+        except StoreError as error:
+            if not self._failing:
+                _log.warning("outcomes of workloads not counted", reason=str(error))
+            self._failing = True
+
+    async def _write(self) -> None:
+        noted, self._noted = self._noted, []
+        try:
+            await self.store.note(noted)
+        except StoreError:
+            self._noted = [*noted, *self._noted]
+            raise
+
+    async def close(self) -> None:
+        """Stop refreshing, and write what was noted if the store can be written."""
+        if self._following is not None:
+            self._following.cancel()
+        try:
+            await self._write()
+        except StoreError as error:
+            _log.warning("beginnings of runs not stored", reason=str(error))
+
+
+def _sum(one: WorkloadPrior, other: WorkloadPrior, sign: int) -> WorkloadPrior:
+    return WorkloadPrior(
+        solved=one.solved + sign * other.solved, failed=one.failed + sign * other.failed
+    )

@@ -1,0 +1,144 @@
+"""What a routing policy is worth, from the log of decisions that were drawn with known probability.
+
+A run that began on a model which another policy would have given it, too, stands for the runs of
+that policy, the more of them the less probable the model was (inverse propensity, with weights that
+add up to the number of runs). So one log tells the success and cost of policies that were not
+followed, as far as exploration gave them a share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.stores.workloads import DecidedRun, WorkloadRate
+
+Z = 1.96
+"""Standard errors in a 95 % interval."""
+
+FOLLOWED = "learned"
+BY_STATE = "states"
+
+Weight = Callable[[DecidedRun], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyValue:
+    """What runs would come to under one policy.
+
+    `runs` of the log that speak for it, and how many equally weighted ones that is, `effective`.
+    `success` with its 95 % interval, in [0, 1]; `cost_usd` a run, None where no cost is known;
+    `over_states`: points of success above the states' policy, with their 95 % interval.
+    """
+
+    policy: str
+    runs: int
+    effective: float
+    success: float
+    low: float
+    high: float
+    cost_usd: float | None
+    over_states: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingReport:
+    """What routing knows, and what it is worth.
+
+    `workloads`: the outcomes by workload and model, those that changed last first; `decided`: the
+    runs that the learned policy decided; `values`: it against other policies.
+    """
+
+    workloads: tuple[WorkloadRate, ...]
+    decided: int
+    values: tuple[PolicyValue, ...]
+
+
+def routing_report(
+    rates: Sequence[WorkloadRate], decided: Sequence[DecidedRun], *, tenant: str | None
+) -> RoutingReport:
+    """The report over a tenant's workloads, None for all."""
+    own = [rate for rate in rates if tenant is None or rate.tenant == tenant]
+    return RoutingReport(
+        workloads=tuple(own), decided=len(decided), values=tuple(policy_values(decided))
+    )
+
+
+def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:
+    """The policy that was followed, the states', and each model for all runs; [] without outcomes.
+
+    Runs without an outcome, and those that the states decided for want of outcomes, say nothing.
+    """
+    known = [row for row in decided if row.outcome is not None and _choice(row).get("learned")]
+    models = sorted({model for row in known for model in _choice(row)["probabilities"]})
+    policies: dict[str, Weight] = {FOLLOWED: lambda row: 1.0, BY_STATE: _by_state}
+    policies |= {f"always {model}": _always(model) for model in models}
+    values = [_value(name, known, weight) for name, weight in policies.items()]
+    return [value for value in values if value is not None]
+
+
+def _choice(row: DecidedRun) -> dict[str, Any]:
+    return row.run.choice or {}
+
+
+def _probability(row: DecidedRun) -> float:
+    return float(_choice(row)["probabilities"].get(row.run.model, 0.0))
+
+
+def _by_state(row: DecidedRun) -> float:
+    return _inverse(row) if row.run.model == _choice(row)["default"] else 0.0
+
+
+def _always(model: str) -> Weight:
+    return lambda row: _inverse(row) if row.run.model == model else 0.0
+
+
+def _inverse(row: DecidedRun) -> float:
+    # Another model than the chosen one answered because that one failed: it was not drawn.
+    share = _probability(row) if row.run.model == _choice(row)["model"] else 0.0
+    return 1.0 / share if share > 0 else 0.0
+
+
+def _value(name: str, known: Sequence[DecidedRun], weight: Weight) -> PolicyValue | None:
+    weights = [weight(row) for row in known]
+    total = sum(weights)
+    if total <= 0:
+        return None
+    solved = [float(row.outcome == "success") for row in known]
+    rate = _mean(solved, weights)
+    error = math.sqrt(sum((w * (y - rate)) ** 2 for w, y in zip(weights, solved, strict=True)))
+    costs = [(row.cost_usd, w) for row, w in zip(known, weights, strict=True)]
+    priced = [(cost, w) for cost, w in costs if cost is not None and w > 0]
+    return PolicyValue(
+        policy=name,
+        runs=sum(w > 0 for w in weights),
+        effective=total**2 / sum(w * w for w in weights),
+        success=rate,
+        low=max(0.0, rate - Z * error / total),
+        high=min(1.0, rate + Z * error / total),
+        cost_usd=_mean(*map(list, zip(*priced, strict=True))) if priced else None,
+        over_states=_over_states(known, solved) if name == FOLLOWED else None,
+    )
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
+
+
+def _over_states(
+    known: Sequence[DecidedRun], solved: Sequence[float]
+) -> tuple[float, float, float] | None:
+    """Points of success of the runs as they were above the states' policy, on the same runs."""
+    weights = [_by_state(row) for row in known]
+    total, count = sum(weights), len(known)
+    if total <= 0:
+        return None
+    own, other = sum(solved) / count, _mean(solved, weights)
+    parts = [
+        (y - own) / count - w * (y - other) / total for y, w in zip(solved, weights, strict=True)
+    ]
+    error = math.sqrt(sum(part * part for part in parts))
+    gain = own - other
+    return 100 * gain, 100 * (gain - Z * error), 100 * (gain + Z * error)

@@ -1,0 +1,307 @@
+"""Routing that learns: the cheapest model whose chance of success is close to the best one's.
+
+A *workload* is what one client asks of one model with one set of tools, for one tenant. Of each
+model on which its runs began, the outcomes so far give a Beta posterior. A run gets its model once,
+when it begins, because each switch loses the provider's prompt cache; trouble may move it to a
+model with a better chance, never back. A share of the runs is given a model by chance, so that what
+is known of each goes on growing, and what the policy is worth can be told from the log alone: each
+decision carries the probability with which it was made.
+
+Everything here is a function of values: the same run gets the same model on every gateway, after a
+restart, and in a replay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+
+from gateway.steering.experiments import draw
+from gateway.steering.fsm import FSMState
+from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves
+from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
+from gateway.wire.values import dataclass
+
+PRIOR_RUNS = 4.0
+"""Weight, in runs, of what a model did in the tenant's other workloads, half of the runs solved
+where there are none: a few outcomes of a new workload do not decide yet."""
+
+CONFIDENCE = 0.5
+"""Standard errors by which a model has to be close enough to the best one, and the default too far
+from it, before a run is taken off the default: 7 chances in 10. Without it, bad luck in the first
+runs keeps a workload on a worse model for hundreds (simulated: up to 9.7 points of success lost on
+each of 1,000 runs)."""
+
+_HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
+_REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
+_DIGITS = 4  # of the probabilities that are logged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRates:
+    """What is known of a run's workload when the run is decided.
+
+    `key` of the workload and `run`, its id, decide whether and what the run explores. `outcomes` of
+    the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
+    `prices` in US dollars for one step of an average run; a model without one is left out.
+    """
+
+    key: str
+    run: str
+    outcomes: Mapping[str, WorkloadPrior] = field(default_factory=dict)
+    elsewhere: Mapping[str, WorkloadPrior] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    def rate(self, model: str) -> float:
+        """The posterior mean of the model's success on this workload, in (0, 1)."""
+        other = self.elsewhere.get(model, NO_OUTCOMES)
+        before = (other.solved + 1.0) / (other.solved + other.failed + 2.0)
+        own = self.outcomes.get(model, NO_OUTCOMES)
+        return (own.solved + PRIOR_RUNS * before) / (own.solved + own.failed + PRIOR_RUNS)
+
+    def error(self, model: str) -> float:
+        """The standard deviation of the posterior."""
+        own, rate = self.outcomes.get(model, NO_OUTCOMES), self.rate(model)
+        return math.sqrt(rate * (1.0 - rate) / (own.solved + own.failed + PRIOR_RUNS + 1.0))
+
+    def knows(self, model: str) -> bool:
+        """Whether a run of this workload that began on the model has an outcome."""
+        known = self.outcomes.get(model, NO_OUTCOMES)
+        return known.solved + known.failed > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChoice:
+    """The model a run began on, and how it was chosen.
+
+    `default`: the model that the states would have given. `probabilities` of each candidate under
+    the policy; they add up to 1. `chances` of success by model, in (0, 1). `explored`: by chance.
+    `learned` is false for a run of which nothing was known: its states decide.
+    """
+
+    model: str
+    default: str
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    chances: Mapping[str, float] = field(default_factory=dict)
+    explored: bool = False
+    learned: bool = True
+
+    @property
+    def reason(self) -> str:
+        """The decision in one line, for the run log."""
+        if not self.learned:
+            return f"routing: no outcomes yet, {self.model} by state"
+        how = "explored" if self.explored else "learned"
+        known = ", ".join(
+            f"{model} {self.chances[model]:.2f} (p {share:g})"
+            for model, share in self.probabilities.items()
+        )
+        return f"routing: {how} {self.model}; chances {known}"
+
+
+def candidates(routes: Routes, requested: str) -> dict[str, int]:
+    """The models a run may be given, those of its routes and its own, with their places by cost: as
+    the states are ordered, the requested model with NORMAL's."""
+    models = routes.models(requested)
+    places = {models[state]: place for place, state in enumerate(ROUTED_STATES) if state in models}
+    return {requested: _REQUESTED_PLACE} | places
+
+
+def cheapest_within(
+    models: Sequence[str], chances: Mapping[str, float], costs: Mapping[str, float], regret: float
+) -> str:
+    """The cheapest model whose chance is at most `regret` points below the best; of equally cheap
+    ones the one with the better chance."""
+    least = max(chances[model] for model in models) - regret / 100.0
+    close = [model for model in models if chances[model] >= least]
+    return min(close, key=lambda model: (costs[model], -chances[model]))
+
+
+def close_to_best(
+    rates: WorkloadRates, models: Sequence[str], default: str, regret: float
+) -> list[str]:
+    """The models that are at most `regret` points worse than the best, as far as is known.
+
+    Others than the default need CONFIDENCE that they are close to the best, and to the default; the
+    default is one of them until there is as much against it.
+    """
+    best = max(models, key=rates.rate)
+
+    def is_close(model: str, other: str, least: float) -> bool:
+        error = math.hypot(rates.error(model), rates.error(other))
+        return rates.rate(model) - rates.rate(other) + regret / 100.0 >= least * error
+
+    close = [
+        model
+        for model in models
+        if model != default
+        and is_close(model, default, CONFIDENCE)
+        and (model == best or is_close(model, best, CONFIDENCE))
+    ]
+    stays = default == best or not close or is_close(default, best, -CONFIDENCE)
+    return [*close, default] if stays else close
+
+
+def begin(
+    rates: WorkloadRates,
+    models: Mapping[str, int],
+    default: str,
+    *,
+    regret: float,
+    explore: float,
+) -> RunChoice:
+    """The model a run begins on, of those that can serve it, `models` as `candidates` gives them.
+
+    Only the default and models with outcomes of their own compete; the others are tried by
+    exploration, which draws every candidate alike. Without any outcome the states decide.
+    """
+    known = [model for model in models if model == default or rates.knows(model)]
+    if not any(rates.knows(model) for model in known) or len(models) < 2:
+        return RunChoice(
+            model=default, default=default, probabilities={default: 1.0}, learned=False
+        )
+    chances = {model: rates.rate(model) for model in models}
+    close, costs = close_to_best(rates, known, default, regret), _costs(rates, models)
+    best = min(close, key=lambda model: (costs[model], -chances[model]))
+    share = explore / len(models)
+    probabilities = {
+        model: round(share + (1.0 - explore) * (model == best), _DIGITS) for model in models
+    }
+    point = draw(f"explore {rates.key}", rates.run)
+    explored = point < explore
+    # The point is uniform below the share, so it says which model, too.
+    model = list(models)[min(int(point / share), len(models) - 1)] if explored else best
+    return RunChoice(
+        model=model,
+        default=default,
+        probabilities=probabilities,
+        chances={name: round(chance, _DIGITS) for name, chance in chances.items()},
+        explored=explored,
+    )
+
+
+def escalate(
+    rates: WorkloadRates,
+    models: Mapping[str, int],
+    current: str,
+    fallback: str,
+    *,
+    regret: float,
+    evidence: float,
+) -> str:
+    """The model that a run in trouble continues on: `current`, or one with a better chance.
+
+    `evidence`: the log odds that the run's state and risk put on its failure. `fallback` is the
+    states' model, which is taken where nothing is known of it: nobody has shown that it is no
+    better.
+    """
+    if fallback != current and not rates.knows(fallback):
+        return fallback
+    chances = {model: _shifted(rates.rate(model), evidence) for model in models}
+    better = [
+        model
+        for model in models
+        if model == current or (rates.knows(model) and chances[model] > chances.get(current, 0.0))
+    ]
+    return cheapest_within(better, chances, _costs(rates, models), regret)
+
+
+def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) -> float:
+    """The log odds that a run's state and risk put on its failure.
+
+    `risk`: the log odds of its steps alone; `precision`: how often runs that reached a state fail,
+    if half of all do. Both say the same in part, so the one that says more counts, once.
+    """
+    share = precision.get(state.value)
+    if share is None or not 0.0 < share < 1.0:
+        return risk
+    return max(risk, math.log(share / (1.0 - share)), key=abs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedRouting:
+    """The learned policy for one call.
+
+    `models`: all candidates; `by_state` what the states choose for this call, `state` the state
+    that selects it.
+    """
+
+    rates: WorkloadRates
+    models: Mapping[str, int]
+    requested: str
+    regret: float
+    explore: float
+    serves: Serves | None = None
+
+    def first(self, by_state: RoutedModel) -> RunChoice:
+        """The choice for a run that begins."""
+        return begin(
+            self.rates,
+            self._able(by_state.model),
+            by_state.model,
+            regret=self.regret,
+            explore=self.explore,
+        )
+
+    def route(
+        self,
+        choice: RunChoice,
+        by_state: RoutedModel,
+        pinned: ModelPin | None,
+        step: int,
+        state: FSMState,
+        evidence: float,
+    ) -> RoutedModel:
+        """The model of a call of a run that has its choice."""
+        if not choice.learned:
+            return by_state
+        current = pinned.model if pinned is not None else choice.model
+        problem = self._refusal(current)
+        if problem is not None:
+            reasons = (f"routing: {current} not used: {problem}", *by_state.reasons)
+            return replace(by_state, reasons=reasons)
+        model = (
+            self._escalated(current, by_state.model, evidence) if state in _HARD_STATES else current
+        )
+        since = pinned.since_step if pinned is not None and pinned.model == model else step
+        reason = f"routing: {current} -> {model}, trouble" if model != current else ""
+        return RoutedModel(
+            model=model,
+            pin=ModelPin(model=model, state=state, since_step=since),
+            reasons=(reason,) if reason else (),
+        )
+
+    def _escalated(self, current: str, fallback: str, evidence: float) -> str:
+        return escalate(
+            self.rates,
+            self._able(current),
+            current,
+            fallback,
+            regret=self.regret,
+            evidence=evidence,
+        )
+
+    def _able(self, certain: str) -> dict[str, int]:
+        """The candidates that can serve the request; `certain` is one of them."""
+        return {
+            model: place
+            for model, place in self.models.items()
+            if model == certain or self._refusal(model) is None
+        }
+
+    def _refusal(self, model: str) -> str | None:
+        if model == self.requested or self.serves is None:
+            return None
+        return self.serves(model)
+
+
+def _costs(rates: WorkloadRates, models: Mapping[str, int]) -> dict[str, float]:
+    """What orders the models by cost: their prices; where one has none, their places."""
+    priced = all(model in rates.prices for model in models)
+    return {model: rates.prices[model] if priced else place for model, place in models.items()}
+
+
+def _shifted(rate: float, evidence: float) -> float:
+    odds = math.log(rate / (1.0 - rate)) - evidence
+    return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds))))

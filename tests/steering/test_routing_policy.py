@@ -1,0 +1,168 @@
+"""The learned policy as values: what it chooses, how it explores, what it loses while it learns."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from gateway.steering.fsm import FSMState
+from gateway.steering.routing import Routes
+from gateway.steering.routing_policy import (
+    RunChoice,
+    WorkloadRates,
+    begin,
+    candidates,
+    escalate,
+    evidence_of,
+)
+from gateway.steering.scoring.risk import WorkloadPrior
+
+PRICES = {"big": 10.0, "small": 1.0}
+MODELS = {"small": 0, "big": 1}
+
+
+def rates(run: str = "r", /, **outcomes: tuple[int, int]) -> WorkloadRates:
+    known = {name: WorkloadPrior(solved=s, failed=f) for name, (s, f) in outcomes.items()}
+    return WorkloadRates(key="w", run=run, outcomes=known, prices=PRICES)
+
+
+def choose(known: WorkloadRates, *, default: str = "big", explore: float = 0.0) -> RunChoice:
+    return begin(known, MODELS, default, regret=3.0, explore=explore)
+
+
+def test_what_is_chosen() -> None:
+    """The cheapest model that is close to the best; without outcomes the states' model."""
+    assert not choose(rates()).learned
+    assert choose(rates()).model == "big"
+    assert choose(rates(big=(80, 20))).model == "big"
+    assert choose(rates(big=(80, 20), small=(60, 40))).model == "big"
+    assert choose(rates(big=(80, 20), small=(85, 15))).model == "small"
+    assert choose(rates(big=(60, 40), small=(90, 10))).model == "small"
+    # A few runs decide nothing.
+    assert choose(rates(big=(8, 2), small=(1, 0))).model == "big"
+    # A requested model that fails is left for a dearer one.
+    assert choose(rates(big=(90, 10), small=(10, 90)), default="small").model == "big"
+
+
+def test_other_workloads_count_a_little() -> None:
+    """What a model did elsewhere is where its rate begins, and its own outcomes move it."""
+    elsewhere = {"small": WorkloadPrior(solved=90, failed=10)}
+    known = WorkloadRates(key="w", run="r", elsewhere=elsewhere)
+    assert known.rate("small") == pytest.approx(91 / 102)
+    assert known.rate("big") == 0.5
+    own = {"small": WorkloadPrior(failed=40)}
+    assert WorkloadRates(key="w", run="r", outcomes=own, elsewhere=elsewhere).rate("small") < 0.1
+
+
+def test_exploration_needs_no_memory() -> None:
+    """The same run explores the same model; over runs each is drawn as often as its share says."""
+
+    def draws() -> list[RunChoice]:
+        known = [rates(f"r{n}", big=(80, 20), small=(60, 40)) for n in range(2000)]
+        return [choose(each, explore=0.4) for each in known]
+
+    drawn = draws()
+    assert drawn == draws()
+    counts = Counter(choice.model for choice in drawn)
+    assert drawn[0].probabilities == {"small": 0.2, "big": 0.8}
+    assert 340 < counts["small"] < 460
+    assert sum(choice.explored for choice in drawn) / 2000 == pytest.approx(0.4, abs=0.04)
+
+
+def test_trouble_moves_a_run_up_and_never_down() -> None:
+    """A run in trouble gets a model with a better chance; without outcomes, what the states say."""
+
+    def after(
+        current: str, evidence: float, fallback: str = "big", **known: tuple[int, int]
+    ) -> str:
+        return escalate(
+            rates(**known),
+            MODELS,
+            current,
+            fallback,
+            regret=3.0,
+            evidence=evidence,
+        )
+
+    assert after("small", 1.0, big=(80, 20), small=(60, 40)) == "big"
+    assert after("small", 1.0, big=(60, 40), small=(80, 20)) == "small"
+    assert after("big", 1.0, big=(80, 20), small=(80, 20)) == "big"
+    assert after("small", 1.0, small=(60, 40)) == "big"
+    # Where everything succeeds anyway, or nothing does, a dearer model buys nothing.
+    assert after("small", -4.0, big=(80, 20), small=(70, 30)) == "small"
+    assert after("small", 6.0, big=(80, 20), small=(70, 30)) == "small"
+
+
+def test_state_and_risk_are_one_factor() -> None:
+    """The one that says more counts; a state that was not measured says nothing."""
+    precision = {"SLOW": 0.75}
+    assert evidence_of(FSMState.SLOW, 0.2, precision) == pytest.approx(1.0986, abs=1e-4)
+    assert evidence_of(FSMState.SLOW, 2.0, precision) == 2.0
+    assert evidence_of(FSMState.NORMAL, -0.3, precision) == -0.3
+
+
+def test_candidates_are_the_routes_models() -> None:
+    """Those of the requested name's own map where it has one, and the requested model."""
+    routes = Routes(by_state={"SLOW": "big", "FAST": "small"}, by_model={"own": {"FAST": "tiny"}})
+    assert candidates(routes, "asked") == {"asked": 1, "small": 0, "big": 2}
+    assert candidates(routes, "own") == {"own": 1, "tiny": 0}
+    assert candidates(Routes(), "asked") == {"asked": 1}
+
+
+def test_without_prices_the_states_say_what_is_cheap() -> None:
+    """FAST's model is cheaper than the requested one, and that cheaper than SLOW's."""
+    same = WorkloadPrior(solved=80, failed=20)
+    routed = candidates(Routes(by_state={"FAST": "fast", "SLOW": "slow"}), "asked")
+    known = WorkloadRates(key="w", run="r", outcomes=dict.fromkeys(routed, same))
+    dearer = {name: place for name, place in routed.items() if name != "fast"}
+    for models, cheapest in ((routed, "fast"), (dearer, "asked")):
+        assert begin(known, models, "asked", regret=5.0, explore=0.0).model == cheapest
+
+
+def regret_after(chances: Mapping[str, float], seed: int, runs: int) -> dict[int, float]:
+    """Points of success a run that a simulated workload has lost after 50, 200, ... runs."""
+    chance, known, lost, after = random.Random(seed), dict[str, WorkloadPrior](), 0.0, {}
+    for number in range(runs):
+        state = WorkloadRates(key=f"{seed}", run=str(number), outcomes=known, prices=PRICES)
+        model = choose(state, explore=0.05).model
+        failed = chance.random() >= chances[model]
+        known[model] = known.get(model, WorkloadPrior()).with_outcome(failed=failed)
+        lost += 100 * (max(chances.values()) - chances[model])
+        if number + 1 in (50, 200, 1000):
+            after[number + 1] = lost / (number + 1)
+    return after
+
+
+WORKLOADS = (
+    # (chances, most points lost on average after 200 and after 1,000 runs)
+    ({"big": 0.8, "small": 0.6}, 1.5, 1.0),
+    ({"big": 0.8, "small": 0.79}, 0.5, 0.5),
+    ({"big": 0.5, "small": 0.2}, 2.0, 1.5),
+    # The requested model is the worse one: that has to be found out by exploration.
+    ({"big": 0.6, "small": 0.75}, 12.0, 5.0),
+)
+
+
+@pytest.mark.parametrize(("chances", "soon", "late"), WORKLOADS)
+def test_a_workload_loses_little_while_it_learns(
+    chances: dict[str, float], soon: float, late: float
+) -> None:
+    """Mean regret over seeds after 200 runs; never more than a few points below the states."""
+    found = [regret_after(chances, seed, 200) for seed in range(10)]
+    assert sum(each[200] for each in found) / len(found) < soon
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("chances", "soon", "late"), WORKLOADS)
+def test_regret_after_a_thousand_runs(chances: dict[str, float], soon: float, late: float) -> None:
+    """Regret falls with what is known, for every workload on average and in the worst of 40."""
+    found = [regret_after(chances, seed, 1000) for seed in range(40)]
+    mean = {n: sum(each[n] for each in found) / len(found) for n in (50, 200, 1000)}
+    assert mean[1000] < late
+    assert mean[200] < soon
+    if chances["big"] > chances["small"]:
+        by_states = 0.0  # always the requested, better model
+        assert max(each[1000] for each in found) - by_states < 3.0
