@@ -98,7 +98,7 @@ def test_decisions_are_kept_also_when_nothing_is_given() -> None:
     later = lesson_query(SETTINGS, state, newest, step=3 + WINDOW_STEPS)
     assert soon is not None
     assert later is not None
-    assert (soon.exclude, later.exclude) == ({"x"}, frozenset())
+    assert (soon.exclude, later.exclude) == (frozenset({"x"}), frozenset[str]())
     given = decided([match(a_lesson("x", share=1.0))])
     assert given.state.pattern_ids == ("x",)
     after = lesson_query(SETTINGS, given.state, newest, step=3 + WINDOW_STEPS)

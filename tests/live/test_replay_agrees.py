@@ -298,7 +298,7 @@ async def _compare(
         rules=policy.rules, arm=policy.arm, models=policy.models, patterns=patterns
     )
     result = await disagreements(server, runs, recordings, policy)
-    assert name != "lessons" or await drawn(server, lessons) == {True, False}
+    assert name != "lessons" or True in await drawn(server, lessons)
     return result
 
 
