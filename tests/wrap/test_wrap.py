@@ -137,7 +137,7 @@ def test_shadow_changes_no_byte(upstream: ScriptedUpstream, tmp_path: Path) -> N
 
 def test_a_limit_ends_the_calls(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """After two calls the agent gets an answer that says so, which no model was asked for."""
-    agent = [sys.executable, "-c", AGENT, "5", "0"]
+    agent = [sys.executable, "-c", AGENT, "3", "0"]
     ended = wrapped(tmp_path, upstream, "--stop-after", "2 calls", "--budget", "$5", "--", *agent)
     assert ended.returncode == 0, ended.stderr
     assert len(upstream.requests) == 2
