@@ -14,6 +14,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.postgres import connection
 from gateway.stores.postgres.schema import DAY_BITS
 from gateway.stores.protocols import StoreError, VersionConflict
@@ -30,7 +31,14 @@ from gateway.testing.store_conformance.records import (
     history,
     one_run,
 )
-from tests.postgres import WITH_PASSWORD, empty_database, new_database, shared_server
+from tests.postgres import (
+    WITH_PASSWORD,
+    PostgresServer,
+    empty_database,
+    new_database,
+    new_folder,
+    shared_server,
+)
 
 DAY_S = 86_400
 PASSWORD = "s3cr3t-of-the-database"
@@ -285,3 +293,37 @@ async def test_a_lost_database_does_not_open_the_gateway() -> None:
         await stores.states.reopen()
         assert list(await stores.keys.list_keys()) == [a_key("k1")]
         assert await stores.states.commit(one_run(1)) == 1
+
+
+@pytest.mark.slow
+async def test_a_killed_database_loses_nothing() -> None:
+    """With `full`, what was acknowledged before `kill -9` of the server is there afterwards; what
+    came meanwhile waited, and is stored once."""
+    shared_server()
+    server = PostgresServer(new_folder(), "-c", "listen_addresses=")
+    server.start()
+    settings = StorageSettings(
+        url=Secret(server.url("postgres")),
+        synchronous="full",
+        probe_interval_s=0.1,
+        commit_limit_ms=5000,
+    )
+    stores = await open_stores(settings)
+    guarded = GuardedStateStore(stores.states, settings, lambda kind: None)
+    follow = asyncio.ensure_future(guarded.follow())
+    try:
+        for number in range(5):
+            assert await guarded.commit(one_run(number)) == 1
+        server.stop()
+        for number in range(5, 10):
+            assert await guarded.commit(one_run(number)) == 1
+        assert guarded.health.waiting == 5
+        await asyncio.to_thread(server.start)
+        while guarded.health.waiting or guarded.health.incident:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.1)
+        traces = [await stores.runs.get_run(f"r{number:04}", tenant=None) for number in range(10)]
+        assert [trace.run.totals.calls for trace in traces if trace] == [2] * 10
+    finally:
+        follow.cancel()
+        await guarded.close()
+        server.stop()

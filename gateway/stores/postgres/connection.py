@@ -46,6 +46,7 @@ async def connect(settings: StorageSettings, url: str | None = None) -> asyncpg.
 _CONNECT_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     OSError,
     TimeoutError,
     ValueError,

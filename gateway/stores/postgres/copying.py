@@ -36,7 +36,7 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "budget_accounts": ("budget", "subject"),
     "budget_reservations": ("budget", "subject", "claim"),
     "run_controls": ("subject",),
-    "usage_hours": ("hour", "tenant", "agent", "model"),
+    "usage_by_hour": ("hour", "tenant", "agent", "model", "tags"),
     "alerts": ("id",),
     "alert_keys": ("key",),
     "alert_deliveries": ("alert_id", "sink"),

@@ -15,6 +15,9 @@ from gateway.stores.protocols import (
     StoreUnavailable,
 )
 
+# The driver answers with `InternalClientError` when a server dies within a statement.
+_LOST = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+
 _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], ...] = (
     (
         (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError),
@@ -53,13 +56,13 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
     ((asyncpg.InsufficientResourcesError,), StoreUnavailable, "has too few resources"),
     ((asyncpg.QueryCanceledError, TimeoutError), StoreUnavailable, "does not answer in time"),
     (
-        (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError, OSError),
+        (*_LOST, asyncpg.PostgresConnectionError, ConnectionError, OSError),
         StoreUnavailable,
         "cannot be reached",
     ),
 )
 
-_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_DRIVER_ERRORS = (asyncpg.PostgresError, *_LOST, OSError, TimeoutError)
 
 
 def translate(error: BaseException, settings: StorageSettings) -> BaseException:

@@ -61,7 +61,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "s": {"m": "int8", **STEP},
     "g": {"m": "int8", **INJECTION},
     "d": {"n": "int8", **DECISION},
-    "u": {"n": "int8", **USAGE},
+    "u": {"m": "int8", **USAGE},
 }
 """The arrays of a group as tables, in the order of their parameters: conversations, heads, items,
 runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the number of the
@@ -88,7 +88,7 @@ class Prepared:
     steps: Sequence[tuple[int, Row]]
     injections: Sequence[tuple[int, Row]]
     decisions: Sequence[Row]
-    usage: Sequence[Row]
+    usage: Sequence[tuple[int, Row]]
     certain: bool
 
 
@@ -150,7 +150,7 @@ def prepare(
         steps=steps,
         injections=injected,
         decisions=[codec.decision_row(row) for row in call.decisions],
-        usage=[row for run, d in zip(call.runs, deltas, strict=True) for row in _usage(run, d)],
+        usage=[(m, row) for m, d in enumerate(deltas) for row in _usage(call.runs[m], d)],
         certain=_all_differ((m, row[0]) for m, row in steps)
         and _all_differ((m, row[0], row[1]) for m, row in injected),
     )
@@ -169,7 +169,7 @@ def arrays(group: Sequence[Prepared]) -> list[list[Any]]:
         rows["s"] += [(first_run + m, *row) for m, row in each.steps]
         rows["g"] += [(first_run + m, *row) for m, row in each.injections]
         rows["d"] += [(n, *row) for row in each.decisions]
-        rows["u"] += [(n, *row) for row in each.usage]
+        rows["u"] += [(first_run + m, *row) for m, row in each.usage]
     columns: list[list[Any]] = []
     for name, kinds in TABLES.items():
         columns += map(list, zip(*rows[name], strict=True)) if rows[name] else [[] for _ in kinds]
@@ -226,7 +226,7 @@ def _with_stored_texts(prepared: Prepared) -> Prepared:
         steps=[(m, but_json(row)) for m, row in prepared.steps],
         injections=[(m, texts(row)) for m, row in prepared.injections],
         decisions=list(map(texts, prepared.decisions)),
-        usage=list(map(texts, prepared.usage)),
+        usage=[(m, texts(row)) for m, row in prepared.usage],
         certain=prepared.certain,
     )
 

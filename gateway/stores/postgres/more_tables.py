@@ -189,11 +189,12 @@ CREATE TABLE workload_models (
 """.replace("TXT", _TEXT)
 
 USAGE = """
-CREATE TABLE usage_hours (
+CREATE TABLE usage_by_hour (
     hour bigint NOT NULL,
     tenant TXT NOT NULL,
     agent TXT NOT NULL,
     model TXT NOT NULL,
+    tags jsonb NOT NULL,
     calls bigint NOT NULL,
     errors bigint NOT NULL,
     unsteered bigint NOT NULL,
@@ -205,7 +206,7 @@ CREATE TABLE usage_hours (
     output_tokens bigint NOT NULL,
     cost_usd double precision,
     latency_s double precision NOT NULL,
-    PRIMARY KEY (hour, tenant, agent, model)
+    PRIMARY KEY (hour, tenant, agent, model, tags)
 ) WITH (fillfactor = 70);
 """.replace("TXT", _TEXT)
 

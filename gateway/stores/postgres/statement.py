@@ -59,7 +59,7 @@ _CONVERSATION = ", ".join(codec.CONVERSATION_COLUMNS)
 _FIRST = ", ".join("1" if n == "version" else n for n in codec.CONVERSATION_COLUMNS)
 _RUN = ", ".join(name for name in ("id", *UPDATE, *SUMS, "bytes") if name != "tags")
 _DECISION = ", ".join(DECISION)
-_USAGE_KEY = "hour, tenant, agent, model"
+_USAGE_KEY = "hour, tenant, agent, model, tags"
 _USAGE_ADDED = ", ".join(f"{n} = x.{n} + excluded.{n}" for n in (*usage.SUMS, "latency_s"))
 _USAGE_SUMS = ", ".join(
     f"sum(u.{name})::{kind}" for name, kind in USAGE.items() if name not in _USAGE_KEY
@@ -75,7 +75,7 @@ COMMIT = f"""
 WITH durability AS MATERIALIZED (SELECT set_config('synchronous_commit', $1, true) AS mode),
 {_tables()},
 stored AS MATERIALIZED (
-    SELECT r.n, r.m, x.pk, x.steps, x.tenant FROM r JOIN runs AS x ON x.id = r.id
+    SELECT r.n, r.m, x.pk, x.steps, x.tenant, x.tags FROM r JOIN runs AS x ON x.id = r.id
 ),
 -- Calls with rows that may be stored already, or with a run of another tenant: not in a group.
 barred AS MATERIALIZED (
@@ -111,7 +111,8 @@ passed AS MATERIALIZED (
     UNION ALL SELECT x.pk, c.n, c.tenant FROM updated AS x JOIN c USING (n)
 ),
 run AS MATERIALIZED (
-    SELECT r.*, p.conversation_pk, p.tenant, coalesce(x.pk, {RUN_KEY}) AS pk
+    SELECT r.*, p.conversation_pk, p.tenant, coalesce(x.pk, {RUN_KEY}) AS pk,
+        r.tags::jsonb || coalesce(x.tags, '{{}}') AS all_tags
     FROM r JOIN passed AS p USING (n) LEFT JOIN stored AS x USING (m)
 ),
 kept_heads AS (
@@ -156,9 +157,9 @@ kept_decisions AS (
 ),
 -- Sums that all gateways add to: last, and in one order.
 kept_usage AS (
-    INSERT INTO usage_hours AS x ({_USAGE_KEY}, {_USAGE})
-    SELECT u.hour, p.tenant, u.agent, u.model, {_USAGE_SUMS}
-    FROM u JOIN passed AS p USING (n) GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    INSERT INTO usage_by_hour AS x ({_USAGE_KEY}, {_USAGE})
+    SELECT u.hour, run.tenant, u.agent, u.model, run.all_tags, {_USAGE_SUMS}
+    FROM u JOIN run USING (m) GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
     ON CONFLICT ({_USAGE_KEY}) DO UPDATE SET {_USAGE_ADDED},
         cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN x.cost_usd
             ELSE coalesce(x.cost_usd, 0) + excluded.cost_usd END

@@ -22,11 +22,10 @@ async def usage_of(query: UsageQuery, connection: asyncpg.Connection) -> list[Us
     """See RunStore.usage; calls are not told apart by tags here."""
     if query.by and tag_of(query.by):
         raise ValueError("by: PostgreSQL keeps no sums by tag")
-    column, of_runs = _BY[query.by] if query.by else ("", "")
     values = Arguments()
-    start, name = bucket_sql("u.hour", query.bucket), f"u.{column}" if query.by else "''"
+    start, name = bucket_sql("u.hour", query.bucket), _name(query, values, "u", 0)
     sql = f"""
-        SELECT {start}, {name}, {_SUMMED} FROM usage_hours AS u
+        SELECT {start}, {name}, {_SUMMED} FROM usage_by_hour AS u
         WHERE {_where(query, values, "u", "hour", "model")} GROUP BY 1, 2
     """
     usage = {
@@ -35,7 +34,7 @@ async def usage_of(query: UsageQuery, connection: asyncpg.Connection) -> list[Us
     }
     values = Arguments()
     start = bucket_sql(_STARTED_HOUR, query.bucket)
-    name = f"r.{of_runs}" if query.by else "''"
+    name = _name(query, values, "r", 1)
     sql = f"""
         SELECT {start}, {name}, count(*), count(*) FILTER (WHERE r.outcome = 'success'),
             count(*) FILTER (WHERE r.outcome = 'failure')
@@ -47,6 +46,15 @@ async def usage_of(query: UsageQuery, connection: asyncpg.Connection) -> list[Us
         for row in await connection.fetch(sql, *values)
     }
     return merged(usage, outcomes)
+
+
+def _name(query: UsageQuery, values: Arguments, table: str, which: int) -> str:
+    """What calls (0) and runs (1) are told apart by, as SQL."""
+    if query.by is None:
+        return "''"
+    if tag := tag_of(query.by):
+        return f"coalesce({table}.tags ->> {values.add(tag)}, '')"
+    return f"{table}.{_BY[query.by][which]}"
 
 
 def _where(query: UsageQuery, values: Arguments, table: str, time: str, model: str) -> str:
