@@ -19,13 +19,14 @@ SLOT_CHARS = 40
 
 _HARMFUL = re.compile(
     r"""(?xi)
-      \b[a-z][a-z0-9+.-]*:// | \bwww\. | \S@\S+\.\w | \b\d{1,3}(?:\.\d{1,3}){3}\b
-    | \|\s*(?:sudo\s+)?(?:\S*/)?(?:ba|z|da|k|fi)?sh\b
-    | \|\s*(?:sudo\s+)?(?:python|perl|ruby|node|php|xargs)
+      \b[a-z][a-z0-9+.-]{0,20}:// | \bwww\. | \S@\S{1,80}\.\w | \b\d{1,3}(?:\.\d{1,3}){3}\b
+    | \|\s{0,9}(?:sudo\s{1,9})?(?:\S{0,60}/)?(?:ba|z|da|k|fi)?sh\b
+    | \|\s{0,9}(?:sudo\s{1,9})?(?:python|perl|ruby|node|php|xargs)
     | \b(?:curl|wget|nc|ncat|telnet|ssh|scp|eval|sudo|mkfs|shutdown|reboot|base64)\b
-    | \brm\s+-\w*[rf] | \bdd\s+if= | \bchmod\s+(?:-R\s+)?[0-7]*7 | \bchown\b
-    | \bgit\s+(?:push|reset\s+--hard|clean) | --force\b | --no-verify\b
-    | \b(?:drop|truncate)\s+(?:table|database) | \bdelete\s+from\b | /dev/sd | :\(\)\s*\{
+    | \brm\s{1,9}-\w{0,9}[rf] | \bdd\s{1,9}if= | \bchmod\s{1,9}(?:-R\s{1,9})?[0-7]{0,4}7 | \bchown\b
+    | \bgit\s{1,9}(?:push|reset\s{1,9}--hard|clean) | --force\b | --no-verify\b
+    | \b(?:drop|truncate)\s{1,9}(?:table|database) | \bdelete\s{1,9}from\b | /dev/sd
+    | :\(\)\s{0,9}\{
     | steering[\s_-]*guidance | \bsystem-reminder\b | <\|
     """
 )

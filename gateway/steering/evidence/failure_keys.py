@@ -69,8 +69,8 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("syntax", r"syntaxerror|parse ?error|unexpected (?:token|eof|indent)|indentationerror"),
         (
             "test",
-            r"assert|\d+ (?:\w+ )?(?:failed|failing|failures?)|--- fail|^fail(?:ed|ures?)?\b"
-            r"|tests? failed|not ok",
+            r"assert|\d{1,6} (?:\w{1,40} )?(?:failed|failing|failures?)|--- fail"
+            r"|^fail(?:ed|ures?)?\b|tests? failed|not ok",
         ),
         (
             "build",
@@ -87,7 +87,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 _QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")
-_WORD = re.compile(r"[A-Za-z]+(?:[A-Z][a-z]+)*:?$")
+_WORD = re.compile(r"[A-Za-z]++:?$")
 _MOST_WORDS = 12
 _HEAD = re.compile(r"\$?[\w.-]{1,40}")
 
