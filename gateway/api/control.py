@@ -52,11 +52,9 @@ class HeldPage(BaseModel):
 
 async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """The holds on the tenant's runs."""
-    listed = [
-        _view(control, stored=True)
-        for control in request.runtime.holds.listed()
-        if request.tenant in (None, control.tenant)
-    ]
+    tenant = request.tenant
+    held = request.runtime.holds.listed()
+    listed = [_view(control, stored=True) for control in held if tenant in (None, control.tenant)]
     return ApiResponse(payload={"held": listed})
 
 

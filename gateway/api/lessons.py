@@ -62,7 +62,7 @@ class Posterior(BaseModel):
     share: Annotated[float, Field(description="Of the occasions on which it is given next.")]
 
 
-class Arm(BaseModel):
+class TrialArm(BaseModel):
     """How often the failure came again, with a 95 % interval."""
 
     name: Literal["given", "held"]
@@ -96,7 +96,7 @@ class LessonRecord(BaseModel):
     reason: str
     why_not_active: str
     posterior: Posterior
-    arms: list[Arm]
+    arms: list[TrialArm]
 
 
 class LessonList(BaseModel):

@@ -162,7 +162,7 @@ async def test_a_full_disk_refuses_the_write_and_keeps_the_store(tmp_path: Path)
 
     def small(connection: apsw.Connection) -> None:
         load_vector_extension(connection)
-        connection.pragma("max_page_count", 80)
+        connection.pragma("max_page_count", 200)
 
     database = await Database.open(
         StorageSettings(path=str(tmp_path / "g.db")),
