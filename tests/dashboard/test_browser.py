@@ -157,8 +157,8 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
         trace = client.get(f"/api/runs/{agent.run_id}").json()
     given = [s for s in trace["steps"] if s["guidance"]]
     await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
-    await tab.js("document.querySelector('#step-slider').focus()")
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        await tab.js("document.querySelector('#step-slider').focus()")
         before = await tab.js("document.querySelector('#step-slider').ariaValueNow")
         await tab.key(key)
         await tab.until(f"document.querySelector('#step-slider').ariaValueNow !== '{before}'")

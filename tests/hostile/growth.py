@@ -11,6 +11,8 @@ from collections.abc import Callable
 STEP = 4
 LIMIT = 9.0
 _REPEATS = 5
+_JUDGED = 4
+"""Growth below so many times the cost of simple work is not judged: a few microseconds vary."""
 # Exponential cost is seen on short texts, before it takes hours.
 _SHORT = (*range(8, 36, 4), 50, 75, 110, 165, 250, 375)
 _SHORT_COST = 100
@@ -48,9 +50,9 @@ def exceeds_linear(
     for size in sizes[1:]:
         after = reader(text(size))
         higher = cost(after)
-        if higher > LIMIT * lower and higher > floor:
+        if higher > LIMIT * lower and higher > _JUDGED * floor:
             lower, higher = cost(before, _REPEATS), min(higher, cost(after, _REPEATS))
-            if higher > LIMIT * lower and higher > floor:
+            if higher > LIMIT * lower and higher > _JUDGED * floor:
                 return (
                     f"{size // STEP} -> {size} characters cost {higher / lower:.0f} times as much"
                 )
