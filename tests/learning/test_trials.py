@@ -42,7 +42,7 @@ def trial(seed: int, held: float, given: float) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize(
-    "seeds", [10, pytest.param(100, marks=pytest.mark.slow)], ids=["ten", "hundred"]
+    "seeds", [10, pytest.param(100, marks=pytest.mark.nightly)], ids=["ten", "hundred"]
 )
 def test_a_planted_trap(seeds: int) -> None:
     """A lesson that nearly always helps is active within 60 decisions in 95 % of the trials, one

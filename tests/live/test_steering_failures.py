@@ -87,7 +87,8 @@ async def test_a_failure_before_the_call(
     upstream.default = worker(9)
     path = tmp_path / "runs.db"
     deadline_ms = DEADLINE_S * 1000 if kind == "deadline" else DEADLINE_MS
-    limits = {"deadline_ms": deadline_ms, "max_conversations_in_memory": 1}
+    limits = {"deadline_ms": deadline_ms, "max_wait_ms": deadline_ms}
+    limits["max_conversations_in_memory"] = 1
     server = gateway_server({**PLAIN, "steering": limits, "storage": {"path": str(path)}})
     agent = Agent(http, server.base_url)
     before = (await agent.run(2))[-1]
