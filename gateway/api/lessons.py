@@ -312,7 +312,7 @@ OPERATIONS = (
         handler=list_outcomes,
         params=ForgetParameters,
         responses={200: Content(OutcomeList, "The verdicts.")},
-        errors=(400, 403),
+        errors=(400, 403, 404),
     ),
     Operation(
         name="forgetRun",
@@ -322,6 +322,6 @@ OPERATIONS = (
         handler=forget_run,
         params=ForgetParameters,
         responses={200: Content(Forgotten, "What was removed.")},
-        errors=(400, 403),
+        errors=(400, 403, 404),
     ),
 )
