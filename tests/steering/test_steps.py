@@ -324,7 +324,7 @@ def test_one_malformed_message_loses_no_other_step(at: int, garbage: Any) -> Non
 def test_deep_nesting_never_raises() -> None:
     """Nesting beyond the recursion limit reads as nothing."""
     deep: Any = []
-    for _ in range(5000):
+    for _ in range(100_000):
         deep = [deep]
     step = only(assistant(deep, call("f", deep)), tool(deep))
     assert step == Step(index=0, actions=(Action(name="f"),))

@@ -126,14 +126,14 @@ def test_bytes_that_are_not_utf8_survive() -> None:
     assert request.render(request.with_model("n")) == raw.replace(b'"m"', b'"n"')
 
 
-@pytest.mark.parametrize("depth", [100, 980, 1010, 5000])
+@pytest.mark.parametrize("depth", [100, 980, 1010, 100_000])
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_deep_nesting_is_forwarded_or_refused(depth: int, opening: str) -> None:
     """A body is either read and changed exactly, or refused as a bad request; it never breaks."""
     closing = "]" if opening == "[" else "}"
     deep = opening * depth + "1" + closing * depth
     raw = f'{{"x": {deep}, "model": "m", "messages": []}}'.encode()
-    if depth == 5000:
+    if depth == 100_000:
         with pytest.raises(BadRequest, match="nested too deeply"):
             parsed(raw, orjson.loads)
         return
