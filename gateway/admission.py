@@ -34,8 +34,8 @@ from gateway.upstream.deployments import Target
 from gateway.wire.own_text import OWN_ANSWER
 
 _IGNORED_ANSWERS = 2
-"""Final answers of ours in a request's history after which its agent is told by an error: it takes
-no text for an end, and would call for ever."""
+"""After so many of the gateway's own final answers in a request's history its agent gets an error:
+an agent that takes no answer for the end would call for ever."""
 
 _log = get_logger("gateway.budgets")
 

@@ -169,8 +169,7 @@ class Recorder:
                 self._runtime.metrics.reroutes.labels(result.state.value).inc()
         if pending_id is None:
             self._count_cost(record)
-            spent = (tokens.input or 0) + (tokens.output or 0)
-            self._runtime.tagged.count(prepared.control.tags, spent, facts.cost_usd)
+            self._runtime.tagged.count(prepared.control.tags, used, facts.cost_usd)
         self._runtime.replicas.publish(record)
 
     def _touch(self, record: CallRecord) -> None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from gateway.conversations.codec import from_record, to_record
 from gateway.conversations.conversation import MAX_ANSWERS, Conversation
 from gateway.conversations.stored_responses import KEPT_PER_CONVERSATION
-from gateway.steering.steer import RunMemory
 from gateway.stores.records import CallRecord, ConversationRecord
 
 
@@ -27,14 +26,9 @@ def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> N
     conversation.history.responses = {name: responses[name] for name in newest}
     run, theirs = conversation.run, stored.run
     if run.index == theirs.index:
-        run.memory = RunMemory(
-            guidance=run.memory.guidance.merged(theirs.memory.guidance),
-            pinned_model=(theirs if behind else run).memory.pinned_model,
-            tokens=max(run.memory.tokens, theirs.memory.tokens + tokens),
-            # What was stored first decided the run; its prior too.
-            choice=theirs.memory.choice or run.memory.choice,
-        )
-        run.priors |= theirs.priors
+        further = (theirs if behind else run).memory
+        run.memory = run.memory.merged(theirs.memory, further=further, tokens=tokens)
+        run.priors |= theirs.priors  # what was stored first decided the run
         run.judged = theirs.judged | run.judged
         for model, left in theirs.resting.items():
             run.resting[model] = max(left, run.resting.get(model, 0))

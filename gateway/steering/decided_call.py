@@ -68,6 +68,21 @@ class RunMemory:
         """The memory with which the conversation's next run begins."""
         return RunMemory(guidance=self.guidance.next_run())
 
+    def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
+        """The memory after another gateway has stored `stored` of the same run in the meantime.
+
+        `further`: which of the two has seen more steps. `tokens`: of the call that `stored` lacks.
+        """
+        struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
+        return RunMemory(
+            guidance=self.guidance.merged(stored.guidance),
+            pinned_model=further.pinned_model,
+            tokens=max(self.tokens, stored.tokens + tokens),
+            struck_at=min(struck, default=None),
+            # What was stored first decided the run.
+            choice=stored.choice or self.choice,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPosition:

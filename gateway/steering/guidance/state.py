@@ -98,6 +98,8 @@ class GuidanceState:
             pattern_ids=tuple(patterns),
             decided_step=_latest(self.decided_step, stored.decided_step),
             injections=tuple(sorted((*stored.injections, *own), key=lambda item: item.step)),
+            lesson_steps=_highest(self.lesson_steps, stored.lesson_steps),
+            lessons=max(self.lessons, stored.lessons),
         )
 
 

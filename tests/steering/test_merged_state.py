@@ -1,0 +1,51 @@
+"""What two gateways know of one run is joined, each part of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gateway.steering.decided_call import RunMemory
+from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.state import GuidanceState, Injection
+from gateway.steering.routing import ModelPin
+from gateway.steering.routing_policy import RunChoice
+
+GIVEN = GuidanceState(
+    fired_step=3,
+    monitor_count=2,
+    monitor_step=3,
+    severities=(("loop", 2),),
+    e1_count=1,
+    e2_counts=(("loop", 1),),
+    e3_done=True,
+    pattern_ids=("p",),
+    decided_step=4,
+    injections=(Injection(step=3, place="system", offset=0, text="t"),),
+    lesson_steps=(("l", 4),),
+    lessons=1,
+)
+KEPT = RunMemory(
+    guidance=GIVEN,
+    pinned_model=ModelPin(model="m", state=FSMState.SLOW, since_step=2),
+    tokens=9,
+    struck_at=5,
+    choice=RunChoice(model="m", default="d"),
+)
+
+
+def test_every_part_is_joined() -> None:
+    """Nothing of one side is lost to an empty other one; a new field needs a value here."""
+    for full, empty in ((GIVEN, GuidanceState()), (KEPT, RunMemory())):
+        for field in dataclasses.fields(full):
+            assert getattr(full, field.name) != getattr(empty, field.name), field.name
+    assert GIVEN.merged(GuidanceState()) == GIVEN
+    assert GuidanceState().merged(GIVEN) == GIVEN
+    assert KEPT.merged(RunMemory(), further=KEPT, tokens=0) == KEPT
+    assert RunMemory().merged(KEPT, further=KEPT, tokens=0) == KEPT
+
+
+def test_the_first_strike_and_the_newest_counts_hold() -> None:
+    """Two gateways that struck and counted differently."""
+    other = dataclasses.replace(KEPT, struck_at=3, tokens=20)
+    joined = KEPT.merged(other, further=other, tokens=5)
+    assert (joined.struck_at, joined.tokens) == (3, 25)
