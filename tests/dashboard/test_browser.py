@@ -42,6 +42,9 @@ async def quiet(tab: Tab, server: AppServer) -> None:
     assert tab.requested
 
 
+_READOUT = "document.querySelector('#readout').textContent"
+
+
 async def steps_of(agent: Agent, count: int) -> None:
     for _ in range(count):
         await asyncio.to_thread(agent.step)
@@ -155,17 +158,15 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
         agent = Agent(client, upstream, "Find the file")
         await steps_of(agent, 9)
         trace = client.get(f"/api/runs/{agent.run_id}").json()
+    numbers = [s["step_index"] for s in trace["steps"]]
     given = [s for s in trace["steps"] if s["guidance"]]
     await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
-    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
-        await tab.js("document.querySelector('#step-slider').focus()")
-        before = await tab.js("document.querySelector('#step-slider').ariaValueNow")
+    await tab.js("document.querySelector('#step-slider').focus()")
+    for key, slot in (("ArrowRight", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1)):
         await tab.key(key)
-        await tab.until(f"document.querySelector('#step-slider').ariaValueNow !== '{before}'")
+        await tab.until(f"{_READOUT}.startsWith('Step {numbers[slot]} ')")
     now = int(await tab.js("document.querySelector('#step-slider').ariaValueNow"))
-    assert (await tab.js("document.querySelector('#readout').textContent")).startswith(
-        f"Step {now} "
-    )
+    assert now == numbers[1]
     following = next(s for s in given if s["step_index"] > now)
     await tab.key("g")
     card = f"document.querySelector('#step-{following['step_index']}')"
@@ -180,6 +181,34 @@ async def test_keys_lead_through_a_run(start: Start, upstream: ScriptedUpstream,
         await tab.key("Tab")
         reached.add(await tab.js("document.activeElement.outerHTML.slice(0, 60)"))
     assert len(reached) > 12
+    await quiet(tab, server)
+
+
+async def test_a_page_that_is_renewed_keeps_focus_and_choice(
+    start: Start, upstream: ScriptedUpstream, tab: Tab
+) -> None:
+    """While a run goes on, its page and the list are renewed under the hands of the reader."""
+    server = start()
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Find the file")
+        await steps_of(agent, 3)
+        first = client.get(f"/api/runs/{agent.run_id}").json()["steps"][0]["step_index"]
+        await tab.open(f"{server.url}/dashboard/runs/{agent.run_id}")
+        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        await tab.js("document.querySelector('#step-slider').focus()")
+        await tab.key("ArrowRight")
+        await tab.until(f"{_READOUT}.startsWith('Step {first} ')")
+        await steps_of(agent, 1)
+        await tab.until("JSON.parse(document.querySelector('#steps-data').textContent).length > 3")
+        assert await tab.js("document.activeElement.id") == "step-slider"
+        assert (await tab.js(_READOUT)).startswith(f"Step {first} ")
+        await tab.open(f"{server.url}/dashboard/runs")
+        await tab.until("document.querySelector('#live').dataset.state === 'on'")
+        await tab.js("document.querySelector('tr[data-run] a').focus()")
+        before = await tab.js("document.querySelector('tr[data-run]').dataset.key")
+        await steps_of(agent, 1)
+        await tab.until(f"document.querySelector('tr[data-run]').dataset.key !== '{before}'")
+        assert await tab.js("document.activeElement.closest('tr').dataset.run") == agent.run_id
     await quiet(tab, server)
 
 

@@ -83,18 +83,21 @@ async def test_outcomes_move_later_runs(
     await asyncio.to_thread(server.stop)
     server = gateway_server(settings(upstream, tmp_path, explore=1.0))
     expected["big", "success"] += 1
-    assert await runs_of(http, server) == expected
+    assert await until(lambda: _counted(http, server, expected))
     explored = Counter[str]()
-    for number in range(12):
+    # What is explored is drawn: go on until the small model is known well, whatever the draw.
+    for number in range(200):
         model, _ = await report(http, server.base_url, f"Explored {number}.", "success")
         explored[model] += 1
+        if 6 <= explored["small"] >= explored["big"] / 1.5:
+            break
     assert set(explored) == {"big", "small"}
     for model, count in explored.items():
         expected[model, "success"] += count
     assert await until(lambda: _counted(http, server, expected))
     await asyncio.to_thread(server.stop)
     server = gateway_server(settings(upstream, tmp_path))
-    assert await runs_of(http, server) == expected
+    assert await until(lambda: _counted(http, server, expected))
     agent = Agent(http, server.base_url, opening("Decided."), model="big")
     answers = await agent.run(3)
     assert [answer.headers["x-gateway-model"] for answer in answers] == ["small"] * 3

@@ -56,6 +56,21 @@
     return new DOMParser().parseFromString(await answer.text(), "text/html").body;
   };
 
+  // ---- the changing part of a page; the focus is told when it is replaced, not when it is asked for
+  const focusables = "a, button, input, select, textarea, summary, [tabindex]";
+  const replaceLive = (place, nodes) => {
+    const held = place.contains(document.activeElement) ? document.activeElement : null;
+    const run = held?.closest("[data-run]");
+    const at = run ? all(focusables, run).indexOf(held) : -1;
+    const open = all("details", place).map((part) => part.open);
+    place.replaceChildren(...nodes);
+    all("details", place).forEach((part, n) => { part.open = open[n] ?? part.open; });
+    if (!held) return;
+    const row = run && one(`[data-run="${CSS.escape(run.dataset.run)}"]`, place);
+    const again = held.id ? document.getElementById(held.id) : row && all(focusables, row)[at];
+    again?.focus({ preventScroll: true });
+  };
+
   // ---- one run: its chart and its transcript
   const runPage = (() => {
     const page = one("main.run-page");
@@ -64,7 +79,7 @@
     const address = location.pathname;
     let steps = [];
     let chosen = -1;      // a slot, not a step's number
-    let following = true; // whether scrolling the transcript moves the cross-hair
+    let following = false; // whether the reader scrolls, so that the cross-hair follows
 
     const read = () => { steps = JSON.parse(one("#steps-data").textContent); };
     const number = (value) => value.toFixed(2);
@@ -126,7 +141,6 @@
       card.scrollIntoView({ block: "start", behavior: "instant" });
       mark(slot);
       if (focus) card.focus({ preventScroll: true });
-      setTimeout(() => { following = true; }, 150);
     };
 
     const slotAt = (event) => {
@@ -196,7 +210,11 @@
       watch();
     };
 
-    // The cross-hair follows the card that is being read.
+    // The cross-hair follows the card that is being read, once the reader scrolls: the page scrolls
+    // to a chosen step as well, and what it passes on its way was not chosen.
+    for (const kind of ["wheel", "touchmove", "pointerdown"]) {
+      addEventListener(kind, () => { following = true; }, { passive: true });
+    }
     const seen = new IntersectionObserver((entries) => {
       if (!following) return;
       const top = entries.find((entry) => entry.isIntersecting);
@@ -205,15 +223,11 @@
     const watch = () => { for (const card of all(".step", transcript)) seen.observe(card); };
 
     const refresh = async () => {
-      const chosenStep = steps[chosen]?.step;
-      const open = all("#live-part details").map((part) => part.open);
-      const focused = document.activeElement === one("#step-slider");
       const part = await fragment(`${address}?fragment=1`);
-      one("#live-part").replaceChildren(...part.children);
-      all("#live-part details").forEach((details, at) => { details.open = open[at] ?? false; });
+      const chosenStep = steps[chosen]?.step;
+      replaceLive(one("#live-part"), part.children);
       read();
       if (chosenStep !== undefined) mark(slotOf(chosenStep));
-      if (focused) one("#step-slider").focus({ preventScroll: true });
       const cards = all(".step", transcript);
       const atEnd = !one('[data-more="after"]', transcript);
       if (!atEnd) return;
@@ -238,13 +252,11 @@
     const place = one('#live-part[data-live="list"]');
     const address = new URL(location.href);
     address.searchParams.set("fragment", "1");
-    const before = new Map(all("[data-run]", place).map((row) => [row.dataset.run, row.dataset.key]));
-    const focused = document.activeElement?.closest?.("[data-run]")?.dataset.run;
     const part = await fragment(address);
-    place.replaceChildren(...part.children);
+    const before = new Map(all("[data-run]", place).map((row) => [row.dataset.run, row.dataset.key]));
+    replaceLive(place, part.children);
     for (const row of all("[data-run]", place)) {
       if (before.get(row.dataset.run) !== row.dataset.key) row.classList.add("changed");
-      if (row.dataset.run === focused) one("a", row)?.focus();
     }
   };
 
