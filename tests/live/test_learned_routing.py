@@ -89,7 +89,7 @@ async def test_outcomes_move_later_runs(
     for number in range(200):
         model, _ = await report(http, server.base_url, f"Explored {number}.", "success")
         explored[model] += 1
-        if 6 <= explored["small"] >= explored["big"] / 1.5:
+        if explored["big"] and 6 <= explored["small"] >= explored["big"] / 1.5:
             break
     assert set(explored) == {"big", "small"}
     for model, count in explored.items():
