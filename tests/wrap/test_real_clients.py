@@ -137,7 +137,7 @@ def test_a_real_agent_is_wrapped(name: str, upstream: ScriptedUpstream, tmp_path
         cwd=tmp_path / "work",
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         stdin=subprocess.DEVNULL,
         check=False,
     )
