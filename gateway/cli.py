@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ from gateway import __version__
 from gateway.commands import (
     alerts,
     budgets,
+    check_config,
     completion,
     keys,
     learn,
@@ -28,7 +27,7 @@ from gateway.commands import (
     serve,
     wrap,
 )
-from gateway.config import DEFAULT_FILE, LoggingSettings, ignored_keys, load_settings, read_file
+from gateway.config import DEFAULT_FILE, LoggingSettings, load_settings
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
 
@@ -49,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args) or 0)
     except ConfigError as exc:
-        print(f"gateway: {exc}", file=sys.stderr)  # noqa: T201 - the terminal is the interface
+        for fault in exc.faults:
+            print(f"gateway: {fault}", file=sys.stderr)  # noqa: T201 - the terminal is the interface
         return 2
     except KeyboardInterrupt:
         return 130
@@ -71,8 +71,18 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     wrap.add_parser(commands)
     serve.add_parser(commands)
-    _add_check_config(commands)
-    for module in (recorded, patterns, learn, runs, report, budgets, keys, alerts, migrate):
+    for module in (
+        check_config,
+        recorded,
+        patterns,
+        learn,
+        runs,
+        report,
+        budgets,
+        keys,
+        alerts,
+        migrate,
+    ):
         module.add_parser(commands)
     _add_bench(commands)
     completion.add_parser(commands, build_parser)
@@ -86,16 +96,6 @@ def _add_demo(commands: Any) -> None:
     )
     demo.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     demo.set_defaults(run=_demo)
-
-
-def _add_check_config(commands: Any) -> None:
-    check = commands.add_parser("check-config", help="check the config and report what is wrong")
-    check.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
-    check.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    check.add_argument(
-        "--connect", action="store_true", help="also connect to the database and check its schema"
-    )
-    check.set_defaults(run=_check_config)
 
 
 def _add_bench(commands: Any) -> None:
@@ -117,38 +117,6 @@ def _demo(args: argparse.Namespace) -> int:
     worked = run_demo(database=Path(storage.path))
     _print(f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard.")
     return 0 if worked else 1
-
-
-def _check_config(args: argparse.Namespace) -> int:
-    from gateway.commands.config_warnings import config_warnings
-    from gateway.commands.migrate import connect
-    from gateway.server import check
-
-    path = serve.config_file(args.config)
-    ignored: list[str] = []
-    warnings: list[str] = []
-    problem = None
-    try:
-        ignored = ignored_keys(read_file(path)) if path else []
-        settings = load_settings(args.config)
-        check(settings)
-        warnings = list(config_warnings(settings, os.environ))
-        if args.connect:
-            asyncio.run(connect(settings))
-    except ConfigError as exc:
-        problem = str(exc)
-    if args.json:
-        report: dict[str, Any] = {"config": str(path) if path else None, "ok": problem is None}
-        report |= {"problem": problem, "ignored": ignored, "warnings": warnings}
-        _print(json.dumps(report))
-    else:
-        for key in ignored:
-            _print(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
-        for warning in warnings:
-            _print(f"warning: {warning}")
-        named = problem is not None and path is not None and problem.startswith(str(path))
-        _print(str(problem) if named else f"{path or 'defaults'}: {problem or 'ok'}")
-    return 2 if problem else 0
 
 
 def _bench(args: argparse.Namespace) -> int:

@@ -35,7 +35,11 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class ConfigError(Exception):
-    """A setting is wrong; the message starts with its key path."""
+    """Settings are wrong; each of `faults` starts with a key path, or with the file's name."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
 
 
 class GatewayError(Exception):

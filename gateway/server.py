@@ -1,4 +1,4 @@
-"""Running the gateway: uvicorn, signals, config reloads, the checks before the start."""
+"""Running the gateway: uvicorn, signals, config reloads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
-from urllib.parse import urlsplit
 
 import structlog
 import uvicorn
@@ -25,18 +24,16 @@ from gateway.binding import bind, shared_sockets
 from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
-from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging, get_logger
 from gateway.observability.shared_metrics import SharedMetrics
 from gateway.running import announced
+from gateway.start_checks import check
 from gateway.tasks import spawn
-from gateway.upstream.deployments import DeploymentTable
 from gateway.workers import Place, Supervisor
 
 _WATCH_PERIOD_S = 1.0
 _DRAIN_POLL_S = 0.05
 _CLOSE_S = 1.0  # to close connections that have no request
-_ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - only compared with
 
 
 def serve(
@@ -93,23 +90,6 @@ def _serve_on(
     with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
         server.run(sockets=[sock])
     return server.started
-
-
-def check(settings: Settings) -> None:
-    """Refuse settings that are well formed but cannot work.
-
-    Raises:
-        ConfigError: an upstream is the gateway itself, a deployment has no address, tenants share
-            a key, the database cannot be written, or there cannot be several workers.
-    """
-    refuse_self_upstream(settings)
-    refuse_shared_keys(settings)
-    refuse_unwritable_storage(settings)
-    refuse_workers(settings)
-    try:
-        DeploymentTable(settings, os.environ)
-    except ValueError as exc:
-        raise ConfigError(str(exc)) from exc
 
 
 def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
@@ -289,72 +269,6 @@ def _stamp(path: Path | None) -> tuple[int, int] | None:
     return (stat.st_mtime_ns, stat.st_size) if stat else None
 
 
-def refuse_self_upstream(settings: Settings) -> None:
-    """Refuse settings with which the gateway would call itself for ever.
-
-    Raises:
-        ConfigError: an upstream's host and port are the gateway's own.
-    """
-    for path, url in _upstream_urls(settings):
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        if port == settings.server.port and _is_own(parts.hostname or "", settings.server.host):
-            raise ConfigError(
-                f"{path}: {url} is this gateway itself; if OPENAI_BASE_URL is set for agents, "
-                "unset it for the gateway or set default_upstream.api_base"
-            )
-
-
-def refuse_shared_keys(settings: Settings) -> None:
-    """Refuse one gateway key for two tenants: each would see what the other records.
-
-    The admin key may be a gateway key, too, as LiteLLM's `master_key` is.
-
-    Raises:
-        ConfigError: names both tenants.
-    """
-    owners: dict[str, str] = {}
-    for tenant, key in settings.auth.gateway_keys.items():
-        if (other := owners.setdefault(key, tenant)) != tenant:
-            raise ConfigError(f"auth.gateway_keys.{tenant}: the same key as that of {other!r}")
-
-
-def refuse_unwritable_storage(settings: Settings) -> None:
-    """Refuse a database that cannot be written or created.
-
-    Raises:
-        ConfigError: its path leads through a file, or permissions forbid it.
-    """
-    if settings.storage.in_memory or settings.storage.url is not None:
-        return
-    path = Path(settings.storage.path)
-    if path.is_dir():
-        raise ConfigError(f"storage.path: {str(path)!r} is a folder, not a file")
-    # Missing folders are created. SQLite makes its journal in the folder of an existing file, too.
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir():
-        raise ConfigError(f"storage.path: {str(folder)!r} is a file, not a folder")
-    for needed in (folder, path):
-        if needed.exists() and not os.access(needed, os.W_OK):
-            raise ConfigError(f"storage.path: {str(needed)!r} cannot be written")
-
-
-def refuse_workers(settings: Settings) -> None:
-    """Refuse several workers where they cannot be.
-
-    Raises:
-        ConfigError: processes cannot be forked here, or could not share the store.
-    """
-    if settings.server.workers == 1:
-        return
-    if not hasattr(os, "fork"):
-        raise ConfigError("server.workers: only 1 on this system, which cannot fork processes")
-    if settings.storage.in_memory:
-        raise ConfigError(
-            "server.workers: several cannot share storage.path ':memory:'; name a file"
-        )
-
-
 def exposes_provider_keys(settings: Settings) -> bool:
     """Whether other machines can use the configured provider keys without a gateway key."""
     if is_loopback_name(settings.server.host) or settings.auth.gateway_keys:
@@ -362,22 +276,3 @@ def exposes_provider_keys(settings: Settings) -> bool:
     keys = [settings.default_upstream.api_key]
     keys += [d.litellm_params.get("api_key") for d in settings.model_list]
     return any(keys)
-
-
-def _upstream_urls(settings: Settings) -> Iterable[tuple[str, str]]:
-    upstream = settings.default_upstream
-    yield "default_upstream.api_base", upstream.api_base
-    if upstream.messages_api_base:
-        yield "default_upstream.messages_api_base", upstream.messages_api_base
-    for i, deployment in enumerate(settings.model_list):
-        for name in ("api_base", "base_url"):
-            if base := deployment.litellm_params.get(name):
-                yield f"model_list[{i}].litellm_params.{name}", str(base)
-
-
-def _is_own(host: str, bound: str) -> bool:
-    if host == bound or host == socket.gethostname():
-        return True
-    if bound not in _ANY_ADDRESS and not is_loopback_name(bound):
-        return False
-    return is_loopback_name(host) or host in _ANY_ADDRESS

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import date
 from pathlib import Path
 
 from gateway import __version__
@@ -21,9 +22,15 @@ Parts = dict[str, str]
 """Text by kind of change; "" is what stands before the first kind."""
 
 
-def closed(text: str, version: str, date: str) -> str:
-    """The changelog with an empty Unreleased section. Raises: ValueError for an unknown heading."""
-    head, _, rest = text.partition("## [Unreleased]\n")
+def closed(text: str, version: str, day: str) -> str:
+    """The changelog with an empty Unreleased section.
+
+    Raises:
+        ValueError: there is no such section, or the heading of a part of it is unknown.
+    """
+    head, found, rest = text.partition("## [Unreleased]\n")
+    if not found:
+        raise ValueError("CHANGELOG.md: there is no section [Unreleased]")
     fresh, *older = re.split(r"^(?=## \[)", rest, flags=re.MULTILINE)
     same = next((each for each in older if each.startswith(f"## [{version}]")), "")
     parts, before = _parts(fresh), _parts(same.partition("\n")[2])
@@ -32,7 +39,7 @@ def closed(text: str, version: str, date: str) -> str:
         body = "\n".join(filter(None, [parts.get(kind, ""), before.get(kind, "")]))
         if body:
             joined.append(f"### {kind}\n\n{body}" if kind else body)
-    section = f"## [{version}] - {date}\n\n" + "\n\n".join(joined) + "\n"
+    section = f"## [{version}] - {day}\n\n" + "\n\n".join(joined) + "\n"
     others = "".join(each for each in older if each is not same)
     return f"{head}## [Unreleased]\n\n{section}" + (f"\n{others}" if others else "")
 
@@ -48,7 +55,20 @@ def _parts(section: str) -> Parts:
     return found
 
 
+def main(words: list[str]) -> None:
+    """Close it as of the date in `words`. Raises: SystemExit with what is wrong."""
+    try:
+        day = date.fromisoformat("".join(words))
+    except ValueError:
+        example = "make release DATE=2026-11-22"
+        raise SystemExit(f"release: which date? For example: {example}") from None
+    try:
+        text = closed(FILE.read_text("utf-8"), __version__, day.isoformat())
+    except ValueError as exc:
+        raise SystemExit(f"release: {exc}") from None
+    FILE.write_text(text, "utf-8")
+    print(f"{FILE.name}: {__version__} is closed as of {day}")
+
+
 if __name__ == "__main__":
-    if not re.fullmatch(r"\d{4}-\d\d-\d\d", sys.argv[1] if len(sys.argv) > 1 else ""):
-        raise SystemExit("release: which date? For example: make release DATE=2026-11-22")
-    FILE.write_text(closed(FILE.read_text("utf-8"), __version__, sys.argv[1]), "utf-8")
+    main(sys.argv[1:])

@@ -30,7 +30,7 @@ from tests.relay.processes import GatewayProcess
 
 pytestmark = pytest.mark.nightly
 
-INSTALL_S = 540
+INSTALL_S = 900
 PATH = os.environ.get("TEST_INSTALLERS", "") + os.pathsep + os.environ["PATH"]
 
 

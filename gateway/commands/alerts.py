@@ -8,8 +8,6 @@ import secrets
 import time
 from typing import Any
 
-from gateway.alerts.sender import AlertSender
-from gateway.api.alerts import stored_alert_view
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
@@ -31,6 +29,8 @@ def add_parser(commands: Any) -> None:
 
 
 async def _test(_stores: Stores, settings: Settings, args: argparse.Namespace) -> int:
+    from gateway.alerts.sender import AlertSender
+
     sinks = [s for s in settings.alerts.sinks if args.sink in (None, s.name)]
     if not sinks:
         raise ConfigError("alerts test: there is no such sink in alerts.sinks")
@@ -55,6 +55,8 @@ async def _test(_stores: Stores, settings: Settings, args: argparse.Namespace) -
 
 
 async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    from gateway.api.alerts import stored_alert_view
+
     found = await stores.alerts.list_alerts(tenant=args.tenant, limit=args.limit)
     for stored in found:
         if args.json:

@@ -11,7 +11,6 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from gateway.api.attribution import exported, sums_view, tree_view
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
@@ -45,6 +44,8 @@ def add_verbs(verbs: Any, add_filters: Callable[[Any], None], chosen: Filter) ->
 
 
 async def _usage(stores: Stores, runs: RunFilter, args: argparse.Namespace) -> None:
+    from gateway.api.attribution import sums_view
+
     groups = await attribution(stores).groups(runs, args.by)
     if args.csv:
         _write(group_lines(args.by, groups))
@@ -60,6 +61,8 @@ async def _usage(stores: Stores, runs: RunFilter, args: argparse.Namespace) -> N
 
 
 async def _export(stores: Stores, runs: RunFilter, args: argparse.Namespace) -> None:
+    from gateway.api.attribution import exported
+
     content = not args.no_content and args.format != "csv"
     traces = stores.runs.export_runs(runs, content=content)
     async for lines in exported(traces, args.format):
@@ -76,6 +79,8 @@ async def find_tree(stores: Stores, conversation_id: str) -> Tree:
 
 def print_tree(tree: Tree, *, as_json: bool) -> None:
     """The conversations of a tree, sub-agents below their parents, and their sum."""
+    from gateway.api.attribution import tree_view
+
     if as_json:
         say(orjson.dumps(tree_view(tree)).decode())
         return

@@ -6,7 +6,7 @@ them. May import those classes and `errors`.
 
 from gateway.config.environment import misspelt_variables
 from gateway.config.litellm_form import ignored_keys
-from gateway.config.load import DEFAULT_FILE, load_settings, read_file, settings_from_dict
+from gateway.config.load import DEFAULT_FILE, load_settings, settings_from_dict
 from gateway.config.settings import AuthSettings, LoggingSettings, Mode, ServerSettings, Settings
 from gateway.config.upstreams import (
     OPENAI_API_BASE,
@@ -17,6 +17,7 @@ from gateway.config.upstreams import (
     UpstreamSettings,
 )
 from gateway.config.values import Secret
+from gateway.config.yaml_file import read_file
 
 __all__ = [
     "DEFAULT_FILE",

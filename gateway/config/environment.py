@@ -11,11 +11,14 @@ from typing import Any
 
 import yaml
 
+from gateway.config.faults import Faults, key_path
 from gateway.config.settings import Settings
 from gateway.errors import ConfigError
 
 ENV_PREFIX = "GATEWAY_"
 ENV_SEPARATOR = "__"
+SET_BY = " (set by "
+"""Ends the fault of a value that a variable set; its name and a bracket follow."""
 
 # Maps whose keys are states, written in capitals; all other keys are lower case.
 _BY_STATE = (("model_routing",), ("injection", "cooldown_steps"))
@@ -30,24 +33,34 @@ def overlay(merged: dict[str, Any], env: Mapping[str, str]) -> None:
     """Put the settings of `env` into `merged`; lists and maps are written as YAML or JSON.
 
     Raises:
-        ConfigError: the text of a list or map is not YAML.
+        ConfigError: the text of a list or map is not YAML; that variable is left out.
     """
+    faults = Faults()
     for name, keys in _key_paths(env):
-        node = merged
-        for key in keys[:-1]:
-            child = node.get(key)
-            node[key] = node = dict(child) if isinstance(child, dict) else {}
-        text = env[name]
-        node[keys[-1]] = _yaml(text, keys) if _is_collection(_hint(keys)) else text
+        text: Any = env[name]
+        if _is_collection(_hint(keys)):
+            with faults.collected():
+                _put(merged, keys, _yaml(text, keys))
+        else:
+            _put(merged, keys, text)
+    faults.raise_any()
 
 
-def naming_the_variable(error: ConfigError, env: Mapping[str, str]) -> ConfigError:
-    """`error`, with the name of the variable that set the refused value, if one did."""
-    path = str(error).partition(":")[0]
+def _put(merged: dict[str, Any], keys: list[str], value: Any) -> None:
+    node = merged
+    for key in keys[:-1]:
+        child = node.get(key)
+        node[key] = node = dict(child) if isinstance(child, dict) else {}
+    node[keys[-1]] = value
+
+
+def naming_the_variable(fault: str, env: Mapping[str, str]) -> str:
+    """`fault`, with the name of the variable that set the refused value, if one did."""
+    path = key_path(fault)
     for name, keys in _key_paths(env):
         if path in (keys[0], ".".join(keys)):
-            return ConfigError(f"{error} (set by {name})")
-    return error
+            return f"{fault}{SET_BY}{name})"
+    return fault
 
 
 def misspelt_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -61,6 +61,18 @@ def ignored_keys(raw: dict[str, Any]) -> list[str]:
     ]
 
 
+def written_as(path: str) -> list[str]:
+    """The key paths by which a file may have set the key at `path`; its own is the first."""
+    found = [path]
+    for names, ours in ((_ROUTER_KEYS, "router"), (_TIMEOUT_KEYS, "timeouts")):
+        for theirs, key in names.items():
+            if path == f"{ours}.{key}" or path.startswith((f"{ours}.{key}.", f"{ours}.{key}[")):
+                rest = path.removeprefix(f"{ours}.{key}")
+                sections = ("router_settings", "litellm_settings")
+                found += [f"{section}.{theirs}{rest}" for section in sections]
+    return found
+
+
 def environment_variables(raw: Mapping[str, Any]) -> dict[str, str]:
     """The file's `environment_variables`: used for references that the environment does not set."""
     values = raw.get("environment_variables")

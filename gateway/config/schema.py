@@ -1,4 +1,4 @@
-"""Plain YAML values -> typed, frozen settings; every refusal names its key path.
+"""Plain YAML values -> typed, frozen settings; every refusal names its key path, all at once.
 
 Works on any dataclass: the field's type defines what is accepted, and `__post_init__` may refuse
 more with `ValueError("<field>: <reason>")`.
@@ -10,11 +10,13 @@ import dataclasses
 import difflib
 import enum
 import math
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, TypeVar
 
+from gateway.config.faults import Faults
 from gateway.errors import ConfigError
 
 T = TypeVar("T")
@@ -26,7 +28,8 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     """`value` (a mapping, or None for all defaults) as an instance of dataclass `cls`.
 
     Raises:
-        ConfigError: unknown key (with the nearest valid name), wrong type, refused value.
+        ConfigError: unknown keys (with the nearest valid name), wrong types, refused values; all of
+            them, in this order.
     """
     if value is None:
         value = {}
@@ -34,17 +37,45 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
         raise ConfigError(f"{path or 'config'}: expected a mapping, got {_kind(value)}")
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
-    for key in value:
+    faults = Faults()
+    kwargs: dict[str, Any] = {}
+    for key, each in value.items():
         if key not in fields:
-            raise ConfigError(_unknown(join(path, str(key)), str(key), fields))
-    kwargs = {k: convert(hints[k], v, join(path, k)) for k, v in value.items()}
-    for name, field in fields.items():
-        if name not in kwargs and _required(field):
-            raise ConfigError(f"{join(path, name)}: required")
-    try:
-        return cls(**kwargs)
-    except ValueError as exc:
-        raise ConfigError(join(path, str(exc))) from exc
+            faults.found.append(_unknown(join(path, str(key)), str(key), fields))
+            continue
+        with faults.collected():
+            kwargs[key] = convert(hints[key], each, join(path, key))
+    required = {name for name, field in fields.items() if _required(field)}
+    for name in fields:
+        if name in required and name not in value:
+            faults.add(f"{join(path, name)}: required")
+    made = _made(cls, kwargs, required, path, faults)
+    faults.raise_any()
+    assert made is not None
+    return made
+
+
+def _made(
+    cls: type[T], kwargs: dict[str, Any], required: Set[str], path: str, faults: Faults
+) -> T | None:
+    """`cls(**kwargs)`; None, with the faults, when it refuses a value.
+
+    A refused value is left out, and the others are tried again, until nothing is refused.
+    """
+    while required <= set(kwargs):
+        try:
+            return cls(**kwargs)
+        except ConfigError as exc:
+            faults.found.extend(exc.faults)
+            return None
+        except ValueError as exc:
+            faults.add(join(path, str(exc)))
+            name = re.split(r"\W", str(exc), maxsplit=1)[0]
+            if name not in kwargs:
+                # Of a value that was left out, or of no single one.
+                faults.raise_any()
+            del kwargs[name]
+    return None
 
 
 def convert(hint: Any, value: Any, path: str) -> Any:
@@ -114,7 +145,11 @@ def _convert_sequence(hint: Any, value: Any, path: str) -> Any:
     if isinstance(value, str) or not isinstance(value, (list, tuple)):
         raise ConfigError(f"{path}: expected a list, got {_kind(value)}")
     item = typing.get_args(hint)[0]
-    items = [convert(item, v, f"{path}[{i}]") for i, v in enumerate(value)]
+    faults, items = Faults(), []
+    for i, each in enumerate(value):
+        with faults.collected():
+            items.append(convert(item, each, f"{path}[{i}]"))
+    faults.raise_any()
     return items if typing.get_origin(hint) is list else tuple(items)
 
 
@@ -124,12 +159,14 @@ def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
     args = typing.get_args(hint)
     if not args:
         return dict(value)
-    out = {}
+    faults, out = Faults(), {}
     for k, v in value.items():
         if isinstance(k, bool) and args[0] is str:
             k = "on" if k else "off"  # as with values: YAML 1.1 reads on and off as booleans
-        key = convert(args[0], k, join(path, str(k)))
-        out[key] = convert(args[1], v, join(path, str(k)))
+        with faults.collected():
+            key = convert(args[0], k, join(path, str(k)))
+            out[key] = convert(args[1], v, join(path, str(k)))
+    faults.raise_any()
     return out
 
 

@@ -76,6 +76,9 @@ class Deployment:
         for name in ("api_base", "base_url"):
             if url := self.litellm_params.get(name):
                 http_url(str(url), f"litellm_params.{name}")
+        weight = self.litellm_params.get("weight", 1)
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            raise ValueError(f"litellm_params.weight: expected a number, got {weight!r}")
         at_least(self.weight, 0, "weight")
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
+from gateway.config.faults import Faults
 from gateway.config.named_models import named_models
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
@@ -122,7 +123,7 @@ class DeploymentTable:
         """Read the deployments; `env` holds the providers' keys, `rests` what failed before.
 
         Raises:
-            ConfigError: a deployment, or a model named elsewhere, has no provider or no address.
+            ConfigError: deployments, or models named elsewhere, have no provider or no address.
         """
         self._env = env
         self._settings = settings
@@ -133,12 +134,11 @@ class DeploymentTable:
         self._matched: dict[str, list[Target]] = {}
         self._rests = rests or DeploymentRests()
         self._places: dict[int, str] = {}
+        faults = Faults()
         for key, deployment in enumerate(settings.model_list, start=1):
-            target = self._configured(deployment, key)
-            self._by_name.setdefault(deployment.model_name, []).append(target)
-            self._places[key] = place_of(deployment, target.api_key)
-            if "*" in deployment.model_name:
-                self._patterns.setdefault(deployment.model_name, []).append((key, deployment))
+            with faults.collected():
+                self._add(deployment, key)
+        faults.raise_any()
         self.default = Target(
             name="default",
             lane="native",
@@ -152,7 +152,9 @@ class DeploymentTable:
             name: models for entry in settings.router.fallbacks for name, models in entry.items()
         }
         for path, name in named_models(settings):
-            self._require_known(path, name)
+            with faults.collected():
+                self._require_known(path, name)
+        faults.raise_any()
         self._turn = itertools.count()
 
     @property
@@ -263,6 +265,13 @@ class DeploymentTable:
             raise unknown_provider(prefix, model)
         return self.default
 
+    def _add(self, deployment: Deployment, key: int) -> None:
+        target = self._configured(deployment, key)
+        self._by_name.setdefault(deployment.model_name, []).append(target)
+        self._places[key] = place_of(deployment, target.api_key)
+        if "*" in deployment.model_name:
+            self._patterns.setdefault(deployment.model_name, []).append((key, deployment))
+
     def _configured(self, deployment: Deployment, key: int) -> Target:
         try:
             return self._target(deployment, key)
@@ -273,6 +282,8 @@ class DeploymentTable:
                 f"model_list[{key - 1}].litellm_params.{field_name}: {exc}; "
                 "a server of your own needs an api_base"
             ) from exc
+        except ValueError as exc:
+            raise ConfigError(f"model_list[{key - 1}]: {exc}") from exc
 
     def _require_known(self, path: str, name: str) -> None:
         """Refuse a model named in the config that requests would be refused for."""
@@ -291,9 +302,7 @@ class DeploymentTable:
         if lane == "auto":
             lane = "native" if known and base and not params.get("mock_response") else "litellm"
         if lane == "native" and not base:
-            raise ValueError(
-                f"model_list: {deployment.model_name!r} takes the native lane and has no api_base"
-            )
+            raise ValueError(f"{deployment.model_name!r} takes the native lane and has no api_base")
         extra = {k: v for k, v in params.items() if k not in _TRANSPORT_PARAMS}
         messages_base = _versioned(str(given or ANTHROPIC_API_BASE))
         same_host = bool(base) and urlsplit(str(base)).netloc == self._client_host

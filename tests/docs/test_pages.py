@@ -76,6 +76,12 @@ def test_the_figures_of_the_readme_are_those_of_the_evidence() -> None:
     assert not [figure for figure in shown if figure not in known]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_site_draws_what_is_drawn(page: Path) -> None:
+    """Diagrams are pictures: the site has no script that would draw them from text."""
+    assert not re.search(r"```\s*(?:mermaid|dot|plantuml)", page.read_text())
+
+
 def test_pictures_ask_nobody() -> None:
     """They are small, and load nothing from another host."""
     for picture in (DOCS / "pictures").iterdir():

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-closed = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "release.py"))["closed"]
+release = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "release.py"))
+closed = release["closed"]
 
 BEFORE = """# Changelog
 
@@ -52,3 +53,12 @@ def test_a_new_version_gets_a_section_of_its_own() -> None:
     assert after.index("## [0.2.0] - 2026-11-22") < after.index("## [0.1.0] - 2026-01-01")
     with pytest.raises(ValueError, match="Broken"):
         closed(BEFORE.replace("### Fixed", "### Broken"), "0.2.0", "2026-11-22")
+    with pytest.raises(ValueError, match="no section"):
+        closed(BEFORE.replace("Unreleased", "Next"), "0.2.0", "2026-11-22")
+
+
+@pytest.mark.parametrize("words", [[], [""], ["2026-13-01"], ["today"]])
+def test_a_date_is_asked_for(words: list[str]) -> None:
+    """One that the calendar has."""
+    with pytest.raises(SystemExit, match="which date"):
+        release["main"](words)

@@ -2,7 +2,8 @@
 
 They are found on the path, in the folder that DIALECT_AGENTS names (npm's `.bin`), and in the
 environments below the folder that GATEWAY_CLIENT_ENVS names (`aider`, `mini-swe-agent`). Seen to
-pass with Claude Code 2.1.197, Codex 0.169.0, opencode 1.18.33, aider 0.86.2, mini-swe-agent 2.4.6.
+pass with Claude Code 2.1.197, Codex 0.169.0, opencode 1.18.33, aider 0.86.2, mini-swe-agent 2.4.6
+and Qwen Code 0.15.10.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ CALLS = {
     "shell": ToolCall("shell", {"command": ["bash", "-lc", SHELL]}),
     "Bash": ToolCall("Bash", {"command": SHELL, "description": "run the test"}),
     "bash": ToolCall("bash", {"command": SHELL, "description": "run the test"}),
+    "run_shell_command": ToolCall("run_shell_command", {"command": SHELL, "is_background": False}),
 }
 
 
@@ -81,6 +83,9 @@ AGENTS = {
         ("mini", "-y", "--exit-immediately", "-m", "openai/gpt-4.1", "-t", "repair the test"),
         {"MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1"},
         last=ToolCall("bash", {"command": DONE}),
+    ),
+    "qwen": Agent(
+        ("qwen", "--yolo", "--auth-type", "openai", "-m", "gpt-4.1", "-p", "repair the test")
     ),
 }
 
@@ -132,7 +137,7 @@ def test_a_real_agent_is_wrapped(name: str, upstream: ScriptedUpstream, tmp_path
         cwd=tmp_path / "work",
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=480,
         stdin=subprocess.DEVNULL,
         check=False,
     )

@@ -1,0 +1,107 @@
+"""Everything that is wrong with a config is reported at once, each fault with its key and line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.config import load_settings
+from gateway.errors import ConfigError
+
+FAULTY = """\
+server:
+  port: 70000
+  prot: 1
+  drain_s: -1
+steering: {mode: onn}
+model_list:
+  - {model_name: a, litellm_params: {}}
+  - model_name: b
+    lan: auto
+    litellm_params: {model: openai/x, api_key: os.environ/NOT_SET_ANYWHERE}
+router_settings: {num_retries: many}
+auth:
+  gateway_keys: {acme: one-long-key-of-both, zeta: one-long-key-of-both}
+server: {port: x}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def faults_of(text: str, env: dict[str, str] | None = None) -> list[str]:
+    Path("config.yaml").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_settings(env=env or {})
+    return list(refused.value.faults)
+
+
+def test_all_faults_are_told_in_the_order_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those of a whole: an unset variable, LiteLLM's names, a key of two tenants."""
+    Path("config.yaml").write_text(FAULTY.replace("server: {port: x}\n", ""))
+    assert main(["check-config"]) == 2
+    *told, count = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("config.yaml, line ") for line in told] == [
+        "2: server.port: must be 0 to 65535, got 70000",
+        "3: server.prot: unknown key; did you mean 'port'?",
+        "4: server.drain_s: must be at least 0, got -1",
+        "5: steering.mode: 'onn' is not one of on, shadow, off; did you mean 'on'?",
+        "7: model_list[0].litellm_params.model: required",
+        "9: model_list[1].lan: unknown key; did you mean 'lane'?",
+        "10: model_list[1].litellm_params.api_key: environment variable 'NOT_SET_ANYWHERE' "
+        "is not set",
+        "11: router.num_retries: expected a whole number, got str 'many'",
+        "13: auth.gateway_keys.zeta: the same key as that of 'acme'",
+    ]
+    assert count == "config.yaml: 9 faults"
+    assert main(["check-config", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["problems"] == told
+
+
+def test_a_repeated_key_hides_no_other_fault() -> None:
+    """YAML takes the last one; what is wrong besides is told as well."""
+    first, *others = faults_of(FAULTY)
+    assert first.startswith("config.yaml, line 14, column 1: server is set twice")
+    assert any("line 5: steering.mode" in fault for fault in others)
+
+
+def test_a_refused_value_is_not_told_twice() -> None:
+    """Neither as its reference and its value, nor by a check that then sees the default."""
+    text = "fsm: {fast_threshold: much, slow_threshold: 0.1}\nserver: {port: '${NOT_SET}'}"
+    assert faults_of(text) == [
+        "config.yaml, line 1: fsm.fast_threshold: expected a number, got str 'much'",
+        "config.yaml, line 2: server.port: environment variable 'NOT_SET' is not set",
+    ]
+
+
+def test_deployments_are_checked_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each that nothing can be sent to has a line, also next to a fault of another section."""
+    entries = [f"- {{model_name: {n}, litellm_params: {{model: nobody/{n}}}}}" for n in "ab"]
+    Path("config.yaml").write_text("\n".join(["sever: {}", "model_list:", *entries]))
+    assert main(["check-config"]) == 2
+    told = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in told[:-1]] == [
+        f"config.yaml, line {n}" for n in (1, 3, 4)
+    ]
+
+
+def test_variables_are_told_by_their_names() -> None:
+    """They have no line; the file's faults follow."""
+    env = {"GATEWAY_SERVER__PRT": "1", "GATEWAY_MODEL_LIST": "[{"}
+    variables, unknown, port = faults_of("server: {port: x}", env)
+    assert variables.endswith("(set by GATEWAY_MODEL_LIST)")
+    assert unknown.endswith("(set by GATEWAY_SERVER__PRT)")
+    assert port == "config.yaml, line 1: server.port: expected a whole number, got str 'x'"
+
+
+def test_a_command_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """`serve` refuses to start with all of them."""
+    Path("config.yaml").write_text("server: {port: x}\nsever: {}")
+    assert main(["serve"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[:2] for line in told] == [("gateway", ": ")] * 2
