@@ -6,7 +6,6 @@ contains Rust's `regex`, which runs all of them at once, in time linear in the t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,19 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
 
-_SIGNS = re.compile(r"[^a-z0-9_/ ]")
-
-
-def literal(text: str) -> str:
-    """The expression that finds exactly this ASCII text."""
-    return _SIGNS.sub(lambda sign: rf"\x{ord(sign.group()):02x}", text)
-
 
 class Finder:
-    """Looks for expressions in Rust's syntax, of ASCII characters; in any case of letters."""
+    """Looks for expressions in Rust's syntax, of ASCII characters, and for plain texts; in any case
+    of letters."""
 
-    def __init__(self, expressions: Iterable[str]) -> None:
-        self._expressions = tuple(expressions)
+    def __init__(self, expressions: Iterable[str], texts: Iterable[str] = ()) -> None:
+        self._expressions = [*expressions, *map(_literal, texts)]
 
     def finds(self, text: str) -> bool:
         """Whether one of the expressions is in the text.
@@ -44,3 +37,9 @@ class Finder:
 
         pattern = f"(?i){'|'.join(f'(?:{each})' for each in self._expressions)}"
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+
+
+def _literal(text: str) -> str:
+    """The expression that finds exactly this text."""
+    signs = text.encode("ascii", "replace").decode("ascii")
+    return "".join([c if c.isalnum() or c in "_/ " else f"\\x{ord(c):02x}" for c in signs])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gateway.text.finder import Finder, literal
+from gateway.text.finder import Finder
 from gateway.text.secret_shapes import ASSIGNED, SHAPES, Shape, secret_in
 
 MARK = "[masked:"
@@ -117,7 +117,10 @@ def _plain_candidates(lowered: str, shape: Shape, anchor: str) -> Iterator[tuple
 
 
 # Most texts have nothing of this, and are not searched further.
-_NEEDED = Finder(shape.needs or "|".join(map(literal, shape.anchors)) for shape in SHAPES)
+_NEEDED = Finder(
+    [shape.needs for shape in SHAPES if shape.needs],
+    texts=[anchor for shape in SHAPES if not shape.needs for anchor in shape.anchors],
+)
 
 
 # Rarest first: how often letters and signs occur in the development runs. One expression looks for

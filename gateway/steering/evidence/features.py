@@ -27,6 +27,7 @@ from gateway.steering.evidence.results import Result
 from gateway.steering.transcript.questions import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
+from gateway.wire.search import Expressions
 from gateway.wire.values import dataclass
 
 RESULT_WORDS = 60
@@ -51,6 +52,7 @@ _NO_LETTERS |= dict.fromkeys(map(ord, _FOREIGN_MARKS), " ")
 _NEGATIVE = frozenset(word_list("features", "negative_words"))
 _HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
 _HEDGE_PHRASES = word_list("features", "hedge_phrases")
+_HEDGING = Expressions(texts=_HEDGE_PHRASES)
 _WAITING = re.compile(
     r"\bwait\s+(?:a|an|another|and|before|briefly|for|longer|more|some|the|till|to|until|while|\d)"
 )
@@ -152,6 +154,8 @@ def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int
     count = sum([letters.count(word) for word in hedges]) if hedges else 0
     if "wait" in vocabulary:
         count -= len(_WAITING.findall(lowered))
+    if not _HEDGING.may_be_in(lowered):
+        return count
     for phrase in _HEDGE_PHRASES:
         count += lowered.count(phrase)
     return count
