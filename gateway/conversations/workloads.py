@@ -130,8 +130,10 @@ class Workloads:
             at=time.time(),
             choice=decided,
         )
+        names = (noted.run_id, noted.tenant, noted.client, noted.requested, noted.model)
         # The names are the client's, who may write what no database encodes.
-        self._noted.append(encodable(noted))
+        plain = choice is None and all(map(str.isascii, names))
+        self._noted.append(noted if plain else encodable(noted))
         del self._noted[:-_MOST_NOTED]
 
     async def _follow(self, refresh_s: Callable[[], float]) -> None:

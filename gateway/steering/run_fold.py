@@ -94,6 +94,7 @@ class RunFold:
         "_judged",
         "_observed",
         "_observer",
+        "_opened",
         "_policy",
         "_risk",
         "_scorer",
@@ -140,6 +141,11 @@ class RunFold:
 
     def restart_windows(self) -> None:
         """Empty the windows of monitors and scorer; state and score history stay."""
+        self._opened = False  # most runs begin, and many end, without a step
+        self._alarmed_steps = 0
+
+    def _open_windows(self) -> None:
+        self._opened = True
         self._scorer = make_scorer(self._policy.difficulty)
         if isinstance(self._scorer, Judgeable):
             self._scorer.judged = self._judged
@@ -147,7 +153,6 @@ class RunFold:
         self._observer = RunObserver()
         self._risk = RiskModel(self._policy.difficulty.calibration or shipped_calibration())
         self._observed: ObservedStep
-        self._alarmed_steps = 0
 
     def push(self, step: Step) -> StepOutcome:
         """Score the next step and advance the state by one transition."""
@@ -179,6 +184,8 @@ class RunFold:
 
     def _observe(self, step: Step) -> float:
         """Show the step to scorer, monitors and risk; its score, clamped to [0, 1]."""
+        if not self._opened:
+            self._open_windows()
         self._observed = observed = self._observer.observe(step)
         self._risk.push(observed)
         suite, scorer = self._suite, self._scorer
@@ -197,7 +204,7 @@ class RunFold:
     @property
     def score_key(self) -> str:
         """The key of the newest step among the judged scores; empty when the scorer takes none."""
-        return self._scorer.key if isinstance(self._scorer, Judgeable) else ""
+        return self._scorer.key if self._opened and isinstance(self._scorer, Judgeable) else ""
 
     def rescore(self, score: float) -> StepOutcome:
         """Replace the newest step's score and recompute its state; the new outcome.

@@ -26,7 +26,9 @@ class Shape:
 
     `kind`: a word that is no anchor, because it stands in masked text. `folded`: the pattern is
     tried on the text in small letters. `narrower`: for an anchor that is a common word, a narrower
-    expression for it from its rarest letter on, which every match of the pattern has.
+    expression for it from its rarest letter on, which every match of the pattern has. `needs`: an
+    expression for `Finder` that finds something in every text with a match, in small letters; the
+    anchors where it is None.
     """
 
     kind: str
@@ -35,6 +37,7 @@ class Shape:
     accepts: Accepts | None = None
     folded: bool = False
     narrower: Mapping[str, str] = field(default_factory=dict)
+    needs: str | None = None
 
 
 def secret_in(match: re.Match[str]) -> tuple[int, int]:
@@ -229,6 +232,13 @@ ASSIGNED = Shape(
     accepts=_is_assigned,
     folded=True,
     narrower={"key": _AFTER_K},
+    needs=(
+        r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|authorization"
+        r"|(?:api|access|private|account|auth|master|signing|encryption)[ _-]?key)"
+        r"(?:[_-]?(?:access|key|value|base|id|token|string|text|[0-9]))*"
+        r"\\*[\"'`]?\]?(?:[ \t]*[:=]=?>?[ \t]*|[ \t]+(?:(?:is|was)[ \t]+)?)"
+        r"(?:[bruf]{1,2})?(?:(?:token|key)[ \t]+)?(?:\\*[\"'`]|[^\s\"'`,;&<>\\|]{6})"
+    ),
 )
 
 SHAPES: tuple[Shape, ...] = (
@@ -248,12 +258,14 @@ SHAPES: tuple[Shape, ...] = (
         pattern=re.compile(
             _START + r"eyJ[A-Za-z0-9_-]{8,4000}+(?:\.[A-Za-z0-9_-]{0,12000}+){2,4}+"
         ),
+        needs=r"eyj[a-z0-9_-]{8}",
     ),
     Shape(
         kind="openai",
         anchors=("sk-",),
         pattern=re.compile(_START + r"sk-[A-Za-z0-9_-]{16,300}+"),
         accepts=_is_prefixed_key,
+        needs=r"sk-[a-z0-9_-]{16}",
     ),
     Shape(
         kind="aws",
@@ -263,6 +275,7 @@ SHAPES: tuple[Shape, ...] = (
             _START + r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
             r"(?:[\s,;:|\"']{1,4}+[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=]))?"
         ),
+        needs=r"a[ks]ia[a-z0-9]{16}",
     ),
     Shape(
         kind="github",
@@ -323,11 +336,16 @@ SHAPES: tuple[Shape, ...] = (
             r"|pplx-[A-Za-z0-9]{30,100}+|lin_api_[A-Za-z0-9]{30,100}+|nvapi-[A-Za-z0-9_-]{30,100}+"
             r"|AGE-SECRET-KEY-1[A-Z0-9]{40,80}+|tvly-[A-Za-z0-9-]{20,80}+)"
         ),
+        needs=(
+            r"hf_[a-z0-9]{28}|gsk_|xai-|sg\.[a-z0-9_-]{16}|dop_v1_|shpat_|hvs\.|pplx-|lin_api_"
+            r"|nvapi-|age-secret-key-1|tvly-"
+        ),
     ),
     Shape(
         kind="bot",
         anchors=(":aa",),
         pattern=re.compile(r"(?<=\d):(?P<secret>AA[A-Za-z0-9_-]{30,40}+)(?![A-Za-z0-9_-])"),
+        needs=r"[0-9?]:aa[a-z0-9_-]{30}",
     ),
     Shape(
         kind="azure",
@@ -336,6 +354,7 @@ SHAPES: tuple[Shape, ...] = (
             r"(?:(?<=Account)Key|(?<=Access)Key|(?<=[?&;])sig)=(?P<secret>[\w+/%=-]{20,512}+)",
             re.ASCII,
         ),
+        needs=r"(?:(?:account|access)key|[?&;]sig)=[a-z0-9_+/%=-]{20}",
     ),
     Shape(
         kind="bearer",
@@ -343,6 +362,7 @@ SHAPES: tuple[Shape, ...] = (
         pattern=re.compile(r"bearer\s{1,4}+(?P<secret>[a-z0-9._~+/=-]{8,4096}+)"),
         accepts=_is_bearer,
         folded=True,
+        needs=r"bearer[\s?]+[a-z0-9._~+/=-]{8}",
     ),
     Shape(
         kind="basic",
@@ -350,6 +370,7 @@ SHAPES: tuple[Shape, ...] = (
         pattern=re.compile(r"basic {1,4}+(?P<secret>[a-z0-9+/]{6,1024}+={0,2})"),
         accepts=_holds_credentials,
         folded=True,
+        needs=r"basic +[a-z0-9+/]{6}",
     ),
     Shape(
         kind="url",
@@ -359,6 +380,7 @@ SHAPES: tuple[Shape, ...] = (
             r"|(?P<bare>[A-Za-z0-9_-]{20,256}+)@)"
         ),
         accepts=_is_user_info,
+        needs=r"://[^\s/]*@",
     ),
     Shape(
         kind="curl",
@@ -368,6 +390,7 @@ SHAPES: tuple[Shape, ...] = (
             r"[^\s:\"'\\]{1,64}+:(?P<secret>[^\s\"'\\]{3,128}+)"
         ),
         accepts=_is_user_info,
+        needs=r"curl [^\n;|]*(?:-u|--user)",
     ),
     ASSIGNED,
 )

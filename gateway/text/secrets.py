@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from gateway.text.finder import Finder
 from gateway.text.secret_shapes import ASSIGNED, SHAPES, Shape, secret_in
 
 MARK = "[masked:"
@@ -66,11 +67,13 @@ def mask_repeated(text: str) -> str:
 
 
 def _found(text: str) -> Iterator[SecretSpan]:
-    if not text:
+    if text.isascii() and not _NEEDED.finds(text):
         return
     lowered = text.lower()
     if len(lowered) != len(text):  # one capital letter becomes two characters
         lowered = text.replace("\u0130", "I").lower()
+    if not lowered.isascii() and not _NEEDED.finds(lowered):
+        return
     yield from _accepted(text, lowered, _rare_candidates(lowered))
     for shape, anchor in _PLAIN:
         if anchor in lowered:
@@ -111,6 +114,13 @@ def _plain_candidates(lowered: str, shape: Shape, anchor: str) -> Iterator[tuple
     while at >= 0:
         yield shape, at
         at = lowered.find(anchor, at + len(anchor))
+
+
+# Most texts have nothing of this, and are not searched further.
+_NEEDED = Finder(
+    [shape.needs for shape in SHAPES if shape.needs],
+    texts=[anchor for shape in SHAPES if not shape.needs for anchor in shape.anchors],
+)
 
 
 # Rarest first: how often letters and signs occur in the development runs. One expression looks for

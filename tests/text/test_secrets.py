@@ -105,3 +105,21 @@ def test_letters_that_change_their_length() -> None:
     text = "\u0130\u0130 password='hunter2'"
     (span,) = find_secrets(text)
     assert text[span.start : span.end] == "hunter2"
+
+
+class _Finds:
+    def finds(self, text: str) -> bool:
+        return True
+
+
+def test_what_is_searched_first_is_in_every_text_with_a_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The quick search misses no secret that the thorough one finds, whatever is around it."""
+    frames = ("{}", "caf\u00e9 {}", "\u212a \u0130 \ud800 {}", "{}\u00a0", "\u200b{}", "a: {} b")
+    planted = [text for seed in range(3) for _, _, text in planted_secrets(seed)]
+    texts = [frame.format(text) for text in planted for frame in frames]
+    texts += [text.replace(" ", "\u2003").upper() for text in planted] + ORDINARY.split("\n")
+    found = [find_secrets(text) for text in texts]
+    monkeypatch.setattr("gateway.text.secrets._NEEDED", _Finds())
+    assert [find_secrets(text) for text in texts] == found

@@ -16,7 +16,6 @@ from gateway.steering.evidence.outcomes import (
     is_empty,
     readable,
     signature,
-    without_volatile,
 )
 from gateway.steering.evidence.pending_results import (
     STATUS_CHARS,
@@ -24,9 +23,11 @@ from gateway.steering.evidence.pending_results import (
     is_transient,
     is_unfinished_job,
 )
+from gateway.steering.evidence.results import Result
 from gateway.steering.transcript.questions import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
+from gateway.wire.search import Expressions
 from gateway.wire.values import dataclass
 
 RESULT_WORDS = 60
@@ -35,9 +36,10 @@ THOUGHT_CHARS = 1200
 """A longer thought is read at both ends only: what a step costs must not grow with its text."""
 ASKED_CHARS = 400
 """Characters of a call whose words an answer may echo."""
-_RESULT_HEAD = 400
-_RESULT_TAIL = 600
-"""Where times, ids and the like are taken out of a result before it is compared."""
+_ERROR_CHARS = 400
+"""What is taken for the failure of a call that only its client calls failed."""
+_OPENING_CHARS = 600
+"""The opening of a result, whose words are compared."""
 
 _TOKEN = re.compile(r"\w+")
 _FOREIGN_MARKS = (
@@ -50,6 +52,7 @@ _NO_LETTERS |= dict.fromkeys(map(ord, _FOREIGN_MARKS), " ")
 _NEGATIVE = frozenset(word_list("features", "negative_words"))
 _HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
 _HEDGE_PHRASES = word_list("features", "hedge_phrases")
+_HEDGING = Expressions(texts=_HEDGE_PHRASES)
 _WAITING = re.compile(
     r"\bwait\s+(?:a|an|another|and|before|briefly|for|longer|more|some|the|till|to|until|while|\d)"
 )
@@ -68,8 +71,8 @@ _RETRACTION = re.compile(
 class ActionFacts:
     """One tool call and its result.
 
-    `call` and `result` are digests (0: empty result), `identity` one of the names and numbers in
-    the arguments. `words` and `result_words` are bounded vocabularies. `failure` is the failure's
+    `call` is a digest, `identity` one of the names and numbers in the arguments. `words` and
+    `result_words` are bounded vocabularies. `failure` is the failure's
     signature, None for a result that reports none. `program` is what the call executes, `reads`
     says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
     the answer is to come later. `settles`: its success makes the state of the files a good one.
@@ -81,7 +84,7 @@ class ActionFacts:
     call: int
     words: frozenset[str]
     identity: int
-    result: int
+    result: Result
     result_words: frozenset[str]
     failure: str | None
     empty: bool
@@ -151,6 +154,8 @@ def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int
     count = sum([letters.count(word) for word in hedges]) if hedges else 0
     if "wait" in vocabulary:
         count -= len(_WAITING.findall(lowered))
+    if not _HEDGING.may_be_in(lowered):
+        return count
     for phrase in _HEDGE_PHRASES:
         count += lowered.count(phrase)
     return count
@@ -162,15 +167,14 @@ def describe_action(action: Action) -> ActionFacts:
     result = readable(action.observation.strip())
     line = failure_line(result, reads_content=call.reads_content)
     if line is None and action.is_error:
-        line = result[:_RESULT_HEAD]
-    opening = result[:_RESULT_TAIL].lower()
+        line = result[:_ERROR_CHARS]
+    opening = result[:_OPENING_CHARS].lower()
     tokens = _TOKEN.findall(opening) if len(result) <= STATUS_CHARS else opening.split()
     words = frozenset(tokens[:RESULT_WORDS])
     exact = call.reads_content and result[:1] not in ("{", "[")
-    digest = _result_digest(result, exact=exact)
     if action.image:
         # The picture is the result; its caption may be the same each time.
-        words, digest = frozenset((f"image {action.image}",)), hash((digest, action.image))
+        words = frozenset((f"image {action.image}",))
     short = len(result) <= STATUS_CHARS
     told = frozenset([word for word in words if word.isalpha()])
     if short:
@@ -180,7 +184,7 @@ def describe_action(action: Action) -> ActionFacts:
         call=hash((call.operation, call.canonical)),
         words=call.question.words,
         identity=call.question.identity,
-        result=digest,
+        result=Result(result, exact=exact, image=action.image),
         result_words=words,
         failure=None if line is None else signature(line),
         empty=is_empty(result),
@@ -201,18 +205,6 @@ def _is_pending(call: ReadCall, result: str, words: frozenset[str]) -> bool:
     if call.reads_content:
         return False
     return is_pending(result, words) or is_unfinished_job(call.operation, result)
-
-
-def _result_digest(result: str, *, exact: bool) -> int:
-    if not result:
-        return 0
-    if exact:
-        return hash(result)
-    if len(result) <= _RESULT_HEAD + _RESULT_TAIL:
-        return hash(without_volatile(result))
-    head, tail = result[:_RESULT_HEAD], result[-_RESULT_TAIL:]
-    middle = result[_RESULT_HEAD:-_RESULT_TAIL]
-    return hash((without_volatile(head), middle, without_volatile(tail)))
 
 
 def alike(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from gateway.steering.word_lists import word_list
+from gateway.wire.search import Expressions
 
 HEAD_CHARS = 500
 TAIL_CHARS = 1500
@@ -24,6 +25,7 @@ _ESCAPE = re.compile(r"\\u(?!00[01]|[dD][89a-fA-F])([0-9a-fA-F]{4})")
 """Not control characters, and not surrogate halves, which are not characters by themselves."""
 
 _SUSPECT_WORDS = word_list("outcomes", "suspect_words")
+_SUSPECTS = Expressions(texts=_SUSPECT_WORDS)
 _FAILURE_LINE = re.compile(
     r"""(?x)(?:
       Traceback\ \(most\ recent\ call\ last\)
@@ -137,6 +139,10 @@ _RANDOM_ID = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9A-Za-z]{10,}+)"
 )
 _RANDOM_ID_CHARS = 10
+_IDS = Expressions(
+    ["-[0-9a-z]{10}", *(f"[a-z]{{{at}}}[0-9][0-9a-z]{{{9 - at}}}" for at in range(10))]
+)
+"""Ten letters and digits, at least one of them a digit; or the last part of a UUID."""
 _BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
 _TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
@@ -172,7 +178,7 @@ def readable(result: str) -> str:
 
 def without_volatile(text: str) -> str:
     """The text with times, random ids, addresses, temporary paths and line numbers as one mark."""
-    if _may_have_ids(text):
+    if _IDS.may_be_in(text) and _may_have_ids(text):
         text = _RANDOM_ID.sub(_random_id, text)
     return _VOLATILE.sub("#", _MEASURED.sub(_measured, text))
 
@@ -209,6 +215,8 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
         return None
     text = excerpt(result)
     lowered = text.lower()
+    if not _SUSPECTS.may_be_in(lowered):
+        return None
     suspects = [word for word in _SUSPECT_WORDS if word in lowered]
     if not suspects:
         return None

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Literal
 
 from gateway.steering.evidence.features import ActionFacts, alike
+from gateway.steering.evidence.results import Result
 from gateway.wire.values import dataclass
 
 Kind = Literal["new", "same", "returned", "reworded", "rerun", "pending"]
@@ -33,6 +34,8 @@ MAX_WORDS = 4096
 """Words of results remembered at least; up to twice as many are."""
 MAX_CALLS = 256
 """Different calls remembered at least; up to twice as many are."""
+OPEN_RESULTS = 32
+"""Newest results that are kept as text, 1 kB of each, until they are compared."""
 
 # Strengths in [0, 1]: how much one action counts as going nowhere. Set on the development runs so
 # that a planted loop reaches three within four repetitions and re-reading two files does not.
@@ -76,11 +79,11 @@ class Repeat:
 
 @dataclass(slots=True)
 class _Past:
-    result: int
+    result: Result
     failure: str | None
     count: int
     time: int
-    earlier: tuple[int, ...] = ()
+    earlier: tuple[Result, ...] = ()
 
 
 class CallMemory:
@@ -91,6 +94,7 @@ class CallMemory:
         "_failures",
         "_news_at",
         "_older",
+        "_open",
         "_past",
         "_recent",
         "_shown",
@@ -103,7 +107,8 @@ class CallMemory:
         self._older: dict[int, _Past] = {}
         self._recent: deque[ActionFacts] = deque(maxlen=COMPARED)
         self._failures: dict[str, int] = {}
-        self._shown: dict[int, int] = {}
+        self._shown: dict[Result, int] = {}
+        self._open: deque[Result] = deque()
         self._changed_at = self._news_at = self._waited_at = -1
         self._time = 0
 
@@ -211,6 +216,9 @@ class CallMemory:
         return count
 
     def _remember(self, action: ActionFacts, repeat: Repeat) -> None:
+        self._open.append(action.result)
+        if len(self._open) > OPEN_RESULTS:
+            self._open.popleft().settle()
         past = self._past.get(action.call) or self._older.get(action.call)
         earlier = () if past is None else (past.result, *past.earlier)[:EARLIER_RESULTS]
         self._past[action.call] = _Past(
@@ -269,7 +277,7 @@ def _repeated(action: ActionFacts, count: int, unchanged: bool) -> tuple[Kind, f
     return "same", strength if unchanged else strength * AFTER_CHANGE
 
 
-def _same_outcome(action: ActionFacts, result: int, failure: str | None) -> bool:
+def _same_outcome(action: ActionFacts, result: Result, failure: str | None) -> bool:
     return action.result == result or (action.failure is not None and action.failure == failure)
 
 
