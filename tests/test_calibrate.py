@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,18 @@ from gateway.offline.evaluation import (
 )
 from gateway.offline.fitting import fit
 from gateway.offline.labelled_runs import label_run
+from gateway.offline.learned_escalation import learned_escalations
 from gateway.offline.recordings import parse_recording, read_lines
 from gateway.offline.ridge import fit_logistic, folds_of
 from gateway.offline.risk_evidence import calibration_errors, matched_auroc
-from gateway.offline.routing_evidence import fast_safety, model_pairs, restart_value
+from gateway.offline.risk_fitting import AlarmLevels, alarm_levels
+from gateway.offline.routing_evidence import (
+    escalation_value,
+    fast_safety,
+    left_at,
+    model_pairs,
+    restart_value,
+)
 from gateway.offline.trouble import trouble_ahead
 from gateway.steering.acting import (
     ActSettings,
@@ -37,15 +46,20 @@ from gateway.steering.acting import (
     permitted,
 )
 from gateway.steering.experiments import random_switch
+from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMState
 from gateway.steering.monitors import Readings
+from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibration import (
     FEATURES,
     SIGNS,
     calibration_from_json,
+    calibration_to_json,
     shipped_calibration,
 )
 from gateway.steering.scoring.risk import WorkloadPrior, risk_of
+from gateway.steering.scoring.scorer import DifficultySettings
+from gateway.steering.transcript.step import Step
 
 SAMPLE = Path(__file__).parent / "replays" / "sample.jsonl.gz"
 
@@ -134,8 +148,6 @@ def test_weights_push_the_right_way(labelled: list[Any]) -> None:
 
 
 def _turned(run: Any) -> Any:
-    from dataclasses import replace
-
     return replace(run, failed=not run.failed)
 
 
@@ -264,6 +276,73 @@ def test_a_restart_at_the_right_runs_beats_chance() -> None:
     assert restart_value(pairs(lambda _, number: number < 10), "SLOW").value == pytest.approx(0.0)
     assert fast_safety(told) == (1.0, 0.0, 10)
     assert math.isnan(restart_value([], "SLOW").value)
+
+
+def test_taking_over_is_worth_what_is_left_of_the_run() -> None:
+    """The earlier the stronger model takes over, the more; at the last step nothing is left."""
+    runs = []
+    for number in range(20):
+        fails, scenario = number % 2 == 0, f"g{number}"
+        first = {"SLOW": 4 if number % 4 else 0} if fails else {}
+        runs.append(reading([0.5] * 5, failed=fails, group=scenario, model="cheap", first=first))
+        runs.append(reading([0.5] * 5, failed=False, group=scenario, model="strong"))
+    pairs = list(model_pairs(runs))
+    left = [left_at(pair, "SLOW") for pair in pairs]
+    assert set(left) == {None, 0.8, 0.0}
+    # Acting gains .25 * .8; chance, at any step of as many runs, .5 * .4 * .5.
+    assert escalation_value(pairs, left, take_over=True).value == pytest.approx(10.0)
+    early = [None if each is None else 1.0 for each in left]
+    assert escalation_value(pairs, early, take_over=True).value == pytest.approx(40.0)
+    assert escalation_value(pairs, left).pairs == 10
+
+
+def test_the_learned_policy_escalates_where_other_scenarios_say_that_it_helps() -> None:
+    """Where the stronger model solved the other scenarios, the run begins on it; where both fail
+    alike, trouble moves nothing."""
+    runs = []
+    for number in range(40):
+        scenario = {"group": f"g{number}", "states": ("SLOW",), "risks": (0.9,)}
+        for source, strong_fails in (("helps", False), ("same", number > 0)):
+            for model, failed in (("cheap", True), ("strong", strong_fails)):
+                run = reading([0.5], failed=failed, model=model, first={"SLOW": 0}, **scenario)
+                runs.append(replace(run, source=source))
+    pairs = list(model_pairs(runs))
+    found = learned_escalations(pairs)
+    assert {
+        left for pair, left in zip(pairs, found, strict=True) if pair.cheap.source == "helps"
+    } == {1.0}
+    assert {
+        left for pair, left in zip(pairs, found, strict=True) if pair.cheap.source == "same"
+    } == {None}
+
+
+def test_the_alarm_level_is_where_few_solved_runs_come(labelled: list[Any]) -> None:
+    """Evidence that lasts there is an alarm, a single peak is none; few runs set no level."""
+    solved = [run for run in labelled if not run.failed and len(run.totals) > 3]
+    many = [solved[n % len(solved)] for n in range(400)]
+    evidence = [np.full(len(run.totals), n / 400) for n, run in enumerate(many)]
+    levels = alarm_levels(many, evidence)
+    reached = [levels.reached(run, own).any() for run, own in zip(many, evidence, strict=True)]
+    assert 0 < sum(reached) <= 8
+    assert reached[-1]
+    peak = np.zeros(len(many[-1].totals))
+    peak[2] = 9.0
+    assert not levels.reached(many[-1], peak).any()
+    assert alarm_levels(solved[:5], evidence[:5]) == AlarmLevels()
+
+
+def test_evidence_that_lasts_is_told_on_each_step() -> None:
+    """From the third step in a row on, and by the level of the kind of run; without one, never."""
+    shipped = shipped_calibration()
+    low = replace(shipped, risk=replace(shipped.risk, works_alarm=9.0, talks_alarm=-9.0))
+    steps = [Step(index=n, thought="Which number is it?") for n in range(4)]
+    run = RunFold(Policy(difficulty=DifficultySettings(calibration=low)))
+    assert [run.push(step).likely_fails for step in steps] == [False, False, True, True]
+    never = replace(low, risk=replace(low.risk, talks_alarm=math.inf))
+    assert calibration_from_json(calibration_to_json(never)) == never
+    assert calibration_from_json(calibration_to_json(low)) == low
+    run = RunFold(Policy(difficulty=DifficultySettings(calibration=never)))
+    assert not any(run.push(step).likely_fails for step in steps)
 
 
 def test_entries_and_exits_are_counted_by_state() -> None:

@@ -448,7 +448,7 @@ def test_evidence_puts_the_reference_beside_the_shipped_model() -> None:
     assert status == 0
     assert "calibrated + robust" in out
     assert "reference" in out
-    assert "alarm: a monitor fired or SLOW was reached" in out
+    assert "alarm: a monitor fired, SLOW was reached, or the run is likely to fail" in out
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,11 @@ class Workloads:
         return workloads
 
     def prior(self, workload: Workload) -> WorkloadPrior:
-        """The outcomes of the workload's runs on the model that it requests."""
+        """The outcomes of the workload's runs on the model that it requests; those on its other
+        models count as a few more."""
         own = self._known.by_workload.get((workload.tenant, workload.key), {})
-        return own.get(workload.requested, NO_OUTCOMES)
+        others = [known for model, known in own.items() if model != workload.requested]
+        return own.get(workload.requested, NO_OUTCOMES).beside(others)
 
     def rates(self, workload: Workload, run: str, prices: Mapping[str, float]) -> WorkloadRates:
         """What is known for a run of the workload; `prices` by model."""

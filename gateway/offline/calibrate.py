@@ -16,7 +16,7 @@ from gateway.offline.evaluation import POINTS, RunReading, auroc, by, signal_rat
 from gateway.offline.evidence_tables import measure_tables
 from gateway.offline.fitting import SEED, Fitted, fit
 from gateway.offline.labelled_runs import LabelledRun, label_run
-from gateway.offline.playback import ALARM, STATE_SIGNALS
+from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
 from gateway.offline.recordings import (
     parse_recording,
     read_lines,
@@ -120,7 +120,7 @@ def _signals(fitted: Fitted) -> Table:
     table.add_column("signal")
     for name in ("failed", "successful", "expected precision", "run ahead", "steps after mistake"):
         table.add_column(name, justify="right")
-    for signal in (*MONITORS, *STATE_SIGNALS, ALARM):
+    for signal in (*MONITORS, *STATE_SIGNALS, RISK, ALARM):
         rates = signal_rates(fitted.held_out, signal)
         precision = fitted.calibration.precision.get(signal, NO_EVIDENCE)
         ahead = "-" if rates.ahead != rates.ahead else f"{100 * rates.ahead:.0f} %"
@@ -204,7 +204,7 @@ def _part(runs: Sequence[RunReading]) -> dict[str, Any]:
         if estimate.pairs:
             interval = [round(estimate.low, 4), round(estimate.high, 4)]
             found["auroc"][point] = {"value": round(estimate.value, 4), "interval": interval}
-    for signal in (*MONITORS, *STATE_SIGNALS, ALARM):
+    for signal in (*MONITORS, *STATE_SIGNALS, RISK, ALARM):
         rates = signal_rates(runs, signal)
         found["signals"][signal] = {
             "failed": rates.failed_count,

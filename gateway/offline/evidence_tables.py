@@ -14,9 +14,16 @@ from gateway.offline.difficulty_evidence import (
     trouble_auroc,
 )
 from gateway.offline.evaluation import RunReading
-from gateway.offline.playback import ALARM
+from gateway.offline.learned_escalation import learned_escalations
+from gateway.offline.playback import ALARM, RISK
 from gateway.offline.risk_evidence import CODING, calibration_errors, matched_auroc
-from gateway.offline.routing_evidence import fast_safety, model_pairs, restart_value
+from gateway.offline.routing_evidence import (
+    escalation_value,
+    fast_safety,
+    left_at,
+    model_pairs,
+    restart_value,
+)
 
 
 def measure_tables(sides: Mapping[str, Sequence[RunReading]]) -> Iterator[Table]:
@@ -26,6 +33,7 @@ def measure_tables(sides: Mapping[str, Sequence[RunReading]]) -> Iterator[Table]
     yield _matched_table(sides)
     yield _calibration_table(next(iter(sides.values())))
     yield _routing_table(sides)
+    yield _escalation_table(next(iter(sides.values())))
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -106,6 +114,21 @@ def _routing_table(sides: Mapping[str, Sequence[RunReading]]) -> Table:
         worth = [restart_value(pairs, signal) for signal in ("SLOW", ALARM)]
         points = [f"{e.value:+.1f} [{e.low:+.1f}, {e.high:+.1f}]" for e in worth]
         table.add_row(name, str(len(pairs)), *points, _share(safe), _share(elsewhere))
+    return table
+
+
+def _escalation_table(runs: Sequence[RunReading]) -> Table:
+    table = _table(
+        "escalation to a stronger model: points of success over chance at the same frequency",
+        *("escalated", "restart", "take-over"),
+    )
+    pairs = list(model_pairs(runs))
+    rules = {name: [left_at(pair, name) for pair in pairs] for name in ("SLOW", ALARM, RISK)}
+    rules["learned: by the workload's outcomes"] = learned_escalations(pairs)
+    for name, left in rules.items():
+        worth = [escalation_value(pairs, left, take_over=both) for both in (False, True)]
+        points = [f"{e.value:+.1f} [{e.low:+.1f}, {e.high:+.1f}]" for e in worth]
+        table.add_row(name, f"{worth[0].pairs}/{len(pairs)}", *points)
     return table
 
 

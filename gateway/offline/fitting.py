@@ -25,11 +25,11 @@ from gateway.offline.evaluation import (
     signal_rates,
 )
 from gateway.offline.labelled_runs import LabelledRun
-from gateway.offline.playback import ALARM, STATE_SIGNALS, first_showings
+from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.offline.ridge import Array, Model, fit_logistic, folds_of
 from gateway.offline.risk_evidence import risk_figures
 from gateway.offline.risk_fitting import RIDGE as RISK_RIDGE
-from gateway.offline.risk_fitting import RiskModel, fit_risk, held_out_risk
+from gateway.offline.risk_fitting import AlarmLevels, RiskModel, fit_risk, held_out_risk
 from gateway.offline.trouble import trouble_ahead
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS
@@ -78,14 +78,16 @@ def fit(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted:
     weights, offset = _fit_difficulty(runs).linear()
     risk, risks = fit_risk(runs), held_out_risk(runs, FOLDS, seed)
     held_out = tuple(
-        _reading(run, slope * odds + intercept, evidence)
-        for run, odds, evidence in zip(runs, ahead, risks, strict=True)
+        _reading(run, slope * odds + intercept, evidence, likely)
+        for run, odds, evidence, likely in zip(
+            runs, ahead, risks.evidence, risks.likely, strict=True
+        )
     )
     budgets = _budgets(runs)
     calibration = Calibration(
         bias=_rounded(slope * offset + intercept),
         weights=tuple([_rounded(slope * weight) for weight in weights]),
-        risk=_risk_weights(risk),
+        risk=_risk_weights(risk, risks.levels),
         budget_works=budgets[0],
         budget_talks=budgets[1],
         precision=_precision(held_out),
@@ -124,12 +126,14 @@ def _held_out(runs: Sequence[LabelledRun], seed: int) -> list[Array]:
     return [models[fold[run.recording.group]].log_odds(run.features) for run in runs]
 
 
-def _risk_weights(risk: RiskModel) -> RiskWeights:
+def _risk_weights(risk: RiskModel, levels: AlarmLevels) -> RiskWeights:
     weights, offset = risk.model.linear()
     return RiskWeights(
         weights=tuple([_rounded(weight) for weight in weights]),
         works=_rounded(risk.works - offset),
         talks=_rounded(risk.talks - offset),
+        works_alarm=_rounded(levels.works),
+        talks_alarm=_rounded(levels.talks),
     )
 
 
@@ -147,7 +151,7 @@ def _log_odds(chance: float) -> float:
     return math.log(chance / (1.0 - chance))
 
 
-def _reading(run: LabelledRun, odds: Array, evidence: Array) -> RunReading:
+def _reading(run: LabelledRun, odds: Array, evidence: Array, likely: Array) -> RunReading:
     """The run as the gateway would have read it with these log odds of difficulty and risk."""
     fsm = FSMSettings()
     state, history, steps = FSMState.INIT, [], []
@@ -155,7 +159,14 @@ def _reading(run: LabelledRun, odds: Array, evidence: Array) -> RunReading:
         score = settled(float(odds[index]), float(run.known[index]))
         history.append(with_alarm(score, fired))
         state = next_state(state, history[-fsm.longest_window :], fsm)
-        steps.append({"index": index, "state": state.value, "fired": fired})
+        steps.append(
+            {
+                "index": index,
+                "state": state.value,
+                "fired": fired,
+                "likely_fails": bool(likely[index]),
+            }
+        )
     recording = run.recording
     return RunReading(
         id=recording.id,
@@ -188,7 +199,7 @@ def _budgets(runs: Sequence[LabelledRun]) -> tuple[int, int]:
 
 
 def _precision(held_out: Sequence[RunReading]) -> dict[str, float]:
-    signals = (*MONITORS, *STATE_SIGNALS, ALARM)
+    signals = (*MONITORS, *STATE_SIGNALS, RISK, ALARM)
     return {name: round(balanced_precision(held_out, name), 3) for name in signals}
 
 

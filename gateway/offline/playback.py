@@ -33,7 +33,9 @@ from gateway.steering.transcript.steps import extract
 DIGITS = 6
 _KEPT_STEPS = 8  # the newest steps a look-up may read, as many as the gateway keeps
 ALARM = "alarm"
-"""A monitor fired or SLOW was reached."""
+"""A monitor fired, SLOW was reached, or the run is likely to fail."""
+RISK = "risk"
+"""The run is likely to fail: its evidence has lasted where few solved runs come."""
 STATE_SIGNALS = ("FAST", "SLOW", "SKIP")
 
 
@@ -119,6 +121,7 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
         "scored": True,
         "difficulty": round(outcome.difficulty, DIGITS),
         "risk": round(outcome.risk, DIGITS),
+        "likely_fails": outcome.likely_fails,
         "trouble": outcome.trouble,
         "state": outcome.state.value,
         "scores": {name: round(score, DIGITS) for name, score in readings.scores.items()},
@@ -135,6 +138,7 @@ def _unscored(index: int, last: Mapping[str, Any]) -> dict[str, Any]:
         "scored": False,
         "difficulty": last["difficulty"],
         "risk": last["risk"],
+        "likely_fails": False,
         "trouble": None,
         "state": FSMState.END.value,
         "scores": {},
@@ -145,13 +149,18 @@ def _unscored(index: int, last: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Index of the first step on which each signal showed: monitors, FAST, SLOW, SKIP, alarm."""
+    """Index of the first step on which each signal showed: monitors, FAST, SLOW, SKIP, risk, alarm.
+
+    Steps without `likely_fails` are none of a run that is likely to fail.
+    """
     first: dict[str, int] = {}
     for step in steps:
         signals = [*step["fired"]]
         if step["state"] in STATE_SIGNALS:
             signals.append(step["state"])
-        if step["fired"] or step["state"] in ("SLOW", "SKIP"):
+        if step.get("likely_fails"):
+            signals.append(RISK)
+        if step["fired"] or step["state"] in ("SLOW", "SKIP") or step.get("likely_fails"):
             signals.append(ALARM)
         for signal in signals:
             first.setdefault(signal, step["index"])

@@ -202,7 +202,10 @@ def _source(run: RunReading) -> str:
 
 def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
     """Alarms in failed and in successful runs, per source and side, and for all coding sources."""
-    table = Table(title="alarm: a monitor fired or SLOW was reached", title_justify="left")
+    table = Table(
+        title="alarm: a monitor fired, SLOW was reached, or the run is likely to fail",
+        title_justify="left",
+    )
     table.add_column("source")
     table.add_column("")
     for name in ("failed", "successful", "ratio", "run ahead"):

@@ -55,15 +55,20 @@ def calibration_error(chances: Sequence[float] | Array, failed: Sequence[bool] |
 
 
 def learned_risks(runs: Sequence[RunReading], order: Sequence[int]) -> list[Array]:
-    """The risks with a prior learned on the fly: runs finish in `order`, by source and model."""
-    priors: dict[tuple[str, str], WorkloadPrior] = {}
+    """The risks with a prior learned on the fly: runs finish in `order`, by source and model.
+
+    A source is a workload, as in the live gateway: its other models count as a few runs.
+    """
+    priors: dict[str, dict[str, WorkloadPrior]] = {}
     found: list[Array] = [np.zeros(0)] * len(runs)
     for number in order:
         run = runs[number]
-        prior = priors.get(run.stratum, NO_OUTCOMES)
+        models = priors.setdefault(run.source, {})
+        own = models.get(run.model, NO_OUTCOMES)
+        prior = own.beside(known for model, known in models.items() if model != run.model)
         odds = [math.log(risk / (1.0 - risk)) for risk in run.risks]
         found[number] = np.array([risk_of(each, prior) for each in odds])
-        priors[run.stratum] = prior.with_outcome(failed=run.failed)
+        models[run.model] = own.with_outcome(failed=run.failed)
     return found
 
 

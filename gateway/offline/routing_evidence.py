@@ -47,15 +47,36 @@ def model_pairs(runs: Sequence[RunReading]) -> Iterator[ModelPair]:
                         yield ModelPair(cheap=run, strong=tuple(models[strong]))
 
 
-def restart_value(pairs: Sequence[ModelPair], signal: str) -> Estimate:
-    """Points of success that restarting at a signal gains over restarting as often by chance.
+def left_at(pair: ModelPair, signal: str) -> float | None:
+    """Share of the cheap run that is left when it first shows the signal; None if it never does."""
+    at = pair.cheap.first.get(signal)
+    return None if at is None else 1.0 - (at + 1) / len(pair.cheap.scores)
 
-    The interval is a bootstrap over scenarios; `pairs` of the estimate is the number of restarts.
+
+def restart_value(pairs: Sequence[ModelPair], signal: str) -> Estimate:
+    """Points of success that restarting at a signal gains over restarting as often by chance."""
+    return escalation_value(pairs, [left_at(pair, signal) for pair in pairs])
+
+
+def escalation_value(
+    pairs: Sequence[ModelPair], left: Sequence[float | None], *, take_over: bool = False
+) -> Estimate:
+    """Points of success that escalating gains over doing it as often by chance.
+
+    `left`: the share of each pair's cheap run that was left, in [0, 1]; None = not escalated. With
+    `take_over` the stronger model continues the run: it then has its own success for the share that
+    was left, the cheap run's for the rest; chance takes over at any step. The interval is a
+    bootstrap over scenarios; `pairs` of the estimate is the number of escalations.
     """
     gain = np.array([pair.gain for pair in pairs])
-    shown = np.array([signal in pair.cheap.first for pair in pairs], dtype=np.float64)
     if not len(gain):
         return Estimate(value=float("nan"), low=float("nan"), high=float("nan"), pairs=0)
+    shown = np.array([each is not None for each in left], dtype=np.float64)
+    own, drawn = shown, np.ones(len(gain))
+    if take_over:
+        steps = np.array([len(pair.cheap.scores) for pair in pairs], dtype=np.float64)
+        own, drawn = np.array([each or 0.0 for each in left]), (steps - 1.0) / (2.0 * steps)
+    values = np.stack([gain * own, shown, gain * drawn])
     _, group = np.unique([pair.cheap.group for pair in pairs], return_inverse=True)
     draw = np.random.default_rng(SEED)
     count = int(group.max()) + 1
@@ -63,15 +84,15 @@ def restart_value(pairs: Sequence[ModelPair], signal: str) -> Estimate:
     for _ in range(ROUNDS):
         weight = np.bincount(draw.integers(0, count, count), minlength=count)[group]
         if weight.sum():
-            samples.append(_over_chance(gain, shown, weight.astype(np.float64)))
+            samples.append(_over_chance(values, weight.astype(np.float64)))
     low, high = np.percentile(samples, [2.5, 97.5])
-    value = _over_chance(gain, shown, np.ones(len(gain)))
+    value = _over_chance(values, np.ones(len(gain)))
     return Estimate(value=value, low=float(low), high=float(high), pairs=int(shown.sum()))
 
 
-def _over_chance(gain: Array, shown: Array, weight: Array) -> float:
-    mean = weight / weight.sum()
-    return 100.0 * float((mean * gain * shown).sum() - (mean * gain).sum() * (mean * shown).sum())
+def _over_chance(values: Array, weight: Array) -> float:
+    acted, shown, drawn = values @ (weight / weight.sum())
+    return 100.0 * float(acted - shown * drawn)
 
 
 def fast_safety(pairs: Sequence[ModelPair], signal: str = "FAST") -> tuple[float, float, int]:

@@ -120,7 +120,8 @@ class ActionSignal:
     """The state and readings that decide about the actions on a call: the run's, or drawn ones.
 
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
-    `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something.
+    `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something;
+    `likely_fails`: as in `StepOutcome`.
     """
 
     state: FSMState
@@ -128,6 +129,7 @@ class ActionSignal:
     at_risk: bool | None = None
     severity: int = 0
     waits: bool = False
+    likely_fails: bool = False
 
 
 def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:

@@ -114,6 +114,7 @@ class RunPosition:
             readings=self.latest.readings,
             severity=self.latest.severity,
             waits=self.latest.waits,
+            likely_fails=self.latest.likely_fails,
         )
 
 

@@ -179,7 +179,7 @@ class RandomArm:
 
 def _untroubled(found: ActionSignal) -> ActionSignal:
     state = FSMState.NORMAL if found.state in _HARD_STATES else found.state
-    return replace(found, state=state, at_risk=False, severity=0)
+    return replace(found, state=state, at_risk=False, severity=0, likely_fails=False)
 
 
 def _reason(action: str, drawn: bool) -> str:

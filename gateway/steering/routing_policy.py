@@ -251,9 +251,15 @@ class LearnedRouting:
         pinned: ModelPin | None,
         step: int,
         state: FSMState,
+        *,
         evidence: float,
+        likely_fails: bool = False,
     ) -> RoutedModel:
-        """The model of a call of a run that has its choice."""
+        """The model of a call of a run that has its choice.
+
+        A hard state may move it to any better model, or to one of which nothing is known; a run
+        that is only likely to fail moves to models that are known to be better.
+        """
         if not choice.learned:
             return by_state
         current = pinned.model if pinned is not None else choice.model
@@ -261,9 +267,9 @@ class LearnedRouting:
         if problem is not None:
             reasons = (f"routing: {current} not used: {problem}", *by_state.reasons)
             return replace(by_state, reasons=reasons)
-        model = (
-            self._escalated(current, by_state.model, evidence) if state in _HARD_STATES else current
-        )
+        model, hard = current, state in _HARD_STATES
+        if hard or likely_fails:
+            model = self._escalated(current, by_state.model if hard else current, evidence)
         since = pinned.since_step if pinned is not None and pinned.model == model else step
         reason = f"routing: {current} -> {model}, trouble" if model != current else ""
         return RoutedModel(

@@ -32,10 +32,10 @@ class StepOutcome:
     `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
     `state` is the state after this score; `difficulty` is the score, clamped to [0, 1]; `risk` is
     the probability that the run fails, in (0, 1); `risk_evidence`: the log odds of that which its
-    steps alone give; `trouble` is the kind of trouble of the step;
-    `severity` of the alarm, 0 to 3; `waits`: the step only waits for something; `calls`: the facts
-    of its calls, and what they repeat; `repairing`: files were edited since the last test that
-    passed and the last commit.
+    steps alone give; `likely_fails`: these have lasted where few solved runs come; `trouble` is the
+    kind of trouble of the step; `severity` of the alarm, 0 to 3; `waits`: the step only waits for
+    something; `calls`: the facts of its calls, and what they repeat; `repairing`: files were edited
+    since the last test that passed and the last commit.
     """
 
     index: int
@@ -46,6 +46,7 @@ class StepOutcome:
     run: int = 0
     risk: float = UNKNOWN
     risk_evidence: float = 0.0
+    likely_fails: bool = False
     trouble: Trouble | None = None
     severity: int = 0
     waits: bool = False
@@ -173,6 +174,7 @@ class RunFold:
             run=self.index,
             risk=risk_of(self._risk.log_odds, self.prior),
             risk_evidence=self._risk.log_odds,
+            likely_fails=self._risk.likely,
             trouble=self._observed.trouble,
             severity=severity_of(self._alarmed_steps),
             waits=self._observed.waits,

@@ -150,7 +150,7 @@ def propose(
         unit=f"{call.unit}.{position.run}",
         strike=struck,
         choice=choice,
-        reasons=(*signals.reasons, *routed.reasons, *reasons),
+        reasons=(*signals.reasons, *_outlook(position), *routed.reasons, *reasons),
     )
 
 
@@ -217,6 +217,13 @@ def place(
     )
 
 
+def _outlook(position: RunPosition) -> tuple[str, ...]:
+    latest = position.latest
+    if latest is None or not latest.likely_fails:
+        return ()
+    return (f"risk: {latest.risk:.2f}, few runs that succeed look like this",)
+
+
 def _act(rules: SteeringRules, position: RunPosition, arm: RandomArm | None) -> ActionSignals:
     """The signals for routing and guidance: the run's own, or drawn ones in the control arm."""
     signal = position.signal
@@ -267,7 +274,15 @@ def _learned(
     )
     risk = position.latest.risk_evidence if position.latest is not None else 0.0
     evidence = evidence_of(state, risk, _calibration(rules).precision)
-    routed = learned.route(choice, by_state, memory.pinned_model, position.step, state, evidence)
+    routed = learned.route(
+        choice,
+        by_state,
+        memory.pinned_model,
+        position.step,
+        state,
+        evidence=evidence,
+        likely_fails=signal.likely_fails,
+    )
     if memory.choice is None:
         routed = replace(routed, reasons=(choice.reason, *routed.reasons))
     return routed, choice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -9,8 +10,9 @@ from collections.abc import Mapping
 import pytest
 
 from gateway.steering.fsm import FSMState
-from gateway.steering.routing import Routes
+from gateway.steering.routing import RoutedModel, Routes
 from gateway.steering.routing_policy import (
+    LearnedRouting,
     RunChoice,
     WorkloadRates,
     begin,
@@ -94,6 +96,35 @@ def test_trouble_moves_a_run_up_and_never_down() -> None:
     # Where everything succeeds anyway, or nothing does, a dearer model buys nothing.
     assert after("small", -4.0, big=(80, 20), small=(70, 30)) == "small"
     assert after("small", 6.0, big=(80, 20), small=(70, 30)) == "small"
+
+
+def test_a_run_that_is_likely_to_fail_moves_only_to_what_is_known_to_be_better() -> None:
+    """Without a hard state risk alone moves a run, and never to a model without outcomes."""
+
+    def after(*, likely_fails: bool, **known: tuple[int, int]) -> str:
+        learned = LearnedRouting(
+            rates=rates(**known), models=MODELS, requested="small", regret=3.0, explore=0.0
+        )
+        choice = RunChoice(model="small", default="small", probabilities={"small": 1.0})
+        by_state = RoutedModel(model="big", pin=None)
+        state = FSMState.NORMAL
+        return learned.route(
+            choice, by_state, None, 9, state, evidence=1.0, likely_fails=likely_fails
+        ).model
+
+    assert after(likely_fails=True, big=(80, 20), small=(60, 40)) == "big"
+    assert after(likely_fails=False, big=(80, 20), small=(60, 40)) == "small"
+    assert after(likely_fails=True, big=(60, 40), small=(60, 40)) == "small"
+    assert after(likely_fails=True, small=(60, 40)) == "small"
+
+
+def test_other_models_say_how_hard_a_workload_is() -> None:
+    """A workload that fails on other models begins at their rate, for two runs' worth."""
+    unknown = WorkloadPrior()
+    assert unknown.beside([]) == unknown
+    hard = unknown.beside([WorkloadPrior(failed=98)])
+    assert hard.log_odds == pytest.approx(math.log(99))
+    assert WorkloadPrior(solved=50).beside([WorkloadPrior(failed=98)]).log_odds < -3.0
 
 
 def test_state_and_risk_are_one_factor() -> None:

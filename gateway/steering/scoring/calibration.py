@@ -46,7 +46,8 @@ class RiskWeights:
     """The fitted evidence of a run: weights per unit of each of RISK_FEATURES.
 
     `works`, `talks`: what an average run of either kind has, which is taken off, so that its
-    evidence is 0: a run that works on files or programs, and any other.
+    evidence is 0: a run that works on files or programs, and any other. `works_alarm`,
+    `talks_alarm`: the evidence from which a run of either kind is likely to fail; infinite = never.
 
     Raises:
         ValueError: a feature without weight, or a number that is not finite.
@@ -55,12 +56,16 @@ class RiskWeights:
     weights: tuple[float, ...]
     works: float
     talks: float
+    works_alarm: float = math.inf
+    talks_alarm: float = math.inf
 
     def __post_init__(self) -> None:
         if len(self.weights) != len(RISK_FEATURES):
             raise ValueError(f"risk: expected {len(RISK_FEATURES)}, got {len(self.weights)}")
         if not all(map(math.isfinite, (*self.weights, self.works, self.talks))):
             raise ValueError("risk: expected finite numbers")
+        if math.isnan(self.works_alarm + self.talks_alarm):
+            raise ValueError("risk.alarms: expected numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +113,10 @@ class Calibration:
         average = self.risk.works if works else self.risk.talks
         return float(sum(map(mul, self.risk.weights, features))) - average
 
+    def alarm_evidence(self, *, works: bool) -> float:
+        """The evidence from which a run of the kind is likely to fail, as log odds."""
+        return self.risk.works_alarm if works else self.risk.talks_alarm
+
     def call_budget(self, *, works: bool) -> int:
         """Calls that nearly all successful runs of the kind stayed within."""
         return self.budget_works if works else self.budget_talks
@@ -145,6 +154,7 @@ def _risk(data: Mapping[str, Any]) -> RiskWeights:
         weights=tuple([_number(data, "weights", name) for name in RISK_FEATURES]),
         works=_number(data, "averages", "works"),
         talks=_number(data, "averages", "talks"),
+        **{f"{kind}_alarm": _number(data, "alarms", kind) for kind in data.get("alarms", ())},
     )
 
 
@@ -176,12 +186,18 @@ def calibration_to_json(calibration: Calibration) -> str:
         "risk": {
             "weights": dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True)),
             "averages": {"works": calibration.risk.works, "talks": calibration.risk.talks},
+            "alarms": _alarms(calibration.risk),
         },
         "budgets": {"works": calibration.budget_works, "talks": calibration.budget_talks},
         "precision": dict(calibration.precision),
         "provenance": dict(calibration.provenance),
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _alarms(risk: RiskWeights) -> dict[str, float]:
+    levels = {"works": risk.works_alarm, "talks": risk.talks_alarm}
+    return {kind: level for kind, level in levels.items() if math.isfinite(level)}
 
 
 @lru_cache(maxsize=1)

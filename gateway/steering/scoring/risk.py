@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gateway.steering.evidence.observation import ObservedStep
@@ -28,6 +29,12 @@ NEWEST_THOUGHTS = 5
 MOST_TOOLS = 64
 """Different tools that are counted: a bound on memory."""
 MOST_LOG_ODDS = 30.0
+BORROWED_RUNS = 2.0
+"""Weight, in runs, of what other models did with the same workload: the weight of a prior that
+knows nothing."""
+LASTING_STEPS = 3
+"""Steps in a row whose evidence reaches the level from which a run is likely to fail: one long
+message is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,21 @@ class WorkloadPrior:
     def with_outcome(self, *, failed: bool) -> WorkloadPrior:
         """The prior after one more run."""
         return WorkloadPrior(solved=self.solved + (not failed), failed=self.failed + failed)
+
+    def beside(self, others: Iterable[WorkloadPrior]) -> WorkloadPrior:
+        """The prior, given what the same workload's runs on other models came to.
+
+        They say how hard the tasks are: in place of one run of each outcome, BORROWED_RUNS are
+        added at their rate.
+        """
+        counted = [*others]
+        failed = sum([other.failed for other in counted])
+        total = failed + sum([other.solved for other in counted])
+        share = (failed + 1.0) / (total + 2.0)
+        return WorkloadPrior(
+            solved=self.solved + BORROWED_RUNS * (1.0 - share) - 1.0,
+            failed=self.failed + BORROWED_RUNS * share - 1.0,
+        )
 
 
 NO_OUTCOMES = WorkloadPrior()
@@ -165,18 +187,26 @@ class RunTotals:
 
 
 class RiskModel:
-    """The evidence of one run: `log_odds` that it fails, for a workload of which half fail."""
+    """The evidence of one run: `log_odds` that it fails, for a workload of which half fail.
 
-    __slots__ = ("_calibration", "_totals", "log_odds")
+    `likely`: it has lasted at the calibration's level for the kind of run, above which few solved
+    runs come; the workload says nothing about that.
+    """
+
+    __slots__ = ("_calibration", "_lasting", "_totals", "likely", "log_odds")
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
         self._totals = RunTotals()
+        self._lasting = 0
         self.log_odds = 0.0
+        self.likely = False
 
     def push(self, observed: ObservedStep) -> None:
         """Observe the next step."""
         self._totals.push(observed)
-        self.log_odds = self._calibration.risk_log_odds(
-            self._totals.values(), works=self._totals.works
-        )
+        works = self._totals.works
+        self.log_odds = self._calibration.risk_log_odds(self._totals.values(), works=works)
+        reached = self.log_odds >= self._calibration.alarm_evidence(works=works)
+        self._lasting = self._lasting + 1 if reached else 0
+        self.likely = self._lasting >= LASTING_STEPS
