@@ -54,7 +54,8 @@ class Arm:
     headers: Callable[[Place], tuple[tuple[str, str], ...]] = lambda _: ()
 
 
-def _gateway(place: Place, mode: str, **more: Any) -> Command:
+def gateway_command(place: Place, mode: str, **more: Any) -> Command:
+    """This gateway before the upstream, with a store on disk; `more`: sections of its config."""
     path = place.home / f"gateway-{place.port}.yaml"
     config = {
         "default_upstream": {"api_base": _base(place)},
@@ -68,17 +69,17 @@ def _gateway(place: Place, mode: str, **more: Any) -> Command:
 
 
 def _native(place: Place) -> Command:
-    return _gateway(place, "off")
+    return gateway_command(place, "off")
 
 
 def _steered(place: Place) -> Command:
-    return _gateway(place, "on")
+    return gateway_command(place, "on")
 
 
 def _litellm_lane(place: Place) -> Command:
     params = {"model": f"openai/{MODEL}", "api_base": _base(place), "api_key": _KEY}
     entry = {"model_name": MODEL, "lane": "litellm", "litellm_params": params}
-    return _gateway(place, "off", model_list=[entry])
+    return gateway_command(place, "off", model_list=[entry])
 
 
 def _litellm_proxy(place: Place) -> Command:

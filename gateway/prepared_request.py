@@ -185,6 +185,7 @@ class PreparedRequest:
         if isinstance(response_id, str) and response_id and self.target is not None:
             tenant = self.exchange.request.tenant
             self._runtime.response_targets.put(tenant, response_id, self.target)
+            self._keep_echo(response_id)
         if reply.pending_id is None:
             await self.settle()
         await self._catch_up()
@@ -197,6 +198,11 @@ class PreparedRequest:
             response = self.exchange.response
             response.headers = with_state(response.headers, FSMState.END)
             self.exchange.notes["state"] = FSMState.END.value
+
+    def _keep_echo(self, response_id: str) -> None:
+        """A stored answer repeats the request's instructions to whoever asks for it later, too."""
+        if (echo := self.echo) is not None:
+            self._runtime.answer_echoes.put(self.exchange.request.tenant, response_id, echo)
 
     def _note_texts(self, completion: Mapping[str, Any] | None) -> None:
         """Note the call's texts for its span, where the operator asks for that."""
@@ -241,6 +247,8 @@ class PreparedRequest:
         self._bill(read.usage, read.completion or read.partial)
         self.exchange.upstream.usage_estimated = self.exchange.upstream.usage is not None
         pending_id = read.pending_id if self._request.in_background else None
+        if pending_id is not None:
+            self._keep_echo(pending_id)
         if self.spending is not None and pending_id is None:
             spawn(self.settle())
         if self.result is None:

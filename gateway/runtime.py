@@ -22,7 +22,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
 from gateway.conversations.merge import merged_call
-from gateway.conversations.stored_responses import PendingResponses, ResponseTargets
+from gateway.conversations.stored_responses import AnswerEchoes, PendingResponses, ResponseTargets
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
@@ -50,6 +50,7 @@ from gateway.stores.raw import RawKeeper, RawStore, open_keeper
 from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
 from gateway.tasks import spawn
 from gateway.upstream.rests import DeploymentRests
+from gateway.upstream.stream_usage import UsageRefusals
 from gateway.warm_up import warm_up
 
 _FIXED = (
@@ -89,6 +90,7 @@ class Runtime:
         """Called with the new settings after each reload."""
 
         self._rests = DeploymentRests()
+        self._usage_refusals = UsageRefusals()
         self._services: Services | None = None
         self._stores: Stores | None = None
         self._states: GuardedStateStore | None = None
@@ -117,6 +119,7 @@ class Runtime:
         self.response_targets = ResponseTargets()
         """Which deployment stores an answer."""
 
+        self.answer_echoes = AnswerEchoes()
         self.pending_responses = PendingResponses()
         """Calls whose answers are still being made in the background."""
 
@@ -365,6 +368,7 @@ class Runtime:
             lookup=library,
             history=history,
             rests=self._rests,
+            usage_refusals=self._usage_refusals,
             instance=self.instance,
             lessons=self.book,
             accounting=self.accounting,

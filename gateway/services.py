@@ -48,6 +48,7 @@ class Services:
         lookup: PatternLookup | None,
         history: StepHistory | None,
         rests: DeploymentRests,
+        usage_refusals: UsageRefusals,
         instance: str,
         accounting: Accounting,
         lessons: LessonLookup | None = None,
@@ -69,7 +70,7 @@ class Services:
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
-        self.usage_refusals = UsageRefusals()
+        self.usage_refusals = usage_refusals
         self.turns = Turns(settings.steering.max_at_once)
         self.index = index
         self.resolver = ConversationResolver(

@@ -15,6 +15,7 @@ from typing import Any
 from gateway.dialects.history import EarlierHistory
 from gateway.steering.fold import RunSnapshot
 from gateway.upstream.deployments import Target
+from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import digest_fields
 from gateway.wire.prefix_hash import ChainState, extend
 
@@ -32,6 +33,9 @@ MAX_PENDING = 1024
 
 MAX_TARGETS = 8192
 """Answers whose deployment is known, least recently used ones dropped; a few hundred bytes each."""
+
+MAX_ECHO_CHARS = 4 * 2**20
+"""Characters of instructions that stored answers may repeat; those of the oldest go first."""
 
 # Large, and not part of any digest or step.
 _LEFT_OUT = ("encrypted_content", "logprobs", "annotations")
@@ -153,3 +157,29 @@ class ResponseTargets:
     def find(self, tenant: str, response_id: str | None) -> Target | None:
         """The target that stores the answer, if it is known."""
         return self._targets.get((tenant, response_id)) if response_id else None
+
+
+class AnswerEchoes:
+    """What takes the guidance out of a stored answer, which repeats the instructions it was asked
+    with, whenever a later request reads it: by tenant and answer id."""
+
+    def __init__(self) -> None:
+        self._filters: OrderedDict[tuple[str, str], EchoFilter] = OrderedDict()
+        self._chars = 0
+
+    def put(self, tenant: str, response_id: str, echo: EchoFilter) -> None:
+        """Remember the filter of an answer."""
+        self._forget((tenant, response_id))
+        self._filters[tenant, response_id] = echo
+        self._chars += echo.size
+        while self._chars > MAX_ECHO_CHARS:
+            self._forget(next(iter(self._filters)))
+
+    def find(self, tenant: str, response_id: str) -> EchoFilter | None:
+        """A filter for one reading of the answer; None if nothing is to be taken out."""
+        known = self._filters.get((tenant, response_id))
+        return known.fresh() if known is not None else None
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        known = self._filters.pop(key, None)
+        self._chars -= known.size if known is not None else 0

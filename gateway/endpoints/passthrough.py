@@ -27,6 +27,7 @@ from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
+from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import parse_object
 from gateway.wire.request import ChatRequest
 
@@ -69,30 +70,34 @@ class PassThrough:
                 call.at = self._runtime.response_targets.find(principal.tenant, about[1])
                 exchange.upstream.deployment = call.at.name if call.at is not None else ""
             asked = _background_answer(self._runtime.pending_responses, principal.tenant, scope)
-            if asked is not None:
-                call.headers = readable(headers, plain=False)
+            echo = self._echo(principal.tenant, scope)
+            if asked is not None or echo is not None:
+                call.headers = readable(headers, plain=echo is not None)
             if _is_json(scope["method"], headers):
                 raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
                     response = await _send_json(services, exchange, call, raw)
-                    await self._answer(asked, services, response, send, exchange, watch)
+                    await self._answer(asked, echo, services, response, send, exchange, watch)
             else:
                 upload = Upload(headers, receive, limit) if _has_body(headers) else None
                 async with DisconnectWatch(receive, exchange, upload) as watch:
                     response = await _send_stream(services, exchange, call, upload)
-                    await self._answer(asked, services, response, send, exchange, watch)
+                    await self._answer(asked, echo, services, response, send, exchange, watch)
 
     async def _answer(
         self,
         asked: Asked | None,
+        echo: EchoFilter | None,
         services: Services,
         response: LaneResponse,
         send: Send,
         exchange: Exchange,
         watch: DisconnectWatch,
     ) -> None:
-        """Relay an answer; the answer to a poll of a background answer is also recorded."""
-        if asked is None or response.status >= 300 or exchange.request.method == "DELETE":
+        """Relay an answer; the answer to a poll of a background answer is also recorded, and one
+        that repeats its instructions repeats the client's own."""
+        read = asked is not None or echo is not None
+        if not read or response.status >= 300 or exchange.request.method == "DELETE":
             await _relay(response, send, exchange, watch)
             if asked is not None and response.status < 300:
                 await self._runtime.pending_responses.settle(*asked, None, None)
@@ -104,22 +109,27 @@ class PassThrough:
         poll = _Poll(self._runtime.pending_responses, asked, exchange)
         relay = Relay(send, exchange, watch, poll.complete, services.settings.server, RESPONSES)
         try:
-            await answer(relay, response, False, False)
+            await answer(relay, response, False, False, echo)
         finally:
             await response.aclose()
 
+    def _echo(self, tenant: str, scope: Scope) -> EchoFilter | None:
+        """What takes the guidance out of a stored answer that is asked for."""
+        found = _ABOUT_ANSWER.fullmatch(scope["path"])
+        return self._runtime.answer_echoes.find(tenant, found[1]) if found else None
+
 
 class _Poll:
-    """A request about a background answer; its result is recorded."""
+    """A request about a stored answer; that of a background answer is recorded."""
 
-    def __init__(self, pending: PendingResponses, asked: Asked, exchange: Exchange) -> None:
+    def __init__(self, pending: PendingResponses, asked: Asked | None, exchange: Exchange) -> None:
         self._pending = pending
         self._asked = asked
         self._exchange = exchange
 
     async def complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer to a poll, before the client has its last byte."""
-        if reply.pending_id is None and not reply.unread:
+        if self._asked is not None and reply.pending_id is None and not reply.unread:
             self._exchange.upstream.bill(reply.usage)
             await self._pending.settle(*self._asked, reply.completion, reply.usage)
 

@@ -1,6 +1,6 @@
 """A store that never makes an answer wait for long: any StateStore behind a breaker and a spool.
 
-While the store works, a commit is awaited. When it fails, or takes longer than
+While the store works, a commit is awaited. When it fails, or none is finished for
 `storage.commit_limit_ms`, its record waits in memory, and so do those that follow; they are written
 in order when the store works again (`gateway/stores/recovery.py`). The look-ups find what waits, so
 that a conversation continues whether its newest state is stored or not.
@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.breaker import SLOW, Incident
+from gateway.stores.commit_limit import CommitLimit
 from gateway.stores.protocols import (
     MAX_HEADS,
     StateStore,
@@ -29,7 +30,6 @@ from gateway.stores.recovery import TROUBLE, Merge, Recovery, replacing
 
 T = TypeVar("T")
 
-_GRACE_S = 0.02  # after a stall of the event loop a commit may be done, and not be noticed yet
 _READS = 4  # a read may take so many times as long as a commit: many may wait for their turn
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
 _ACTIVE = 10_000  # conversations whose last commit is remembered
@@ -61,6 +61,7 @@ class GuardedStateStore:
         self._store = store
         self._settings = settings
         self._limit_s = settings.commit_limit_ms / 1000
+        self._limit = CommitLimit(self._limit_s, self._pass_limit)
         self._recovery = Recovery(store, settings, count=count, opened=self._release, merge=merge)
         self._breaker, self._spool = self._recovery.breaker, self._recovery.spool
         self._loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ class GuardedStateStore:
         write = self._loop.create_task(self._store.commit(call))
         waiter = self._loop.create_future()
         write.add_done_callback(lambda _: _release(waiter))
-        timer = self._loop.call_later(self._limit_s, self._reach_limit, write)
+        unwatch = self._limit.watch(write)
         self._waiters.add(waiter)
         try:
             await waiter
@@ -128,7 +129,7 @@ class GuardedStateStore:
             self._recovery.keep(call, write)
             raise
         finally:
-            timer.cancel()
+            unwatch()
             self._waiters.discard(waiter)
         if not write.done():
             return self._recovery.keep(call, write)
@@ -136,16 +137,13 @@ class GuardedStateStore:
         if isinstance(error, TROUBLE):
             self._recovery.note(error)
             return self._recovery.keep(call)
+        self._limit.finished()
         self._breaker.succeeded()
         return write.result()
 
-    def _reach_limit(self, write: asyncio.Task[int]) -> None:
-        self._loop.call_later(_GRACE_S, self._pass_limit, write)
-
-    def _pass_limit(self, write: asyncio.Task[int]) -> None:
-        if not write.done():
-            limit_ms = self._settings.commit_limit_ms
-            self._recovery.open(SLOW, f"a commit takes longer than {limit_ms:g} ms")
+    def _pass_limit(self) -> None:
+        limit_ms = self._settings.commit_limit_ms
+        self._recovery.open(SLOW, f"a commit takes longer than {limit_ms:g} ms")
 
     def _release(self) -> None:
         for waiter in self._waiters:

@@ -15,20 +15,23 @@ _MOST_KEPT = 1000  # models are named by clients
 
 
 class UsageRefusals:
-    """The targets that refused to report the usage of a stream, with the model asked for."""
+    """The targets that refused to report the usage of a stream, with the model asked for.
+
+    One object serves all versions of the config: a target is known by its address.
+    """
 
     def __init__(self) -> None:
-        self._known: set[tuple[int, str]] = set()
+        self._known: set[tuple[str, str]] = set()
 
     def includes(self, target: Target, model: str) -> bool:
         """Whether the target has refused it for this model."""
-        return (target.key, model) in self._known
+        return (str(target.api_base), model) in self._known
 
     def add(self, target: Target, model: str) -> None:
         """Do not ask the target for it again."""
         if len(self._known) >= _MOST_KEPT:
             self._known.clear()
-        self._known.add((target.key, model))
+        self._known.add((str(target.api_base), model))
 
 
 class BegunResponse:

@@ -26,6 +26,15 @@ class EchoFilter:
         self._own = json.dumps(own)
         self._decoder = SSEDecoder()
 
+    @property
+    def size(self) -> int:
+        """Characters that it keeps."""
+        return len(self._sent) + len(self._own)
+
+    def fresh(self) -> EchoFilter:
+        """The same filter, for another answer."""
+        return EchoFilter(self._sent, json.loads(self._own))
+
     def feed(self, chunk: bytes) -> bytes:
         """The bytes of a stream to send, of `chunk` and of what was held back before it."""
         if chunk.endswith(b"\n\n") and self._decoder.idle and _NAME not in chunk:

@@ -107,23 +107,26 @@ def test_guidance_arrives_in_a_tool_loop(
         assert instructions.startswith(extra.get("instructions", ""))
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("how", ["whole", "stream", "background"])
 @pytest.mark.parametrize("given", [None, "Be \u201cbrief\u201d.\n/now"])
 def test_an_answer_repeats_the_clients_own_instructions(
-    gateway_server: Start, upstream: ScriptedUpstream, given: str | None, stream: bool
+    gateway_server: Start, upstream: ScriptedUpstream, given: str | None, how: str
 ) -> None:
-    """Guidance goes out in `instructions`, and the echo in the answer is free of it."""
+    """Guidance goes out in `instructions`, and the echo in the answer is free of it: also when the
+    stored answer is asked for later."""
     upstream.default = looping_model(6)
     client = client_of(gateway_server(STEERING))
     history: list[Any] = [{"role": "user", "content": TASK}]
     extra: dict[str, Any] = {} if given is None else {"instructions": given}
     for _ in range(7):
         body: dict[str, Any] = {"model": "gpt-5", "input": history, "tools": [TOOL], **extra}
-        if stream:
+        if how == "stream":
             events = list(client.responses.create(stream=True, **body))
             answers = [event.response for event in events if hasattr(event, "response")]
         else:
-            answers = [client.responses.create(**body)]
+            answers = [client.responses.create(background=how == "background", **body)]
+        while how != "stream" and (len(answers) < 2 or answers[-1].status != "completed"):
+            answers.append(client.responses.retrieve(answers[0].id))
         assert {answer.instructions for answer in answers} == {given}
         items = answers[-1].output
         history += [item.model_dump(exclude_none=True) for item in items]
@@ -132,8 +135,9 @@ def test_an_answer_repeats_the_clients_own_instructions(
             for item in items
             if item.type == "function_call"
         ]
-    assert GUIDANCE in upstream.last.fields["instructions"]
-    assert given is None or upstream.last.fields["instructions"].startswith(given)
+    asked = [r.fields["instructions"] for r in upstream.requests if "instructions" in r.fields]
+    assert GUIDANCE in asked[-1]
+    assert given is None or asked[-1].startswith(given)
 
 
 def test_routing_rewrites_the_model(gateway_server: Start, upstream: ScriptedUpstream) -> None:

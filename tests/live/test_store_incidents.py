@@ -112,6 +112,27 @@ async def test_a_store_that_cannot_be_written(
     assert await metric(http, server, "gateway_store_waiting_bytes") == 0
 
 
+async def test_a_start_while_the_file_is_locked(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A gateway needs no write to start on its own file: it serves, and records what it served."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    first = gateway_server(settings(path))
+    agent = Agent(http, first.base_url)
+    await agent.run(2)
+    first.stop()
+    with locked(path):
+        server = gateway_server(settings(path))
+        agent.url = server.base_url
+        answers = await agent.run(2)
+        assert [answer.status for answer in answers] == [200, 200]
+        await until_kind(http, server, "busy")
+    await until_status(http, server, "ready")
+    assert [answer.gateway("step") for answer in answers] == ["2", "3"]
+    assert await calls_of(path, answers[-1]) == ([0, 1, 2, 3], 4, 0)
+
+
 async def test_a_deleted_file_is_made_again(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from gateway.testing import (
 )
 from gateway.wire.sse import SSEDecoder
 from tests.live.client import PLAIN, Agent, Answer, run_log, trace
+from tests.relay.gateways import replace_settings
 
 Start = Callable[..., AppServer]
 USAGE = Usage(prompt_tokens=40, completion_tokens=10)
@@ -130,7 +131,8 @@ async def test_a_provider_that_refuses_to_report(
     tmp_path: Path,
     status: int,
 ) -> None:
-    """It is asked again without, once; later calls leave it out, and every answer arrives."""
+    """It is asked again without, once; later calls leave it out, also after a reload of the config,
+    and every answer arrives."""
     path = tmp_path / "runs.db"
 
     def refuses(request: ReceivedRequest) -> Reply:
@@ -144,9 +146,13 @@ async def test_a_provider_that_refuses_to_report(
     answers = [
         await Agent(http, server.base_url, model=MODEL, stream=True).turn() for _ in range(2)
     ]
-    assert [answer.message for answer in answers] == [{"role": "assistant", "content": TEXT}] * 2
+    replace_settings(
+        server, with_mode("on", path) | {"default_upstream": {"api_base": upstream.base_url}}
+    )
+    answers.append(await Agent(http, server.base_url, model=MODEL, stream=True).turn())
     asked = ["stream_options" in request.json for request in upstream.requests]
-    assert asked == [True, False, False]
+    assert asked == [True, False, False, False]
+    assert [answer.message for answer in answers] == [{"role": "assistant", "content": TEXT}] * 3
     assert (await recorded(path, answers[0])).usage_estimated
 
 

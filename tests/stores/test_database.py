@@ -91,7 +91,7 @@ async def test_a_failing_write_does_not_affect_its_group(database: Database) -> 
 
 
 async def test_waiting_writes_share_a_transaction(database: Database) -> None:
-    """Writes that wait at the same time share one commit, at most 128 of them."""
+    """Writes that wait at the same time share one commit, at most 32 of them."""
     gate = Gate()
     commits: list[int] = []
 
@@ -103,12 +103,12 @@ async def test_waiting_writes_share_a_transaction(database: Database) -> None:
     commits.clear()
     held = asyncio.ensure_future(database.write(gate))
     await asyncio.to_thread(gate.entered.wait, 10)
-    writes = asyncio.gather(*(database.write(put(value)) for value in range(200)))
+    writes = asyncio.gather(*(database.write(put(value)) for value in range(50)))
     await asyncio.sleep(0)
     gate.opened.set()
-    assert await writes == list(range(200))
+    assert await writes == list(range(50))
     await held
-    # The one that was held, then 128, then the remaining 72.
+    # The one that was held, then 32, then the remaining 18.
     assert len(commits) == 3
 
 

@@ -15,6 +15,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.stores.breaker import Breaker
+from gateway.stores.commit_limit import CommitLimit
 from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.protocols import StoreBusy, StoreOverloaded, StoreReplaced, VersionConflict
 from gateway.stores.records import CallRecord, StepContent
@@ -296,3 +297,41 @@ def test_trouble_that_repeats_is_logged_less_and_less() -> None:
     now[0] += 100
     breaker.open("slow", "slow")
     assert breaker.may_close
+
+
+async def test_a_store_that_goes_on_finishing_is_not_slow() -> None:
+    """A commit that waits for its turn is given up only when none was finished for the limit: what
+    is given up is in memory alone."""
+    loop, quiet_s, ended = asyncio.get_running_loop(), list[float](), asyncio.Event()
+
+    def passed() -> None:
+        quiet_s.append(loop.time() - last)
+        ended.set()
+
+    limit = CommitLimit(0.3, passed)
+    never: asyncio.Task[int] = asyncio.ensure_future(asyncio.Event().wait())  # type: ignore[arg-type]
+    begun = last = loop.time()
+    unwatch = limit.watch(never)
+    while loop.time() < begun + 0.5 and not quiet_s:
+        last = loop.time()
+        limit.finished()
+        await asyncio.sleep(0.01)
+    await asyncio.wait_for(ended.wait(), 30)
+    assert quiet_s[0] >= 0.29
+    unwatch()
+    never.cancel()
+
+
+async def test_no_commit_is_waited_for_without_end() -> None:
+    """A queue that moves, but never comes to a commit, is slow all the same."""
+    loop, passed = asyncio.get_running_loop(), asyncio.Event()
+    limit = CommitLimit(0.01, passed.set)
+    never: asyncio.Task[int] = asyncio.ensure_future(asyncio.Event().wait())  # type: ignore[arg-type]
+    unwatch = limit.watch(never)
+    ends = loop.time() + 30
+    while not passed.is_set():
+        limit.finished()
+        assert loop.time() < ends
+        await asyncio.sleep(0.001)
+    unwatch()
+    never.cancel()

@@ -44,6 +44,8 @@ _SETTING_UP = "setting up the context for our chat"
 _HEAD_CHARACTERS = 200
 _MAX_UNCLOSED = 8
 """Tags without an end that are looked for; after them the rest of a text is taken as it is."""
+_MAX_TAGS = 2000
+"""Tags that are read: a text with more is a document, and each takes 1.5 us."""
 
 
 def task_of(transcript: Sequence[Any], start: int) -> str:
@@ -91,7 +93,10 @@ def user_words(text: str) -> str:
 def _without_added(text: str) -> str:
     kept: list[str] = []
     at, unclosed = 0, set[str]()
-    while len(unclosed) < _MAX_UNCLOSED and (tag := _OPENING_TAG.search(text, at)):
+    for _ in range(_MAX_TAGS):
+        tag = _OPENING_TAG.search(text, at) if len(unclosed) < _MAX_UNCLOSED else None
+        if tag is None:
+            break
         name = tag[1]
         closing = f"</{name}>"
         end = -1

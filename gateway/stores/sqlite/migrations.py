@@ -44,7 +44,9 @@ def migrate(
             f"{path!r} was written by a newer version of the gateway (it has "
             f"{', '.join(sorted(unknown))}); start that version, or use another file"
         )
-    return tuple(m.name for m in migrations if _apply_once(connection, m))
+    # A file that lacks nothing is opened while another process holds the write lock.
+    missing = pending(connection, migrations)
+    return tuple(m.name for m in migrations if m.name in missing and _apply_once(connection, m))
 
 
 def pending(connection: apsw.Connection, migrations: Sequence[Migration]) -> tuple[str, ...]:

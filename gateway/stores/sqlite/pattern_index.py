@@ -73,6 +73,13 @@ class VectorSpace:
         )
         return [VectorSpace(*row) for row in found]
 
+    def exists(self, connection: apsw.Connection) -> bool:
+        """Whether the tables of the space are there."""
+        found = connection.execute(
+            "SELECT count(*) FROM sqlite_schema WHERE name IN (?, ?)", (self.vectors, self.index)
+        ).get
+        return int(found) == 2
+
     def create(self, connection: apsw.Connection) -> None:
         """Create the tables of the space if they do not exist."""
         bits = 3 * (self.dimensions + self._padding)

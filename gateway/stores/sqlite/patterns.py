@@ -49,12 +49,18 @@ class SQLitePatternStore:
         `rebuild` can repair it.
         """
 
-        def work(connection: apsw.Connection) -> VectorSpace:
+        def find(connection: apsw.Connection) -> VectorSpace | None:
+            space = _known_space(connection, embedder_id, dimensions)
+            return space if space is not None and space.exists(connection) else None
+
+        def create(connection: apsw.Connection) -> VectorSpace:
             space = _space(connection, embedder_id, dimensions)
             space.create(connection)
             return space
 
-        self._space = space = await self._database.write(work)
+        # One that exists is opened while another process holds the write lock.
+        known = await self._database.read(find)
+        self._space = space = known or await self._database.write(create)
         try:
             await self._database.read(space.check)
             return int(await self._database.read(space.lacking))
@@ -257,10 +263,21 @@ def _space(connection: apsw.Connection, embedder_id: str, dimensions: int) -> Ve
         "ON CONFLICT (embedder_id) DO NOTHING",
         (embedder_id, dimensions),
     )
+    found = _known_space(connection, embedder_id, dimensions)
+    assert found is not None
+    return found
+
+
+def _known_space(
+    connection: apsw.Connection, embedder_id: str, dimensions: int
+) -> VectorSpace | None:
+    """The embedder's space; None when there is none. Raises: SpaceMismatch."""
     row: Any = connection.execute(
         "SELECT number, dimensions, generation FROM pattern_spaces WHERE embedder_id = ?",
         (embedder_id,),
     ).fetchone()
+    if row is None:
+        return None
     number, known, generation = row
     if known != dimensions:
         raise SpaceMismatch(

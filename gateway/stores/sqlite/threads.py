@@ -15,7 +15,7 @@ from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.jobs import Job, JobQueue, JobResult
 
 # More jobs would only delay the first: the transaction's fixed cost is already spread thin.
-MAX_GROUP = 128
+MAX_GROUP = 32
 
 # 16 MB of write-ahead log, four times SQLite's default: pages that many commits change are copied
 # into the file once instead of four times, which saves a tenth of a commit's CPU (measured).
