@@ -63,12 +63,11 @@ class Server:
 
     def cpu_s(self) -> float:
         """CPU seconds used so far, of all threads and children, at nanosecond resolution."""
-        own = sum(_clock_s(pid) for pid in self._tree())
-        return own + _reaped_children_s(self._process.pid)
+        return cpu_of(self._process.pid)
 
     def rss_mb(self) -> float:
         """Resident memory now, children included, in MiB."""
-        return sum(_rss_kb(pid) for pid in self._tree()) / 1024
+        return sum(_rss_kb(pid) for pid in _tree(self._process.pid)) / 1024
 
     def stop(self) -> None:
         """End the process and its children."""
@@ -81,18 +80,14 @@ class Server:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def _tree(self) -> list[int]:
-        found, at = [self._process.pid], 0
-        while at < len(found):
-            with contextlib.suppress(OSError):
-                for task in Path(f"/proc/{found[at]}/task").iterdir():
-                    found += map(int, (task / "children").read_text().split())
-            at += 1
-        return found
-
     def _last_words(self) -> str:
         text = self._log.read_text(errors="replace").strip()
         return text[-400:] or "it said nothing"
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds that a process and its children have used so far, of all threads."""
+    return sum(_clock_s(each) for each in _tree(pid)) + _reaped_children_s(pid)
 
 
 def free_port() -> int:
@@ -109,6 +104,16 @@ def clean_env() -> dict[str, str]:
     left_out = {"PYTHONDONTWRITEBYTECODE"}
     env = {k: v for k, v in os.environ.items() if k not in left_out and not k.startswith(prefixes)}
     return {k: v for k, v in env.items() if not k.lower().endswith("_proxy")}
+
+
+def _tree(pid: int) -> list[int]:
+    found, at = [pid], 0
+    while at < len(found):
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{found[at]}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+        at += 1
+    return found
 
 
 def _answers(port: int, path: str) -> bool:

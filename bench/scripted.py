@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from bench.bodies import MODEL
@@ -15,11 +16,16 @@ _CHUNKS_A_WRITE = 2
 """As a server meets them that is busy with others: some alone, some several at once."""
 
 
+Message = dict[str, Any]
+Answer = Message | int | Callable[[bytes], Message]
+
+
 class Provider:
-    """Answers every request with `answer`: a message, or the number of chunks of a stream."""
+    """Answers every request with `answer`: a message, the number of chunks of a stream, or what a
+    function makes of the body."""
 
     def __init__(self) -> None:
-        self.answer: dict[str, Any] | int = {"role": "assistant", "content": "Done."}
+        self.answer: Answer = {"role": "assistant", "content": "Done."}
         self.port = 0
         self._server: asyncio.Server | None = None
 
@@ -37,24 +43,26 @@ class Provider:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
-                await reader.readexactly(int(length or 0))
-                await self._reply(writer)
+                body = await reader.readexactly(int(length or 0))
+                await self._reply(
+                    writer, self.answer(body) if callable(self.answer) else self.answer
+                )
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    async def _reply(self, writer: asyncio.StreamWriter) -> None:
-        if isinstance(self.answer, int):
+    async def _reply(self, writer: asyncio.StreamWriter, answer: Message | int) -> None:
+        if isinstance(answer, int):
             writer.write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
                 b"transfer-encoding: chunked\r\n\r\n"
             )
-            events = [b"%x\r\n%b\r\n" % (len(event), event) for event in _events(self.answer)]
+            events = [b"%x\r\n%b\r\n" % (len(event), event) for event in _events(answer)]
             for first in range(0, len(events), _CHUNKS_A_WRITE):
                 writer.write(b"".join(events[first : first + _CHUNKS_A_WRITE]))
                 await asyncio.sleep(_PACE_S)
             writer.write(b"0\r\n\r\n")
             return
-        body = json.dumps(completion(self.answer)).encode()
+        body = json.dumps(completion(answer)).encode()
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         writer.write(head % len(body) + body)
 

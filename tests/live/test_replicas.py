@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import time
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,27 +17,16 @@ from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.steering.transcript.frame import FRAME_OPEN
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream
-from gateway.wire.prefix_hash import chain_digests
-from tests.live.agents import WHICH, Drive, Run, calls_of, read_runs, recorded_replies
-from tests.live.client import GUIDING, RETRIED
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.live.agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
 from tests.postgres import empty_database
+from tests.replicas.drives import FRAME, PATIENT, bodies_through
 
 Start = Callable[..., AppServer]
-Bodies = dict[str, list[bytes]]
-
-# No request may be without a decision because the machine is slow.
-PATIENT = {**GUIDING, "steering": {**GUIDING["steering"], "max_wait_ms": 60_000}}
-FRAME = json.dumps(FRAME_OPEN)[1:-1].encode()
-"""What guidance begins with, in a body."""
 
 PATIENCE_S = 30.0
 """Longest wait for another gateway's signal."""
-
-RETRIES = 0.05
-"""Share of the calls that a client sends again, though the first attempt was served."""
 
 
 @pytest.fixture
@@ -47,64 +34,6 @@ def database() -> Iterator[str]:
     """The URL of an empty database."""
     with empty_database() as url:
         yield url
-
-
-class RetryingDrive(Drive):
-    """Some calls are made twice, as a client's library does after an answer that got lost.
-
-    Runs that begin as another one does name their conversation. Without an id two of them that are
-    under way at two gateways at one moment cannot be told apart before either is stored.
-    """
-
-    alike: frozenset[str] = frozenset()
-
-    async def _send(
-        self, client: httpx.AsyncClient, body: dict[str, Any], which: str, **headers: str
-    ) -> httpx.Response:
-        if which.partition("|")[0] in self.alike:
-            headers["x-conversation-id"] = which.partition("|")[0]
-        answer = await super()._send(client, body, which, **headers)
-        if random.Random(which).random() < RETRIES:
-            return await super()._send(client, body, which, **headers, **RETRIED)
-        return answer
-
-
-class Recorder:
-    """A provider that replies as the recorded model did, and keeps what it was sent by call."""
-
-    def __init__(self, runs: list[Run]) -> None:
-        self._reply = recorded_replies(runs)
-        self.bodies: Bodies = defaultdict(list)
-
-    def __call__(self, request: ReceivedRequest) -> Reply:
-        self.bodies[str(request.header(WHICH))].append(request.body)
-        return self._reply(request)
-
-
-def alike(runs: list[Run]) -> frozenset[str]:
-    """The ids of the runs whose first request and first reply are those of another run, too."""
-    keys = {run["id"]: chain_digests(run["messages"], "any").digests for run in runs}
-    firsts = {run["id"]: keys[run["id"]][calls_of(run["messages"])[0] + 1] for run in runs}
-    times = Counter(firsts.values())
-    return frozenset(name for name, first in firsts.items() if times[first] > 1)
-
-
-async def bodies_through(
-    upstream: ScriptedUpstream, runs: list[Run], choose: Callable[[], AppServer]
-) -> Bodies:
-    """What reaches the provider, by call, when each call goes to the gateway that is chosen.
-
-    Every answer's readings are those of the offline fold.
-    """
-    upstream.default = recorder = Recorder(runs)
-    upstream.requests = deque(maxlen=0)
-    policy = choose().app.runtime.settings.policy()
-    drive = RetryingDrive(lambda: f"{choose().url}/v1", policy=policy)
-    drive.alike = alike(runs)
-    report = await drive(runs)
-    assert report.wrong == []
-    assert (report.merges, report.splits) == ([], [])
-    return recorder.bodies
 
 
 @pytest.mark.parametrize("gateways", [2, pytest.param(4, marks=pytest.mark.nightly)])
@@ -121,16 +50,19 @@ async def test_replicas_send_what_one_gateway_sends(
     at every call."""
     runs = [*read_runs(file)[::every], *synthetic_runs(3, 5)]
     alone = gateway_server(PATIENT)
-    expected = await bodies_through(upstream, runs, lambda: alone)
+    policy = alone.app.runtime.settings.policy()
+    expected, _ = await bodies_through(upstream, runs, lambda: f"{alone.url}/v1", policy)
     guided = [body for bodies in expected.values() for body in bodies if FRAME in body]
     assert len(guided) > 20
     # What waits in the memory of one gateway is not known to another: no commit is given up here.
     storage = {"url": database, "commit_limit_ms": 60_000}
     shared = [gateway_server({**PATIENT, "storage": storage}) for _ in range(gateways)]
     draw, turns = random.Random(gateways), itertools.cycle(shared)
-    found = await bodies_through(
-        upstream, runs, lambda: next(turns) if gateways == 2 else draw.choice(shared)
-    )
+
+    def url() -> str:
+        return f"{(next(turns) if gateways == 2 else draw.choice(shared)).url}/v1"
+
+    found, _ = await bodies_through(upstream, runs, url, policy)
     different = [which for which in expected if found[which] != expected[which]]
     assert different == []
 

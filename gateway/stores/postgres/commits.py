@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from gateway.stores import codec
-from gateway.stores.postgres.group import Delta, Prepared, arrays, prepare
+from gateway.stores.postgres.group import Delta, Prepared, parameters, prepare
 from gateway.stores.postgres.statement import COMMIT
 from gateway.stores.postgres.text import stored_text
 from gateway.stores.protocols import StoreError, VersionConflict
@@ -34,7 +34,7 @@ async def commit_group(
     connection: asyncpg.Connection, group: Sequence[Prepared], mode: str
 ) -> list[str]:
     """Write the calls in one statement; for each whether it was stored, or why not."""
-    rows = await connection.fetch(COMMIT, mode, *arrays(group))
+    rows = await connection.fetch(COMMIT, mode, *parameters(group))
     return [STORED if passed else BARRED if barred else CONFLICT for _, passed, barred in rows]
 
 
@@ -126,7 +126,7 @@ async def commit_alone(
         }
         prepared = prepare(call, lambda call, run: merges[run.id].delta(call, run), careful=careful)
         statement = COMMIT.replace("<= x.steps", "< -1")  # nothing that is left is stored
-        await connection.fetch(statement, mode, *arrays([prepared]))
+        await connection.fetch(statement, mode, *parameters([prepared]))
         for run_id, merge in merges.items():
             for index, (made, content) in merge.updates.items():
                 values = (codec.call_json(made), content)

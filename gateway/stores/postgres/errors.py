@@ -82,10 +82,10 @@ def translate(error: BaseException, settings: StorageSettings) -> BaseException:
     return translated
 
 
-def is_about_one_record(error: StoreError) -> bool:
+def is_about_one_record(error: Exception) -> bool:
     """Whether a group failed for what one of its records contains."""
     kinds = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
-    return isinstance(error.__cause__, kinds)
+    return not isinstance(error, StoreError) or isinstance(error.__cause__, kinds)
 
 
 def breaks_connection(error: BaseException) -> bool:

@@ -1,10 +1,17 @@
-"""The calls of one group as the arrays of one statement."""
+"""The calls of one group as the parameters of one statement: a JSON array of rows for each table.
+
+Text in one piece, because the driver asks of every element of an array whether it is an array
+itself: with an array for each of 130 columns a call of the gateway took 2.5 million instructions
+more, of 11.3.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from gateway.stores import codec, usage
 from gateway.stores.postgres.text import stored_json, stored_text
@@ -54,22 +61,20 @@ USAGE = {
 }
 
 TABLES: Mapping[str, Mapping[str, str]] = {
-    "c": CONVERSATION,
+    "c": {"n": "int8", **CONVERSATION},
     "h": {"n": "int8", **_HEAD},
     "i": {"n": "int8", **_ITEM},
-    "r": {"n": "int8", **_RUN},
+    "r": {"m": "int8", "n": "int8", **_RUN},
     "s": {"m": "int8", **STEP},
     "g": {"m": "int8", **INJECTION},
     "d": {"n": "int8", **DECISION},
     "u": {"m": "int8", **USAGE},
 }
-"""The arrays of a group as tables, in the order of their parameters: conversations, heads, items,
-runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the number of the
-row's conversation and run."""
+"""The columns of a group's tables and their types, in the order of the parameters: conversations,
+heads, items, runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the
+number of the row's conversation and run in the group, from 1."""
 
-NUMBERED = {"c": "n", "r": "m"}
-"""The tables whose rows are numbered from 1, and the name of that number."""
-
+_NAMES = {name: tuple(columns) for name, columns in TABLES.items()}
 _JSON = ("readings", "call", "content")
 
 
@@ -157,23 +162,35 @@ def prepare(
     return _with_stored_texts(prepared) if careful else prepared
 
 
-def arrays(group: Sequence[Prepared]) -> list[list[Any]]:
-    """The columns of TABLES, one array each."""
+def parameters(group: Sequence[Prepared]) -> list[str]:
+    """The rows of each of TABLES, as JSON.
+
+    Raises: orjson.JSONEncodeError for texts that JSON cannot write.
+    """
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     for n, each in enumerate(group, start=1):
         first_run = len(rows["r"]) + 1
-        rows["c"].append(each.conversation)
+        rows["c"].append((n, *each.conversation))
         rows["h"] += [(n, *row) for row in each.heads]
         rows["i"] += [(n, *row) for row in each.items]
-        rows["r"] += [(n, *row) for row in each.runs]
+        rows["r"] += [(first_run + m, n, *row) for m, row in enumerate(each.runs)]
         rows["s"] += [(first_run + m, *row) for m, row in each.steps]
         rows["g"] += [(first_run + m, *row) for m, row in each.injections]
         rows["d"] += [(n, *row) for row in each.decisions]
         rows["u"] += [(first_run + m, *row) for m, row in each.usage]
-    columns: list[list[Any]] = []
-    for name, kinds in TABLES.items():
-        columns += map(list, zip(*rows[name], strict=True)) if rows[name] else [[] for _ in kinds]
-    return columns
+    return [_as_json(_NAMES[name], table) if table else "[]" for name, table in rows.items()]
+
+
+def _as_json(names: Sequence[str], rows: Sequence[Row]) -> str:
+    named = [dict(zip(names, row, strict=True)) for row in rows]
+    return orjson.dumps(named, default=_bytea).decode()
+
+
+def _bytea(value: Any) -> str:
+    """Bytes as the database reads them."""
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
+    raise TypeError(f"{type(value).__name__} has no place in a row")
 
 
 def _run_row(run: RunUpdate, delta: Delta, careful: bool) -> Row:

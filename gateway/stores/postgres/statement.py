@@ -15,7 +15,6 @@ from gateway.stores.postgres.group import (
     COSTS,
     DECISION,
     INJECTION,
-    NUMBERED,
     STEP,
     SUMS,
     TABLES,
@@ -31,16 +30,12 @@ RUN_KEY = f"({TODAY} << {DAY_BITS}) + nextval('run_numbers')"
 
 def _tables() -> str:
     """The parameters as tables; $1 is the value of `synchronous_commit`."""
-    parts, position = [], 2
-    for name, columns in TABLES.items():
-        arrays = [f"${position + i}::{kind}[]" for i, kind in enumerate(columns.values())]
-        position += len(arrays)
-        number = NUMBERED.get(name)
-        listed = ", ".join((*columns, number) if number else columns)
-        numbered = " WITH ORDINALITY" if number else ""
+    parts = []
+    for position, (name, columns) in enumerate(TABLES.items(), start=2):
+        typed = ", ".join(f"{column} {kind}" for column, kind in columns.items())
         parts.append(
             f"{name} AS MATERIALIZED "
-            f"(SELECT * FROM unnest({', '.join(arrays)}){numbered} AS t({listed}))"
+            f"(SELECT * FROM json_to_recordset(${position}::text::json) AS t({typed}))"
         )
     return ",\n".join(parts)
 

@@ -29,6 +29,7 @@ MAX_GROUP = 128
 """More calls in one statement would only delay the first."""
 
 _ATTEMPTS = 3  # of a group that met a lock held by another gateway
+_ABOUT_RECORDS = (StoreError, orjson.JSONEncodeError)
 _MODES = {"normal": "off", "full": "on"}
 
 
@@ -124,7 +125,7 @@ class Writer:
     async def _commit_certain(self, group: Sequence[_Job]) -> None:
         try:
             outcomes = await self._commit_together(group)
-        except StoreError as error:
+        except _ABOUT_RECORDS as error:
             if not is_about_one_record(error):
                 raise
             for job in group:
@@ -161,7 +162,7 @@ class Writer:
         try:
             try:
                 await self._try_alone(job.prepared.call, careful=job.careful)
-            except StoreError as error:
+            except _ABOUT_RECORDS as error:
                 if job.careful or not is_about_one_record(error):
                     raise
                 await self._try_alone(encodable(job.prepared.call), careful=True)

@@ -1,0 +1,29 @@
+"""Configs of the gateways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gateway.testing import ScriptedUpstream
+from tests.patience import DEADLINE_MS
+from tests.replicas.drives import PATIENT
+
+
+def one(upstream: ScriptedUpstream, directory: Path) -> dict[str, Any]:
+    """Of a gateway that is alone, with a file in this directory."""
+    return _config(upstream, path=str(directory / "alone.db"))
+
+
+def shared(upstream: ScriptedUpstream, url: str, **storage: Any) -> dict[str, Any]:
+    """Of a gateway on a database, that gives up no commit: what waits in the memory of one gateway
+    is not known to another."""
+    return _config(upstream, url=url, **storage)
+
+
+def _config(upstream: ScriptedUpstream, **storage: Any) -> dict[str, Any]:
+    return {
+        **PATIENT,
+        "default_upstream": {"api_base": upstream.base_url},
+        "storage": {"commit_limit_ms": DEADLINE_MS, **storage},
+    }

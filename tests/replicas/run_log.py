@@ -1,0 +1,41 @@
+"""The run log in a database, as it has to be after whatever happened to the gateways."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from tests.postgres import PostgresServer
+
+Recorded = set[tuple[str, int]]
+"""(run, step) of calls."""
+
+_CALLS = """
+SELECT r.id, s.step_index FROM steps AS s JOIN runs AS r ON r.pk = s.run_pk
+WHERE s.call IS NOT NULL
+"""
+# By run: whether its totals are those of its rows, and no step is missing.
+_WRONG = """
+SELECT r.id, r.steps, r.scored_steps, r.calls, r.injections, s.* FROM runs AS r, LATERAL (
+    SELECT count(*) AS n, max(step_index) AS newest, count(composite) AS scored,
+        sum(CASE WHEN call IS NULL THEN 0 ELSE 1 + (call::jsonb ->> 'retries')::int END) AS calls,
+        (SELECT count(*) FROM injections AS g WHERE g.run_pk = r.pk AND g.applied) AS given
+    FROM steps WHERE run_pk = r.pk
+) AS s
+WHERE s.n <> s.newest + 1 OR r.steps <> s.newest OR r.scored_steps <> s.scored
+    OR r.calls <> s.calls OR r.injections <> s.given
+"""
+_TWICE = """
+SELECT run_pk, step_index, source, text, count(*) FROM injections WHERE applied
+GROUP BY 1, 2, 3, 4 HAVING count(*) > 1
+"""
+
+
+def recorded(server: PostgresServer, url: str) -> Recorded:
+    """The calls in the database, each once, in runs whose totals and steps are complete."""
+    name = urlsplit(url).path.strip("/")
+    assert server.execute(_WRONG, name) == ""
+    assert server.execute(_TWICE, name) == ""
+    rows = [line.split("|") for line in server.execute(_CALLS, name).splitlines()]
+    found = [(run, int(step)) for run, step in rows]
+    assert len(found) == len(set(found))
+    return set(found)
