@@ -89,4 +89,6 @@ def _first_at(passed: Counts, marks: Floats) -> Counts:
     # Each row a step above the one before: one ascending array, and one search for all rows.
     steps = np.arange(count) * (passed[:, -1].max() + 1)
     ascending = (passed + steps[:, None]).ravel()
-    return np.searchsorted(ascending, marks + steps - _SLACK) - np.arange(count) * width
+    first = np.searchsorted(ascending, marks + steps - _SLACK)
+    found: Counts = first - np.arange(count) * width
+    return found

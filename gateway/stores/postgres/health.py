@@ -85,4 +85,4 @@ async def _recent(
         ORDER BY r.started_at DESC, r.id DESC LIMIT {RECENT_RUNS}
     """
     rows = await connection.fetch(sql, *values)
-    return tuple(recent_run(*row[:-1], read_json(row[-1])) for row in reversed(rows))
+    return tuple(recent_run(*[*some, read_json(counts)]) for *some, counts in reversed(rows))
