@@ -231,7 +231,7 @@ class Runtime:
         """Open the pattern library; an empty pattern store is filled with the starter library."""
         if not self.settings.etraces.enabled:
             return
-        embedder = await open_embedder(self.settings.embedding)
+        embedder = await open_embedder(self.settings.embedding, self.accounting.own_calls)
         patterns = self._opened.patterns
         self.library = await PatternLibrary.open(
             patterns,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from gateway.budgets.accounting import Accounting
+from gateway.budgets.own_calls import OwnCalls
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
@@ -85,14 +86,14 @@ class Services:
             ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal),
             lookup,
             history,
-            self._judge(metrics),
+            self._judge(metrics, accounting.own_calls),
             lessons,
             RunWorkloads(rules, workloads, self.catalogue.price),
         )
         self._users = 0
         self._retired = False
 
-    def _judge(self, metrics: Metrics) -> ModelJudge | None:
+    def _judge(self, metrics: Metrics, own_calls: OwnCalls) -> ModelJudge | None:
         limit_s = self.settings.judge_limit_s()
         if limit_s is None:
             return None
@@ -101,6 +102,7 @@ class Services:
             self.dispatcher,
             limit_s=limit_s,
             count=lambda result: metrics.judgements.labels(result).inc(),
+            meter=own_calls,
         )
 
     def _guidance_target(self, model: str) -> GuidanceTarget:

@@ -5,5 +5,6 @@ estimate    what a call is expected to use, before it is sent
 ledger      accounts and reservations: in the store, or in memory while that fails
 guard       one call from its reservation to its settlement
 holds       runs that an operator has stopped or paused
+own_calls   calls to a judge or an embedder, which the gateway makes itself
 texts       what clients, agents and operators are told. PURE
 """

@@ -11,6 +11,7 @@ from gateway.budgets.guard import BudgetGuard
 from gateway.budgets.holds import Holds
 from gateway.budgets.ledger import BudgetLedger
 from gateway.budgets.notices import BudgetNotices
+from gateway.budgets.own_calls import OwnCalls
 from gateway.config import Settings
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
@@ -43,17 +44,20 @@ class Accounting:
         self.ledger = BudgetLedger(stores[0], lambda: settings().control, retry_s)
         self.notices = BudgetNotices(events, metrics)
         self.holds = Holds(stores[1], lambda: settings().control)
+        self.own_calls = OwnCalls()
         self._estimator = Estimator(settings().control.first_output_tokens)
 
     def guard(self, settings: Settings, cost: Cost) -> BudgetGuard | None:
         """The guard of the budgets in these settings; None without any."""
         budgets = settings.all_budgets()
         self._estimator.first_output = settings.control.first_output_tokens
-        if not budgets:
-            return None
-        return BudgetGuard(
-            budgets, settings.control, self.ledger, self._estimator, cost, self.notices.reached
-        )
+        guard = None
+        if budgets:
+            reached = self.notices.reached
+            ledger, estimator = self.ledger, self._estimator
+            guard = BudgetGuard(budgets, settings.control, ledger, estimator, cost, reached)
+        self.own_calls.use(guard, cost, binding=settings.steering.mode != "shadow")
+        return guard
 
     async def follow(self) -> None:
         """Write what waits, remove old accounts, and keep up with other gateways' holds."""

@@ -71,8 +71,12 @@ class Estimator:
         cost: Cost,
         *,
         most: bool = False,
+        answers: bool = True,
     ) -> Estimate:
-        """The estimate for a body of `tokens`; `most` takes the request's own maximum of output."""
+        """The estimate for a body of `tokens`; `most` takes the request's own maximum of output.
+
+        `answers` False: there is no output.
+        """
         own = self._learned.get((model, whose))
         known = own or self._learned.get((model, ""))
         maximum = _maximum(body)
@@ -81,7 +85,7 @@ class Estimator:
             # Of a model that was never called nobody knows better than the request itself.
             output = maximum if most or known is None else min(output, maximum)
         choices = min(max(1, as_int(body.get("n"), 1)), _CHOICES)
-        output_tokens = round(min(output * choices, _MOST_OUTPUT))
+        output_tokens = round(min(output * choices, _MOST_OUTPUT)) if answers else 0
         input_tokens = max(0, round(tokens + (known.hidden if known else 0.0)))
         usage = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
         full = cost(model, usage)

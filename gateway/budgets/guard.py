@@ -33,10 +33,16 @@ Reached = Callable[[Standing, CallSubject], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallBody:
-    """What an estimate reads of a request."""
+    """What an estimate reads of a request.
+
+    `answers`: the model writes an answer; False for embeddings and the like. `calls`: how many it
+    counts as.
+    """
 
     fields: Mapping[str, Any]
     raw: bytes
+    answers: bool = True
+    calls: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,9 +221,10 @@ class BudgetGuard:
 
     def _estimate(self, model: str, whose: str, body: CallBody) -> Estimate:
         tokens = tokens_of_body(body.raw)
-        return self._estimator.estimate(
-            model, whose, body.fields, tokens, self._cost, most=self._most
+        found = self._estimator.estimate(
+            model, whose, body.fields, tokens, self._cost, most=self._most, answers=body.answers
         )
+        return replace(found, amounts=replace(found.amounts, calls=body.calls))
 
     def _claim(
         self, applied: Sequence[Applied], estimate: Estimate, now: float, *, binding: bool

@@ -19,7 +19,8 @@ class CallSubject:
     """Whose call it is.
 
     `client`: the first word of the user agent. `model`: as requested. `run` and `root` are empty
-    for a call that belongs to no conversation: it counts on no budget of a run or tree.
+    for a call that belongs to no conversation: it counts on no budget of a run or tree. `tenant` is
+    empty for a call of the gateway's own for everybody: it counts on budgets of a day alone.
     """
 
     tenant: str
@@ -104,7 +105,7 @@ def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
         case "tree":
             name = call.root
         case "key":
-            name = f"{call.tenant}/{call.key or NO_KEY}"
+            name = call.tenant and f"{call.tenant}/{call.key or NO_KEY}"
         case "tenant":
             name = call.tenant
         case "day":

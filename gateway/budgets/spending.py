@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.budgets.estimate import Cost
 from gateway.budgets.guard import Admission, BudgetGuard
 from gateway.exchange import Exchange
 from gateway.stores.budgets import NOTHING, Amounts
+from gateway.wire.usage import token_usage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,11 +40,18 @@ class Spending:
         if not upstream.usage:
             unread = self.answered and self.exchange.response.status < 400
             return (None if unread else Amounts(calls=1)), False
-        cost = self.cost(model, upstream.usage)
-        amounts = Amounts(
-            usd=cost or 0.0,
-            input_tokens=upstream.tokens.input or 0,
-            output_tokens=upstream.tokens.output or 0,
-            calls=1,
-        )
-        return amounts, cost is None
+        return amounts_of(model, upstream.usage, self.cost)
+
+
+def amounts_of(
+    model: str, usage: Mapping[str, Any], cost: Cost, *, calls: int = 1
+) -> tuple[Amounts, bool]:
+    """(what reported `usage` comes to at the prices of `model`; whether that price is unknown)."""
+    price, tokens = cost(model, usage), token_usage(usage)
+    amounts = Amounts(
+        usd=price or 0.0,
+        input_tokens=tokens.input or 0,
+        output_tokens=tokens.output or 0,
+        calls=calls,
+    )
+    return amounts, price is None

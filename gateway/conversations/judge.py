@@ -19,17 +19,36 @@ from gateway.steering.scoring.judged import INSTRUCTION, question, read_score
 from gateway.steering.transcript.steps import Step
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Dispatcher, UpstreamCall
-from gateway.wire.coerce import as_text
+from gateway.wire.coerce import as_text, first_mapping
 
 _HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 _OK = 200
 _log = get_logger("gateway.steering")
 
 
-class StepJudge(Protocol):
-    """Scores the newest of some steps, in [0, 1]; None when there is no score in time."""
+class Spent(Protocol):
+    """A call that is counted on budgets."""
 
-    async def score(self, steps: Sequence[Step]) -> float | None: ...
+    def settle(self, usage: Mapping[str, Any] | None) -> None:
+        """Note what it used; None when that is not known, empty when it failed."""
+        ...
+
+
+class Meter(Protocol):
+    """Counts the gateway's own calls on the budgets of the runs that they are made for."""
+
+    async def admit(
+        self, model: str, asked: str, *, tenant: str, root: str, run: str
+    ) -> Spent | None:
+        """A call that may be made; None when a budget has not enough left for it."""
+        ...
+
+
+class StepJudge(Protocol):
+    """Scores the newest of some steps of a conversation's run, in [0, 1]; None when there is no
+    score in time."""
+
+    async def score(self, steps: Sequence[Step], whose: Conversation, run: int) -> float | None: ...
 
 
 async def judge_newest(
@@ -42,7 +61,7 @@ async def judge_newest(
     newest = run.outcomes[-1]
     if (newest.run, newest.index) not in conversation.unsaved.steps:
         return []
-    score = await judge.score(run.recent)
+    score = await judge.score(run.recent, conversation, newest.run)
     if score is None:
         return ["score: calibrated, none from the judge"]
     current.judge(key, score)
@@ -54,7 +73,8 @@ class ModelJudge:
     """Scores in [0, 1] from a model of the gateway's own deployments; results are cached.
 
     `count` is called with the result of each request for a score: judged, cached, clamped (the
-    number was outside [0, 1]), invalid (no number), timeout, error.
+    number was outside [0, 1]), invalid (no number), timeout, error, budget (not asked, because a
+    budget of the run is used up).
     """
 
     def __init__(
@@ -64,15 +84,17 @@ class ModelJudge:
         *,
         limit_s: float,
         count: Callable[[str], None],
+        meter: Meter,
     ) -> None:
         self._model = settings.model
         self._entries = settings.cache_entries
         self._dispatcher = dispatcher
         self._limit_s = limit_s
         self._count = count
+        self._meter = meter
         self._known: OrderedDict[bytes, float] = OrderedDict()
 
-    async def score(self, steps: Sequence[Step]) -> float | None:
+    async def score(self, steps: Sequence[Step], whose: Conversation, run: int) -> float | None:
         """The score of the newest of `steps`; None when there is none within the time limit."""
         # Half of a surrogate pair cannot be encoded in UTF-8.
         text = question(steps).encode("utf-8", "replace")
@@ -83,24 +105,34 @@ class ModelJudge:
             self._known.move_to_end(key)
             self._count("cached")
             return self._known[key]
-        score = await self._judged(asked)
+        score = await self._judged(asked, whose, run)
         if score is not None:
             self._known[key] = score
             while len(self._known) > self._entries:
                 self._known.popitem(last=False)
         return score
 
-    async def _judged(self, asked: str) -> float | None:
+    async def _judged(self, asked: str, whose: Conversation, run: int) -> float | None:
+        spent = await self._meter.admit(
+            self._model, asked, tenant=whose.tenant, root=whose.root_id, run=whose.run_id(run)
+        )
+        if spent is None:
+            self._count("budget")
+            return None
+        usage: Mapping[str, Any] | None = None
         try:
             async with asyncio.timeout(self._limit_s):
-                answer = await self._ask(asked)
+                answer, usage = await self._ask(asked)
         except TimeoutError:
             self._count("timeout")
             return None
         except Exception as exc:
             self._count("error")
+            usage = {}
             _log.warning("no judged score", kind=type(exc).__name__, reason=str(exc)[:200])
             return None
+        finally:
+            spent.settle(usage)
         score = read_score(answer)
         if score is None:
             self._count("invalid")
@@ -109,8 +141,8 @@ class ModelJudge:
         self._count("judged" if clamped == score else "clamped")
         return clamped
 
-    async def _ask(self, asked: str) -> str:
-        """The text of the model's answer.
+    async def _ask(self, asked: str) -> tuple[str, Mapping[str, Any] | None]:
+        """The text of the model's answer, and the usage that it reports.
 
         Raises:
             UpstreamFailure: no deployment answered.
@@ -140,5 +172,6 @@ class ModelJudge:
             await response.aclose()
         if response.status != _OK:
             raise ValueError(f"status {response.status}")
-        content = orjson.loads(body)["choices"][0]["message"]["content"]
-        return as_text(content, "")
+        answer = orjson.loads(body)
+        text = as_text(answer["choices"][0]["message"]["content"], "")
+        return text, first_mapping(answer, "usage") or None

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 
 from gateway.config.embedding import EmbeddingSettings
-from gateway.embedding.base import Embedder, EmbeddingError, Vector
+from gateway.embedding.base import Embedder, EmbeddingError, Meter, Vector
 
 __all__ = ["Embedder", "EmbeddingError", "EmbeddingSettings", "Vector", "open_embedder"]
 
 
-async def open_embedder(settings: EmbeddingSettings) -> Embedder:
+async def open_embedder(settings: EmbeddingSettings, meter: Meter | None = None) -> Embedder:
     """The configured embedder with its cache; loading does not block the event loop.
+
+    `meter` counts what a provider's embeddings use.
 
     Raises: EmbeddingError when the model cannot be read or the provider cannot be reached.
     """
-    embedder = await _open(settings)
+    embedder = await _open(settings, meter)
     if not settings.cache_entries:
         return embedder
     from gateway.embedding.cache import CachedEmbedder
@@ -27,7 +29,7 @@ async def open_embedder(settings: EmbeddingSettings) -> Embedder:
     return CachedEmbedder(embedder, settings.cache_entries)
 
 
-async def _open(settings: EmbeddingSettings) -> Embedder:
+async def _open(settings: EmbeddingSettings, meter: Meter | None) -> Embedder:
     # Only the configured one is imported: numpy and LiteLLM take much memory.
     if settings.embedder == "hashing":
         from gateway.embedding.hashing import HashingEmbedder
@@ -39,4 +41,4 @@ async def _open(settings: EmbeddingSettings) -> Embedder:
         return await asyncio.to_thread(StaticEmbedder.load)
     from gateway.embedding.litellm import LiteLLMEmbedder
 
-    return await LiteLLMEmbedder.open(settings)
+    return await LiteLLMEmbedder.open(settings, meter)

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 Vector = array  # of "f"
 """One embedding: float32, unit length (all zeros for a text without a known word)."""
+
+
+class Spent(Protocol):
+    """A call that is counted on budgets."""
+
+    def settle(self, usage: Mapping[str, Any] | None) -> None:
+        """Note what it used; None when that is not known, empty when it failed."""
+        ...
+
+
+class Meter(Protocol):
+    """Counts calls to a provider on budgets."""
+
+    async def admit(self, model: str, asked: str, *, answers: bool) -> Spent | None:
+        """A call that may be made; None when a budget has not enough left for it."""
+        ...
 
 
 class EmbeddingError(Exception):

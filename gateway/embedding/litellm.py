@@ -7,11 +7,11 @@ embedder is configured.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.config.embedding import LITELLM_PREFIX, EmbeddingSettings
-from gateway.embedding.base import EmbeddingError, Vector, normalised
+from gateway.embedding.base import EmbeddingError, Meter, Vector, normalised
 from gateway.upstream.litellm_lane.importing import litellm_imported
 
 Call = Callable[..., Awaitable[Any]]
@@ -23,32 +23,53 @@ PROBE = "dimension probe"
 class LiteLLMEmbedder:
     """A provider's embedding model; its id names the model and the dimensions."""
 
-    def __init__(self, settings: EmbeddingSettings, call: Call, dimensions: int) -> None:
+    def __init__(
+        self,
+        settings: EmbeddingSettings,
+        call: Call,
+        dimensions: int,
+        meter: Meter | None = None,
+    ) -> None:
         self._settings = settings
+        self._meter = meter
         self._call = call
         self.dimensions = dimensions
         self.embedder_id = f"{LITELLM_PREFIX}{settings.model}@{dimensions}"
 
     @classmethod
-    async def open(cls, settings: EmbeddingSettings) -> LiteLLMEmbedder:
+    async def open(cls, settings: EmbeddingSettings, meter: Meter | None = None) -> LiteLLMEmbedder:
         """Import LiteLLM and embed one text, to check the provider and learn the dimensions.
 
         Raises: EmbeddingError when the provider cannot be reached or refuses.
         """
         call = await asyncio.to_thread(_aembedding)
-        vectors = await _embed(call, settings, [PROBE])
-        return cls(settings, call, len(vectors[0]))
+        vectors, _ = await _embed(call, settings, [PROBE])
+        return cls(settings, call, len(vectors[0]), meter)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         """One unit vector per text, in order, from one provider call.
 
-        Raises: EmbeddingError; also when the provider changes the dimensions.
+        Raises: EmbeddingError; also when the provider changes the dimensions, and when a budget has
+        not enough left.
         """
         if not texts:
             return []
-        vectors = await _embed(self._call, self._settings, texts)
+        vectors = await self._metered(texts)
         if any(len(vector) != self.dimensions for vector in vectors):
             raise EmbeddingError(f"{self.embedder_id}: the vectors have other dimensions now")
+        return vectors
+
+    async def _metered(self, texts: Sequence[str]) -> list[Vector[float]]:
+        if self._meter is None:
+            return (await _embed(self._call, self._settings, texts))[0]
+        spent = await self._meter.admit(self._settings.model, "\n".join(texts), answers=False)
+        if spent is None:
+            raise EmbeddingError(f"{self.embedder_id}: a budget is used up")
+        usage: Mapping[str, Any] | None = {}
+        try:
+            vectors, usage = await _embed(self._call, self._settings, texts)
+        finally:
+            spent.settle(usage)
         return vectors
 
     async def close(self) -> None:
@@ -63,7 +84,8 @@ def _aembedding() -> Call:
 
 async def _embed(
     call: Call, settings: EmbeddingSettings, texts: Sequence[str]
-) -> list[Vector[float]]:
+) -> tuple[list[Vector[float]], Mapping[str, Any] | None]:
+    """The vectors, and the usage that the provider reports."""
     optional = {
         "dimensions": settings.dimensions,
         "api_base": settings.api_base,
@@ -83,4 +105,5 @@ async def _embed(
         raise EmbeddingError(f"{settings.embedder}: {type(error).__name__}: {error}") from error
     if len(vectors) != len(texts):
         raise EmbeddingError(f"{settings.embedder}: {len(vectors)} vectors for {len(texts)} texts")
-    return vectors
+    usage = getattr(response, "usage", None)
+    return vectors, dict(usage) if usage else None

@@ -15,6 +15,7 @@ from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.passed_calls import admit
 from gateway.endpoints.reading import UpstreamReply
 from gateway.endpoints.relay import Relay, answer, readable
 from gateway.endpoints.request_head import refuse_trace
@@ -53,7 +54,7 @@ class PassThrough:
         with in_use as services, self._room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
-            exchange.request.tenant = principal.tenant
+            exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
             call = UpstreamCall(
                 method=scope["method"],
                 path=_path(scope),
@@ -76,7 +77,10 @@ class PassThrough:
             if _is_json(scope["method"], headers):
                 raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
-                    response = await _send_json(services, exchange, call, raw)
+                    request = _named_request(raw)
+                    counted = await admit(self._runtime, services, exchange, call, raw, request)
+                    sending = _send_json(services, exchange, call, raw, request)
+                    response = await (counted.answer_of(sending) if counted else sending)
                     await self._answer(asked, echo, services, response, send, exchange, watch)
             else:
                 upload = Upload(headers, receive, limit) if _has_body(headers) else None
@@ -148,10 +152,13 @@ def _background_answer(pending: PendingResponses, tenant: str, scope: Scope) -> 
 
 
 async def _send_json(
-    services: Services, exchange: Exchange, call: UpstreamCall, raw: bytes
+    services: Services,
+    exchange: Exchange,
+    call: UpstreamCall,
+    raw: bytes,
+    request: ChatRequest | None,
 ) -> LaneResponse:
     """Send a JSON body; it was read whole, to select a deployment by `model` and to retry."""
-    request = _named_request(raw)
     model = request.model if request else ""
     exchange.request.model = model
 

@@ -129,7 +129,7 @@ class Metrics:
         self.judgements = self._counter(
             "judged_steps_total",
             "Steps sent to the judge: judged, cached, clamped to [0, 1], or calibrated instead "
-            "(invalid, timeout, error).",
+            "(invalid, timeout, error, budget).",
             "result",
         )
         self.lookup_failures = self._counter(

@@ -124,12 +124,12 @@ def design_effect(sample: Sample) -> float:
     From the variance between units, as for a ratio of two sums. With one unit, or when all runs
     have the same outcome, it cannot be estimated, and the runs of a unit count as one.
     """
+    count, trials = len({unit for unit, _ in sample.outcomes}), sample.trials
+    if count == trials:
+        return 1.0
     units: dict[str, list[bool]] = defaultdict(list)
     for unit, success in sample.outcomes:
         units[unit].append(success)
-    count, trials = len(units), sample.trials
-    if count == trials:
-        return 1.0
     rate = sample.successes / trials
     if count < 2 or rate in (0.0, 1.0):
         return trials / count

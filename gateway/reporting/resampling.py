@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.intp]
 
 WINSOR_SHARE = 0.05
 """Share of the runs at either end that count as the nearest run inside, because a few runaway runs
@@ -16,7 +17,10 @@ dominate a plain mean of costs."""
 RESAMPLES = 500
 """Enough to estimate a standard error within about 3 %."""
 
-_MOST_CELLS = 500_000  # numbers held at once while resampling: 4 MB per array
+_SLACK = 1e-9  # of a mark among whole numbers
+# Numbers held at once while resampling. An array of 128 kB comes from the heap again and again;
+# larger ones are asked of the system and given back each time, which took longer than the sums.
+_MOST_CELLS = 16_000
 
 
 def generator_of(seed: bytes) -> np.random.Generator:
@@ -27,7 +31,7 @@ def generator_of(seed: bytes) -> np.random.Generator:
 def typical(runs: Sequence[tuple[str, float]]) -> tuple[float, float]:
     """Winsorised mean and median of at least one (unit, amount) pair."""
     values, _ = _arrays(runs)
-    means, medians = _typical(values, np.ones((1, len(values))))
+    means, medians = _typical(values, np.ones((1, len(values)), dtype=np.intp))
     return float(means[0]), float(medians[0])
 
 
@@ -51,14 +55,14 @@ def resampled(
     return np.concatenate(means), np.concatenate(medians)
 
 
-def _drawn(count: int, draws: int, generator: np.random.Generator) -> Floats:
+def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
     """How often each of `count` units is drawn when as many are drawn; one row per draw."""
     picked = generator.integers(0, count, (draws, count)) + count * np.arange(draws)[:, None]
     times = np.bincount(picked.ravel(), minlength=draws * count)
-    return times.reshape(draws, count).astype(np.float64)
+    return times.reshape(draws, count)
 
 
-def _arrays(runs: Sequence[tuple[str, float]]) -> tuple[Floats, NDArray[np.intp]]:
+def _arrays(runs: Sequence[tuple[str, float]]) -> tuple[Floats, Counts]:
     """The values in ascending order, and for each the number of its unit."""
     values = np.array([value for _, value in runs], dtype=np.float64)
     _, units = np.unique(np.array([unit for unit, _ in runs]), return_inverse=True)
@@ -66,23 +70,25 @@ def _arrays(runs: Sequence[tuple[str, float]]) -> tuple[Floats, NDArray[np.intp]
     return values[order], units[order]
 
 
-def _typical(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def _typical(values: Floats, weights: Counts) -> tuple[Floats, Floats]:
     """Winsorised mean and median of ascending values, for each row of weights."""
     passed = np.cumsum(weights, axis=1)
-    total = passed[:, -1:]
-    low = values[_first_at(passed, WINSOR_SHARE * total)]
-    high = values[_first_at(passed, (1 - WINSOR_SHARE) * total)]
+    total = passed[:, -1]
+    # With an even number of runs the median lies between two of them: at and beyond the middle.
+    marks = (WINSOR_SHARE * total, (1 - WINSOR_SHARE) * total, total / 2, total / 2 + 2 * _SLACK)
+    low, high, lower, upper = values[_first_at(passed, np.stack(marks))]
     kept = np.clip(values, low[:, None], high[:, None])
-    means = (kept * weights).sum(axis=1) / total[:, 0]
-    half = total / 2
-    # With an even number of runs the median lies between two of them.
-    lower = values[_first_at(passed, half)]
-    upper = values[_first_at(passed, half, beyond=True)]
+    means = np.einsum("ij,ij->i", kept, weights) / total
     return means, (lower + upper) / 2
 
 
-def _first_at(passed: Floats, mark: Floats, *, beyond: bool = False) -> NDArray[np.intp]:
-    """Index of the first value at (or beyond) a weight of `mark`, for each row."""
-    reached = passed > mark + 1e-9 if beyond else passed >= mark - 1e-9
-    first: NDArray[np.intp] = np.argmax(reached, axis=1)
-    return first
+def _first_at(passed: Counts, marks: Floats) -> Counts:
+    """Index of the first value at a weight of each of its row's `marks` (a row of marks for each
+    kind of mark), for each row of `passed`."""
+    count, width = passed.shape
+    # Each row a step above the one before: one ascending array, and one search for all rows.
+    steps = np.arange(count) * (passed[:, -1].max() + 1)
+    ascending = (passed + steps[:, None]).ravel()
+    first = np.searchsorted(ascending, marks + steps - _SLACK)
+    found: Counts = first - np.arange(count) * width
+    return found

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from gateway.stores.queries import AgentHealth, HealthSummary, RecentRun
+from gateway.stores.severity import severity_by
 
 # Source: reference section 12: a sparkline of the last 30 runs, numbers to 4 decimals.
 RECENT_RUNS = 30
@@ -31,20 +35,45 @@ COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
 """The fields whose unknown values are skipped in a sum; unknown when all are."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The counters of runs, added up, by the field names of RunTotals; and how many runs came to
+    each severity."""
+
+    counters: Mapping[str, Mapping[str, Any]]
+    severity_runs: Mapping[str, int]
+
+
+def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
+    """The sums over runs, each as (highest composite, counters as JSON).
+
+    Here and not in SQL, which takes ten times as long to group what it finds in JSON.
+    """
+    counters: dict[str, dict[str, Any]] = {}
+    severity_runs: dict[str, int] = {}
+    for peak, text in runs:
+        found = orjson.loads(text)
+        severity = severity_by(peak, found["fired"], found["states"])
+        severity_runs[severity] = severity_runs.get(severity, 0) + 1
+        for counter, counts in found.items():
+            if counts:
+                sums = counters.setdefault(counter, {})
+                for name, count in counts.items():
+                    sums[name] = sums.get(name, 0) + count
+    return Counted(counters, severity_runs)
+
+
 def summary(
     *,
     sums: Mapping[str, Any],
     composite_sum: float,
     scored_steps: int,
-    counters: Mapping[str, Mapping[str, Any]],
+    counted: Counted,
     by_agent: tuple[AgentHealth, ...],
     recent: tuple[RecentRun, ...],
-    severity_runs: Mapping[str, int],
 ) -> HealthSummary:
-    """The summary from sums over the runs: computes the ratios and rounds.
-
-    `counters` are those of RunTotals, by its field names.
-    """
+    """The summary from sums over the runs: computes the ratios and rounds."""
+    counters = counted.counters
     return HealthSummary(
         **{**sums, "peak_composite": _rounded(sums["peak_composite"])},
         clean_run_rate=_ratio(sums["clean_runs"], sums["total_runs"]),
@@ -58,7 +87,7 @@ def summary(
         unsteered=counters.get("unsteered", {}),
         estimated=counters.get("estimated", {}),
         guidance=counters.get("guidance", {}),
-        severity_runs=severity_runs,
+        severity_runs=counted.severity_runs,
         by_agent=by_agent,
         recent=recent,
     )
@@ -72,16 +101,17 @@ def agent_health(agent: str, runs: int, mean: float, peak: float) -> AgentHealth
 
 
 def recent_run(
-    run_id: str, started_at: float, steps: int, mean: float, peak: float, severity: str
+    run_id: str, started_at: float, steps: int, mean: float, peak: float, counts: str
 ) -> RecentRun:
-    """One point of the sparkline, rounded."""
+    """One point of the sparkline, rounded; `counts`: the run's counters as JSON."""
+    counters = orjson.loads(counts)
     return RecentRun(
         run_id=run_id,
         started_at=started_at,
         steps=steps,
         mean_composite=_rounded(mean),
         peak_composite=_rounded(peak),
-        severity=severity,
+        severity=severity_by(peak, counters["fired"], counters["states"]),
     )
 
 

@@ -51,10 +51,15 @@ def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
 
 def run_severity(totals: RunTotals) -> Severity:
     """The worst that a run has come to."""
-    fires = max((n for name, n in totals.fired.items() if name != LENGTH_MONITOR), default=0)
-    by_fires = "danger" if fires >= STUCK_STEPS else "warn" if totals.fired else "low"
-    states = (_STATES.get(name, "low") for name, times in totals.states.items() if times)
-    return worst(severity_of(totals.composite_peak), by_fires, *states)
+    return severity_by(totals.composite_peak, totals.fired, totals.states)
+
+
+def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]) -> Severity:
+    """The same by a run's highest composite, its firings by monitor and its steps by state."""
+    fires = max((n for name, n in fired.items() if name != LENGTH_MONITOR), default=0)
+    by_fires = "danger" if fires >= STUCK_STEPS else "warn" if fired else "low"
+    by_state = (_STATES.get(name, "low") for name, times in states.items() if times)
+    return worst(severity_of(peak), by_fires, *by_state)
 
 
 def is_stuck(step: StepRow) -> bool:

@@ -31,7 +31,8 @@ def ask(server: AppServer, headers: dict[str, str], step: int = 0, **body: Any) 
         messages.append({"role": "assistant", "content": "Look.", "tool_calls": calls})
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "a file"})
     fields = {"model": "m", "messages": messages, **body}
-    return httpx.post(f"{server.base_url}/chat/completions", json=fields, headers=headers)
+    url = f"{server.base_url}/chat/completions"
+    return httpx.post(url, json=fields, headers=headers, timeout=60)
 
 
 def control(server: AppServer, subject: str, verb: str, kind: str = "conversations") -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.reporting.amounts import Spent, amount_of, amount_ratio
+from gateway.reporting.resampling import _typical
 
 amounts = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=60)
 
@@ -53,6 +55,18 @@ def test_the_median_is_the_middle(values: list[float], median: float) -> None:
     found = amount_of(each_alone(values))
     assert found is not None
     assert found.median == median
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1e6), st.integers(0, 3)), min_size=1, max_size=40))
+def test_a_resample_is_summed_as_if_it_was_written_out(drawn: list[tuple[float, int]]) -> None:
+    """Values with the times each was drawn have the mean and median of the list of them all."""
+    drawn = [*sorted(drawn), (2e6, 1)]
+    listed = np.array([value for value, times in drawn for _ in range(times)])
+    low, high = (listed[math.ceil(share * len(listed) - 1e-9) - 1] for share in (0.05, 0.95))
+    weights = np.array([[times for _, times in drawn]] * 2)
+    means, medians = _typical(np.array([value for value, _ in drawn]), weights)
+    assert means == pytest.approx([np.clip(listed, low, high).mean()] * 2)
+    assert medians == pytest.approx([np.median(listed)] * 2)
 
 
 def test_nothing_known_gives_nothing() -> None:

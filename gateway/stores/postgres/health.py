@@ -1,21 +1,29 @@
-"""The health summary in SQL: the database computes the sums, whatever the number of runs."""
+"""The health summary: SQL sums the columns; the counters, which are JSON, are summed here."""
 
 # ruff: noqa: S608 - statements are put together from names of this package; values are bound
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
 from typing import Any
 
 import asyncpg
 
-from gateway.stores.health import COSTS, RECENT_RUNS, SUMMED, agent_health, recent_run, summary
+from gateway.stores.health import (
+    COSTS,
+    RECENT_RUNS,
+    SUMMED,
+    Counted,
+    add_up,
+    agent_health,
+    recent_run,
+    summary,
+)
 from gateway.stores.postgres import filters
 from gateway.stores.postgres.group import SUMS
-from gateway.stores.postgres.text import Arguments, read_text
+from gateway.stores.postgres.text import Arguments, read_json, read_text
 from gateway.stores.queries import HealthSummary, RunFilter
-from gateway.stores.severity import LENGTH_MONITOR, STUCK_STEPS
-from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
+from gateway.stores.totals import WARN_COMPOSITE
 
 _EXPRESSIONS = {
     "total_runs": "count(*)",
@@ -31,14 +39,6 @@ _EXPRESSIONS = {
     "composite_sum": "coalesce(sum(r.composite_sum), 0)",
     "scored_steps": "coalesce(sum(r.scored_steps), 0)::bigint",
 }
-# As `run_severity` of gateway/stores/severity.py.
-_SEVERITY = f"""
-CASE WHEN r.composite_peak >= {DANGER_COMPOSITE} OR r.counts -> 'states' ? 'SKIP'
-    OR EXISTS (SELECT 1 FROM jsonb_each_text(r.counts -> 'fired') AS f
-        WHERE f.key <> '{LENGTH_MONITOR}' AND f.value::numeric >= {STUCK_STEPS}) THEN 'danger'
-WHEN r.composite_peak >= {WARN_COMPOSITE} OR r.counts -> 'fired' <> '{{}}'
-    OR r.counts -> 'states' ? 'SLOW' THEN 'warn' ELSE 'low' END
-"""
 _MEAN = "CASE WHEN r.scored_steps > 0 THEN r.composite_sum / r.scored_steps ELSE 0 END"
 
 
@@ -53,33 +53,16 @@ async def summarize(runs: RunFilter, connection: asyncpg.Connection) -> HealthSu
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
-        severity_runs=await _severity_runs(condition, values, connection),
-        counters=await _counters(condition, values, connection),
+        counted=await _counted(condition, values, connection),
         by_agent=await _by_agent(condition, values, connection),
         recent=await _recent(condition, values, connection),
     )
 
 
-async def _counters(
-    condition: str, values: Arguments, connection: asyncpg.Connection
-) -> Mapping[str, Mapping[str, Any]]:
-    sql = f"""
-        SELECT counter.key, entry.key, sum(entry.value::numeric)::float8
-        FROM runs AS r, jsonb_each(r.counts) AS counter, jsonb_each_text(counter.value) AS entry
-        WHERE {condition} GROUP BY 1, 2
-    """
-    counters: dict[str, dict[str, Any]] = {}
-    for counter, name, count in await connection.fetch(sql, *values):
-        amount = count if name == "cost_usd" and counter == "estimated" else int(count)
-        counters.setdefault(counter, {})[read_text(name)] = amount
-    return counters
-
-
-async def _severity_runs(
-    condition: str, values: Arguments, connection: asyncpg.Connection
-) -> dict[str, int]:
-    sql = f"SELECT {_SEVERITY}, count(*) FROM runs AS r WHERE {condition} GROUP BY 1"
-    return dict(tuple(row) for row in await connection.fetch(sql, *values))
+async def _counted(condition: str, values: Arguments, connection: asyncpg.Connection) -> Counted:
+    sql = f"SELECT r.composite_peak, r.counts FROM runs AS r WHERE {condition}"
+    rows = await connection.fetch(sql, *values)
+    return await asyncio.to_thread(add_up, ((peak, read_json(counts)) for peak, counts in rows))
 
 
 async def _by_agent(
@@ -97,9 +80,9 @@ async def _recent(
     condition: str, values: Arguments, connection: asyncpg.Connection
 ) -> tuple[Any, ...]:
     sql = f"""
-        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, {_SEVERITY}
+        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, r.counts
         FROM runs AS r WHERE {condition}
         ORDER BY r.started_at DESC, r.id DESC LIMIT {RECENT_RUNS}
     """
     rows = await connection.fetch(sql, *values)
-    return tuple(recent_run(*row) for row in reversed(rows))
+    return tuple(recent_run(*[*some, read_json(counts)]) for *some, counts in reversed(rows))

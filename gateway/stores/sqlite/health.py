@@ -1,19 +1,25 @@
-"""The health summary in SQL: SQLite computes the sums, whatever the number of runs."""
+"""The health summary: SQLite sums the columns; the counters, which are JSON, are summed here."""
 
 # ruff: noqa: S608 - statements are put together from names of this package; values are bound
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import apsw
 
-from gateway.stores.health import COSTS, RECENT_RUNS, SUMMED, agent_health, recent_run, summary
+from gateway.stores.health import (
+    COSTS,
+    RECENT_RUNS,
+    SUMMED,
+    add_up,
+    agent_health,
+    recent_run,
+    summary,
+)
 from gateway.stores.queries import HealthSummary, RunFilter
-from gateway.stores.severity import LENGTH_MONITOR, STUCK_STEPS
 from gateway.stores.sqlite import filters
-from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
+from gateway.stores.totals import WARN_COMPOSITE
 
 _EXPRESSIONS = {
     "total_runs": "count(*)",
@@ -29,14 +35,6 @@ _EXPRESSIONS = {
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "coalesce(sum(r.scored_steps), 0)",
 }
-# As `run_severity` of gateway/stores/severity.py.
-_SEVERITY = f"""
-CASE WHEN r.composite_peak >= {DANGER_COMPOSITE} OR r.counts ->> '$.states.SKIP' IS NOT NULL
-    OR EXISTS (SELECT 1 FROM json_each(r.counts, '$.fired')
-        WHERE key <> '{LENGTH_MONITOR}' AND value >= {STUCK_STEPS}) THEN 'danger'
-WHEN r.composite_peak >= {WARN_COMPOSITE} OR r.counts ->> '$.fired' <> '{{}}'
-    OR r.counts ->> '$.states.SLOW' IS NOT NULL THEN 'warn' ELSE 'low' END
-"""
 _MEAN = "iif(r.scored_steps, r.composite_sum / r.scored_steps, 0.0)"
 
 
@@ -44,12 +42,14 @@ def summarize(runs: RunFilter, connection: apsw.Connection) -> HealthSummary:
     """The HealthSummary of the runs that match."""
     condition, values = filters.where(runs)
     sums = _sums(condition, values, connection)
+    counted = connection.execute(
+        f"SELECT r.composite_peak, r.counts FROM runs AS r WHERE {condition}", values
+    )
     return summary(
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
-        severity_runs=_severity_runs(condition, values, connection),
-        counters=_counters(condition, values, connection),
+        counted=add_up(counted),
         by_agent=_by_agent(condition, values, connection),
         recent=_recent(condition, values, connection),
     )
@@ -58,27 +58,6 @@ def summarize(runs: RunFilter, connection: apsw.Connection) -> HealthSummary:
 def _sums(condition: str, values: list[Any], connection: apsw.Connection) -> dict[str, Any]:
     sql = f"SELECT {', '.join(_EXPRESSIONS.values())} FROM runs AS r WHERE {condition}"
     return dict(zip(_EXPRESSIONS, connection.execute(sql, values).get, strict=True))
-
-
-def _counters(
-    condition: str, values: list[Any], connection: apsw.Connection
-) -> Mapping[str, Mapping[str, Any]]:
-    sql = f"""
-        SELECT counter.key, entry.key, sum(entry.value)
-        FROM runs AS r, json_each(r.counts) AS counter, json_each(counter.value) AS entry
-        WHERE {condition} GROUP BY 1, 2
-    """
-    counters: dict[str, dict[str, Any]] = {}
-    for counter, name, count in connection.execute(sql, values):
-        counters.setdefault(counter, {})[name] = count
-    return counters
-
-
-def _severity_runs(
-    condition: str, values: list[Any], connection: apsw.Connection
-) -> dict[str, int]:
-    sql = f"SELECT {_SEVERITY}, count(*) FROM runs AS r WHERE {condition} GROUP BY 1"
-    return dict(connection.execute(sql, values))
 
 
 def _by_agent(condition: str, values: list[Any], connection: apsw.Connection) -> tuple[Any, ...]:
@@ -91,7 +70,7 @@ def _by_agent(condition: str, values: list[Any], connection: apsw.Connection) ->
 
 def _recent(condition: str, values: list[Any], connection: apsw.Connection) -> tuple[Any, ...]:
     sql = f"""
-        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, {_SEVERITY}
+        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, r.counts
         FROM runs AS r WHERE {condition}
         ORDER BY r.started_at DESC, r.id DESC LIMIT {RECENT_RUNS}
     """

@@ -14,6 +14,7 @@ import apsw
 from gateway.stores import codec
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
+    MAX_PAGE,
     ConversationPage,
     ConversationSummary,
     Facets,
@@ -69,10 +70,9 @@ class SQLiteRunStore:
     async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
         """See RunStore."""
         after = page.after()
-        rows = await self._database.read(partial(_list_runs, runs, page, after))
-        found = tuple(map(codec.run_of, rows[: page.limit]))
-        more = len(rows) > page.limit
-        return RunPage(runs=found, next_cursor=page.cursor_after(found[-1]) if more else None)
+        found = await self._database.read(partial(_list_runs, runs, page, after))
+        listed, more = tuple(found[: page.limit]), len(found) > page.limit
+        return RunPage(runs=listed, next_cursor=page.cursor_after(listed[-1]) if more else None)
 
     async def count_runs(self, runs: RunFilter) -> int:
         """See RunStore."""
@@ -130,19 +130,19 @@ class SQLiteRunStore:
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
         """See RunStore."""
         wanted = RunFilter(tenant=tenant, experiment=experiment)
-        return [run async for run in self._oldest_first(wanted)]
+        return [run async for run in self._oldest_first(wanted, MAX_PAGE)]
 
     async def export_runs(
         self, runs: RunFilter, *, content: bool = True
     ) -> AsyncIterator[RunTrace]:
         """See RunStore. A run that is removed during the export is left out."""
-        async for run in self._oldest_first(runs):
+        async for run in self._oldest_first(runs, _EXPORT_PAGE):
             trace = await self.get_run(run.id, tenant=run.tenant, content=content)
             if trace is not None:
                 yield trace
 
-    async def _oldest_first(self, runs: RunFilter) -> AsyncIterator[RunRecord]:
-        page = PageRequest(limit=_EXPORT_PAGE, descending=False)
+    async def _oldest_first(self, runs: RunFilter, at_once: int) -> AsyncIterator[RunRecord]:
+        page = PageRequest(limit=at_once, descending=False)
         while True:
             found = await self.list_runs(runs, page)
             for run in found.runs:
@@ -168,7 +168,8 @@ def _list_runs(
     page: PageRequest,
     after: tuple[float, str] | None,
     connection: apsw.Connection,
-) -> list[Any]:
+) -> list[RunRecord]:
+    """The runs of a page, and the first one of the next."""
     condition, values = filters.where(runs)
     key, order = _SORTS[page.sort], "DESC" if page.descending else "ASC"
     if after is not None:
@@ -177,7 +178,8 @@ def _list_runs(
     sql = (
         f"SELECT {_RUN} FROM {_RUNS} WHERE {condition} ORDER BY {key} {order}, r.id {order} LIMIT ?"
     )
-    return connection.execute(sql, (*values, page.limit + 1)).fetchall()
+    # Made into records here, in the thread that reads: a thousand take as long as ten requests.
+    return [codec.run_of(row) for row in connection.execute(sql, (*values, page.limit + 1))]
 
 
 def _count_runs(runs: RunFilter, connection: apsw.Connection) -> int:
