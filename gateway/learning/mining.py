@@ -41,6 +41,8 @@ from gateway.stores.learning import EvidenceRow
 
 WINDOW_CALLS = 6
 """Calls after a failure among which its fix is looked for. Source: design, `learning.md`."""
+SIGNS = "signs"
+"""Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
 DEAD_END_FAILURES = 2
 """How often a key has to fail, without a fix, to be a dead end."""
 
@@ -196,7 +198,7 @@ class _Miner:
         run = self._run
         words = failure.words[:SLOT_CHARS]
         if not harmful(words) and not self._has_secret(words):
-            marks = {**marks, "signs": words}
+            marks = {**marks, SIGNS: words}
         fields = {
             "task_context_embedding_text": situation(failure.head, failure.kind),
             "observation": repeated(failure.head),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.config.learning import LearningSettings
+from gateway.learning.distiller import job_about
 from gateway.learning.generalise import Entry, general_lesson
 from gateway.learning.life_cycle import next_move
 from gateway.learning.mining import (
@@ -66,6 +67,7 @@ class Report:
     outcomes: int = 0
     settled: int = 0
     moves: int = 0
+    jobs: int = 0
 
     def add(self, other: Report) -> None:
         """Add the counts of another report."""
@@ -238,6 +240,9 @@ class Learner:
             (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
         ]
         entries += await self._failed_again(mined, calls)
+        job = job_about(mined, found) if settings.model else None
+        if job is not None:
+            report.jobs += await self._store.enqueue(job)
         if not entries:
             return
         learned = await self._store.learn(entries)

@@ -46,8 +46,8 @@ class OutcomeRow:
 class EvidenceRow:
     """One run's support of a lesson, at one step.
 
-    `kind`: fix, repair, dead_end, fact or failed_again. `task`: digest of what the run was to do,
-    equal for runs of one task. `conversation`: the root of the conversation's tree.
+    `kind`: fix, repair, dead_end, fact, distilled or failed_again. `task`: digest of what the run
+    was to do, equal for runs of one task. `conversation`: the root of the conversation's tree.
     """
 
     tenant: str

@@ -115,6 +115,16 @@ async def learns_a_lesson_once(stores: Stores) -> None:
         await store.learn([(replace(pattern, lesson=None), [])])
 
 
+async def keeps_lessons_that_say_the_same(stores: Stores) -> None:
+    """Two failures may have lessons with one text: both are kept."""
+    store = stores.learning
+    text = {"recommended_action": "Look for the cause."}
+    twins = [replace(a_lesson(f"e1-{n}", key=f"k{n}"), fields=text) for n in range(2)]
+    assert await store.learn([(each, []) for each in twins]) == Learned(lessons=2)
+    found = await store.lessons(LessonFilter(tenant=TENANT))
+    assert sorted(each.pattern.pattern_id for each in found) == ["e1-0", "e1-1"]
+
+
 async def keeps_lessons_apart_from_patterns_and_tenants(stores: Stores) -> None:
     """A lesson is listed with its tenant's patterns, in no search, and seen by no other tenant."""
     store = stores.learning
@@ -245,7 +255,7 @@ async def gives_each_job_to_one(stores: Stores) -> None:
 
 async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
     """One job of a tenant at a time, none once the allowance is used; what a claim reserves counts
-    until the job is finished, and for good when it is abandoned. Who lost the lease ends nothing."""
+    until the job ends, and for good when it is abandoned. Who lost the lease ends nothing."""
     store = stores.learning
     for key, tenant in (("a", TENANT), ("b", TENANT), ("c", OTHER)):
         await store.enqueue(Job(kind="distil", key=key, tenant=tenant, created_at=START))
@@ -310,6 +320,7 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
 LEARNING_CHECKS: tuple[Check, ...] = (
     keeps_every_verdict,
     learns_a_lesson_once,
+    keeps_lessons_that_say_the_same,
     keeps_lessons_apart_from_patterns_and_tenants,
     moves_and_shares_a_lesson,
     removes_the_oldest_candidates,
