@@ -17,6 +17,7 @@ from typing import Any
 from gateway.learning.mining import WINDOW_CALLS, Finding, ReadCallOfRun
 from gateway.learning.templates import HasSecret, harmful
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
+from gateway.steering.evidence.refusals import EMPTY
 from gateway.wire.coerce import as_list, as_number, as_text
 
 PROMPT_VERSION = 1
@@ -96,9 +97,11 @@ class Proposal:
 
 def worth_asking(found: Sequence[Finding]) -> Finding | None:
     """The finding that a model is asked about: the first that our templates cannot say, then the
-    first dead end; None when the templates have said everything."""
-    unsaid = (each for each in found if each.pattern is None)
-    dead_ends = (each for each in found if each.kind == "dead_end")
+    first dead end; None when the templates have said everything. A look-up that found nothing has
+    no cause to ask for."""
+    asked = [each for each in found if not each.key.startswith(f"{EMPTY}|")]
+    unsaid = (each for each in asked if each.pattern is None)
+    dead_ends = (each for each in asked if each.kind == "dead_end")
     return next(unsaid, None) or next(dead_ends, None)
 
 
