@@ -270,7 +270,8 @@ class Learner:
             report.evidence += learned.evidence
 
     async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
-        """Lessons whose own fix failed in this run, with the failure that it was to answer."""
+        """Lessons whose own fix failed in this run, with the failure that it was to answer; not
+        those that a later run has confirmed, so that reading a run again changes nothing."""
         failing = {
             (call.reading.failure.key, call_digest(call.reading)): call.step
             for call in calls
@@ -280,9 +281,10 @@ class Learner:
         for key in {key for key, _ in failing}:
             wanted = LessonFilter(tenant=run.tenant, tier=Tier.E1, key=key)
             for stored in await self._store.lessons(wanted):
-                pattern = stored.pattern
-                fix = pattern.lesson.applies_when.get("fix", "") if pattern.lesson else ""
-                step = failing.get((key, fix))
+                pattern, lesson = stored.pattern, stored.pattern.lesson
+                if lesson is None or lesson.last_confirmed_at >= run.at:
+                    continue
+                step = failing.get((key, lesson.applies_when.get("fix", "")))
                 if step is None or pattern.tenant != run.tenant:
                     continue
                 await self._store.move(
