@@ -108,14 +108,7 @@ class PreparedRequest:
     @property
     def billed_model(self) -> str:
         """The name whose prices hold for the answer: the fallback's, when that gave it."""
-        target = self.target
-        own = target is None or any(
-            (each.key, each.model) == (target.key, target.model)
-            for each in self._services.table.resolve(self.model)
-        )
-        if own or target is None:
-            return self.model
-        return target.name if target.key else target.model or self.model
+        return self._services.catalogue.billed_name(self.model, self.target)
 
     def note_reason(self, reason: str) -> None:
         """Add to the reasons that are recorded with the call."""

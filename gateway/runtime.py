@@ -27,7 +27,7 @@ from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
-from gateway.learning.opening import open_learning
+from gateway.learning.opening import Learning, open_learning
 from gateway.learning.worker import Learner
 from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.live_events import EventHub
@@ -212,12 +212,14 @@ class Runtime:
                 stores.workloads, lambda: self.settings.routing.refresh_s
             )
         await self._open_patterns()
-        self._open_learning()
+        learning = self._open_learning()
         changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
         changed |= {CONTROLS: self.holds.refresh, PATTERNS: self._forget_patterns}
         self.replicas.open(stores.signals, stores.runs, changed)
         self._background_tasks.append(spawn(self.replicas.follow(), name="other gateways"))
         self._services = self._build(self.settings)
+        # Who learns may ask a model, which takes services.
+        self._background_tasks += [spawn(loop, name=name) for loop, name in learning.loops()]
         await asyncio.to_thread(warm_up, self.settings)
         if self._services.table.needs_litellm:
             spawn(self._services.litellm_lane.start(), name="import litellm")
@@ -249,18 +251,12 @@ class Runtime:
                 embedder=embedder.embedder_id,
             )
 
-    def _open_learning(self) -> None:
+    def _open_learning(self) -> Learning:
         stores, embedder = self._opened, self.library.embedder if self.library else None
-        self.book, self.learner = open_learning(
-            stores.learning,
-            stores.runs,
-            self.store,
-            embedder,
-            lambda: self.settings,
-            lambda error: self._note_failed_lookup("lessons", error),
-        )
-        if self.learner is not None:
-            self._background_tasks.append(spawn(self.learner.follow(), name="learning"))
+        failed = partial(self._note_failed_lookup, "lessons")
+        learning = open_learning(self, stores, embedder, failed)
+        self.book, self.learner = learning.book, learning.learner
+        return learning
 
     @property
     def learning(self) -> LearningStore:

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gateway.config.learning import LearningSettings
+from gateway.learning.distiller import KIND, day_start
 from gateway.learning.life_cycle import why_not_active
 from gateway.learning.posterior import interval
 from gateway.steering.guidance.lesson import Lesson
 from gateway.steering.guidance.pattern import content
-from gateway.stores.learning import Posterior, SettledDecision, StoredLesson
+from gateway.stores.learning import (
+    Job,
+    LearningStore,
+    Posterior,
+    SettledDecision,
+    StoredLesson,
+)
 
 
 def lesson_view(stored: StoredLesson, *, trials: bool) -> dict[str, Any]:
@@ -40,6 +48,37 @@ def lesson_view(stored: StoredLesson, *, trials: bool) -> dict[str, Any]:
         "why_not_active": why_not_active(stored, trials=trials),
         "posterior": asdict(stored.posterior),
         "arms": arm_views(stored.posterior),
+    }
+
+
+async def distiller_view(
+    store: LearningStore, settings: LearningSettings, tenant: str | None, now: float
+) -> dict[str, Any]:
+    """The model that is asked about runs: what it may use, what it has used since midnight (UTC),
+    how many jobs are in each state. `tenant` None: of all tenants."""
+    tokens, usd = await store.spent(KIND, tenant, day_start(now))
+    return {
+        "model": settings.model,
+        "tokens": tokens,
+        "tokens_per_day": settings.model_tokens_per_day,
+        "cost_usd": usd,
+        "usd_per_day": settings.model_usd_per_day,
+        "counts": {"waiting": 0, "done": 0, "failed": 0} | await store.count_jobs(KIND, tenant),
+    }
+
+
+def job_view(job: Job) -> dict[str, Any]:
+    """A job: of which run, how it stands, what it used."""
+    return {
+        "run_id": str(job.payload.get("run", "")),
+        "tenant": job.tenant,
+        "state": job.state,
+        "attempts": job.attempts,
+        "tokens": job.tokens,
+        "cost_usd": job.cost_usd,
+        "created_at": job.created_at,
+        "done_at": job.done_at,
+        "error": job.error,
     }
 
 

@@ -14,6 +14,7 @@ from gateway.api import (
     budgets,
     control,
     conversations,
+    distiller,
     events,
     experiments,
     health_summary,
@@ -30,7 +31,7 @@ from gateway.runtime import Runtime
 
 _MODULES = (
     *(conversations, runs, patterns, experiments, health_summary, alerts, events),
-    *(budgets, control, attribution, lessons, routing),
+    *(budgets, control, attribution, lessons, distiller, routing),
 )
 
 

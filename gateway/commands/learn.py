@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gateway.api.lesson_views import decision_views, lesson_view
+from gateway.api.lesson_views import decision_views, distiller_view, job_view, lesson_view
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.learning.actions import LessonActions
+from gateway.learning.distiller import KIND
 from gateway.learning.secrets import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.codec import to_line
@@ -51,6 +52,9 @@ def add_parser(commands: Any) -> None:
     forget = add_verb(verbs, "forget", "remove what only one run supports", _forget, existing=True)
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
+    jobs = add_verb(verbs, "jobs", "what a model was asked, and what it used", _jobs, existing=True)
+    jobs.add_argument("--tenant", help="only jobs of this tenant")
+    jobs.add_argument("--limit", type=int, default=20, help="most jobs (default: 20)")
     export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export, existing=True)
     export.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
     export.add_argument(
@@ -161,6 +165,24 @@ async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) 
         say(json.dumps({"run_id": args.run_id, "removed": removed}))
     else:
         say(f"{len(removed)} lessons removed")
+
+
+async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    store = stores.learning
+    view = await distiller_view(store, settings.learning, args.tenant, time.time())
+    jobs = [job_view(job) for job in await store.jobs(KIND, args.tenant, limit=args.limit)]
+    if args.json:
+        say(json.dumps({**view, "jobs": jobs}))
+        return
+    counts = ", ".join(f"{number} {state}" for state, number in view["counts"].items())
+    say(
+        f"{view['model'] or 'no learning.model'}: {counts}; today "
+        f"{view['tokens']} of {view['tokens_per_day']} tokens, "
+        f"${view['cost_usd']:.4f} of ${view['usd_per_day']:.2f} per tenant"
+    )
+    for job in jobs:
+        used = f"{job['tokens']} tokens  ${job['cost_usd']:.4f}"
+        say(f"{job['state']:<8} run {job['run_id']}  {used}  {one_line(job['error'], 90)}".rstrip())
 
 
 async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

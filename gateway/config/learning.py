@@ -20,7 +20,10 @@ class LearningSettings:
     looks for runs that are over. `per_call`, `per_run`: most lessons given. `max_chars`: longest
     lesson. `similarity`: in [0, 1], that a lesson for another failure of the same tool needs.
     `max_instances`, `max_general`: most lessons of tier e1 and e2 of a tenant. `expire_days`:
-    without being given or confirmed.
+    without being given or confirmed. `model`: the name of a model, as a client would request it,
+    that is asked about failures which the templates cannot put into words; empty = none.
+    `model_tokens_per_day`, `model_usd_per_day`: most that it may use for one tenant and day (UTC),
+    exceeded by one call at most. `model_timeout_s`: longest wait for one answer.
     """
 
     mining: bool = True
@@ -34,15 +37,20 @@ class LearningSettings:
     max_instances: int = 2000
     max_general: int = 500
     expire_days: float = 90.0
+    model: str = ""
+    model_tokens_per_day: int = 100_000
+    model_usd_per_day: float = 1.0
+    model_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("idle_s", "interval_s", "expire_days"):
+        positive = ("idle_s", "interval_s", "expire_days", "model_usd_per_day", "model_timeout_s")
+        for name in positive:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be above 0, and finite")
         for name, least in (("per_call", 0), ("per_run", 0), ("max_chars", 120)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: must be {least} or more")
-        for name in ("max_instances", "max_general"):
+        for name in ("max_instances", "max_general", "model_tokens_per_day"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be 1 or more")
         if not 0.0 <= self.similarity <= 1.0:

@@ -8,7 +8,7 @@ from gateway.config.settings import Settings
 
 
 def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
-    """(key path, model name) of every routed model, fallback, judge and budget's cheaper model."""
+    """(key path, model name) of every model that a setting names outside of the list."""
     for state, model in settings.model_routing.items():
         yield f"model_routing.{state}", model
     for requested, states in settings.model_routing_by_model.items():
@@ -20,6 +20,8 @@ def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
                 yield f"router.fallbacks[{index}].{requested}", model
     if settings.difficulty.scorer == "judge":
         yield "difficulty.judge.model", settings.difficulty.judge.model
+    if settings.learning.model:
+        yield "learning.model", settings.learning.model
     for index, budget in enumerate(settings.budgets):
         for step, each in enumerate(budget.ladder):
             if each.cheaper:

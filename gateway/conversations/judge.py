@@ -8,21 +8,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import orjson
-
 from gateway.config.scorer import JudgeSettings
 from gateway.conversations.conversation import Conversation
-from gateway.dialects import CHAT
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import RunFold
 from gateway.steering.scoring.judged import INSTRUCTION, question, read_score
 from gateway.steering.transcript.steps import Step
-from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import Dispatcher, UpstreamCall
-from gateway.wire.coerce import as_text, first_mapping
+from gateway.upstream.dispatch import Dispatcher
+from gateway.upstream.own_calls import ask
 
-_HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
-_OK = 200
 _log = get_logger("gateway.steering")
 
 
@@ -145,33 +139,11 @@ class ModelJudge:
         """The text of the model's answer, and the usage that it reports.
 
         Raises:
-            UpstreamFailure: no deployment answered.
-            ValueError, LookupError, TypeError: the answer is an error or not a chat completion.
+            as `ask` of `gateway.upstream.own_calls`.
         """
-
-        def parsed(target: Target) -> Mapping[str, Any]:
-            messages = [
-                {"role": "system", "content": INSTRUCTION},
-                {"role": "user", "content": asked},
-            ]
-            own = target.params if target.lane == "native" else {}
-            return {**own, "model": target.model or self._model, "messages": messages}
-
-        call = UpstreamCall(
-            method="POST",
-            path=CHAT.path,
-            dialect=CHAT,
-            headers=list(_HEADERS),
-            body=lambda target: orjson.dumps(parsed(target)),
-            parsed=parsed,
-        )
-        response = (await self._dispatcher.send(call, self._model)).response
-        try:
-            body = b"".join([chunk async for chunk in response])
-        finally:
-            await response.aclose()
-        if response.status != _OK:
-            raise ValueError(f"status {response.status}")
-        answer = orjson.loads(body)
-        text = as_text(answer["choices"][0]["message"]["content"], "")
-        return text, first_mapping(answer, "usage") or None
+        messages = [
+            {"role": "system", "content": INSTRUCTION},
+            {"role": "user", "content": asked},
+        ]
+        answer = await ask(self._dispatcher, self._model, messages)
+        return answer.text, answer.usage

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from gateway.api.filters import TenantParameter
-from gateway.api.lesson_views import lesson_view
+from gateway.api.lesson_views import distiller_view, lesson_view
 from gateway.api.lessons import (
     MAX_ADVICE_CHARS,
     STATUSES,
@@ -58,6 +58,7 @@ async def show_list(visit: Visit) -> Page:
     trials = runtime.settings.learning.trials == "on"
     views = [lesson_view(stored, trials=trials) for stored in found]
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
+    settings, now = runtime.settings.learning, time.time()
     return Page(
         template="lessons.html",
         values={
@@ -65,7 +66,8 @@ async def show_list(visit: Visit) -> Page:
             "groups": [(name, rows) for name, rows in groups if rows],
             "week": _this_week(found, views),
             "trials": trials,
-            "mining": runtime.settings.learning.mining,
+            "mining": settings.mining,
+            "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
             "chosen": values,
             "statuses": STATUSES,
             "tiers": TIERS,

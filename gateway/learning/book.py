@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.embedding.base import Embedder, EmbeddingError
+from gateway.learning.mining import SIGNS
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
 from gateway.steering.guidance.lesson import RETRIEVED
 from gateway.steering.guidance.pattern import Pattern
@@ -23,9 +24,6 @@ CACHED_S = 5.0
 """Seconds for which the lessons of a tenant are kept: a change is seen after this time."""
 MOST_TENANTS = 1024
 MOST_LESSONS = 2000
-
-SIGNS = "signs"
-"""Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
 
 
 @dataclass(frozen=True, slots=True)

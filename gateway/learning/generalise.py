@@ -23,8 +23,9 @@ def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -
     """The general lesson of instances with one key, with its evidence; None without support.
 
     `instances`: of one tenant. `vectors`: of the instances' advice, for the choice of the medoid;
-    without them it is the instance that most runs support.
+    without them it is the instance that most runs support. What a model wrote supports nothing.
     """
+    instances = [entry for entry in instances if _advises(entry[0])]
     rows = [row for _, evidence in instances for row in evidence if row.kind != "failed_again"]
     conversations, tasks = {row.conversation for row in rows}, {row.task for row in rows}
     if len(conversations) < NEEDED_CONVERSATIONS or len(tasks) < NEEDED_TASKS:
@@ -43,6 +44,10 @@ def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -
         },
     )
     return pattern, [replace(row, pattern_id=pattern.pattern_id) for row in rows]
+
+
+def _advises(pattern: Pattern) -> bool:
+    return pattern.lesson is not None and pattern.lesson.trust.advises
 
 
 def _medoid(instances: Sequence[Entry], vectors: Vectors | None) -> Pattern:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.steering.guidance.lesson import Status, Trust
+from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import Posterior, StoredLesson
 
@@ -119,6 +119,3 @@ def why_not_active(lesson: StoredLesson, *, trials: bool) -> str:
 def may_approve(status: Status) -> bool:
     """Whether an operator's approval changes anything."""
     return status in (Status.CANDIDATE, Status.QUARANTINED, Status.RETIRED)
-
-
-TRUSTED = (Trust.OPERATOR, Trust.TEMPLATE)

@@ -4,7 +4,8 @@
                other arguments that did not fail
     dead_end   a key that failed several times and had no fix
     repair     a call that failed, and worked unchanged after something else was changed
-    fact       a program that was not there, and the one that worked in its place
+    fact       a program that was not there or a look-up that found nothing, and what did in its
+               place
 
 Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach nothing.
 """
@@ -23,6 +24,8 @@ from gateway.learning.templates import (
     command_shape,
     difference,
     fixed,
+    found_elsewhere,
+    found_nothing,
     harmful,
     is_file_name,
     parse,
@@ -34,6 +37,7 @@ from gateway.learning.templates import (
     slot,
 )
 from gateway.steering.evidence.failure_keys import CallReading, Failure, read_action
+from gateway.steering.evidence.refusals import EMPTY, is_look_up
 from gateway.steering.guidance.lesson import Lesson, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.steering.transcript.step import Action, Step
@@ -41,6 +45,8 @@ from gateway.stores.learning import EvidenceRow
 
 WINDOW_CALLS = 6
 """Calls after a failure among which its fix is looked for. Source: design, `learning.md`."""
+SIGNS = "signs"
+"""Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
 DEAD_END_FAILURES = 2
 """How often a key has to fail, without a fix, to be a dead end."""
 
@@ -133,6 +139,10 @@ class _Miner:
             for other in later:
                 if other.reading.failure is None and other.reading.call.program is not None:
                     return [self._fact(call, failure, other)]
+        if failure.kind == EMPTY:
+            for other in later:
+                if _finds_instead(failure, other.reading):
+                    return [self._found_elsewhere(call, failure, other)]
         if repair := self._repair(position, failure):
             return [repair]
         times = sum(_key(each) == failure.key for each in self._calls[position:])
@@ -185,8 +195,16 @@ class _Miner:
         fix = call_digest(other.reading)
         return self._finding("fact", call, failure, text, {"fix": fix})
 
+    def _found_elsewhere(
+        self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun
+    ) -> Finding:
+        text = found_elsewhere(failure.head, other.reading.head)
+        fix = call_digest(other.reading)
+        return self._finding("fact", call, failure, text, {"fix": fix})
+
     def _dead_end(self, call: ReadCallOfRun, failure: Failure) -> Finding:
-        return self._finding("dead_end", call, failure, refused_again(failure.head), {})
+        say = found_nothing if failure.kind == EMPTY else refused_again
+        return self._finding("dead_end", call, failure, say(failure.head), {})
 
     def _finding(
         self, kind: str, call: ReadCallOfRun, failure: Failure, text: str, marks: dict[str, str]
@@ -196,7 +214,7 @@ class _Miner:
         run = self._run
         words = failure.words[:SLOT_CHARS]
         if not harmful(words) and not self._has_secret(words):
-            marks = {**marks, "signs": words}
+            marks = {**marks, SIGNS: words}
         fields = {
             "task_context_embedding_text": situation(failure.head, failure.kind),
             "observation": repeated(failure.head),
@@ -238,6 +256,17 @@ def is_fix(failure: Failure, later: CallReading) -> bool:
         and not later.transient
         and later.head == failure.head
         and later.call.canonical != failure.call.canonical
+    )
+
+
+def _finds_instead(failure: Failure, later: CallReading) -> bool:
+    """Whether another look-up was asked the same, and found something."""
+    return (
+        later.failure is None
+        and not later.transient
+        and later.head != failure.head
+        and later.call.canonical == failure.call.canonical
+        and is_look_up(later.call.operation)
     )
 
 

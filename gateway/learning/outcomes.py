@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gateway.learning.mining import ReadCallOfRun
+from gateway.steering.evidence.refusals import EMPTY
 from gateway.stores.learning import OutcomeRow
 
 RANKS = (
@@ -85,7 +86,8 @@ def implicit(
             found.append(("correction", "failure", "the next message"))
         else:
             found.append(("moved_on", "success", "the next message"))
-    last_failed = bool(calls) and calls[-1].reading.failure is not None
+    failure = calls[-1].reading.failure if calls else None
+    last_failed = failure is not None and failure.kind != EMPTY
     if not answered and calls and (last_failed or failing_state):
         found.append(("abandoned", "failure", f"step {calls[-1].step}"))
     return found

@@ -202,6 +202,22 @@ def refused_again(head: str) -> str:
     )
 
 
+def found_nothing(head: str) -> str:
+    """A look-up that found nothing, however it was asked."""
+    return (
+        f"In an earlier run `{head.lstrip('$')}` found nothing several times, and no variation of "
+        "the call helped. What is looked for may be elsewhere, or not there."
+    )
+
+
+def found_elsewhere(head: str, instead: str) -> str:
+    """Another look-up that found something for the same question."""
+    return (
+        f"`{head.lstrip('$')}` found nothing in an earlier run; `{instead.lstrip('$')}` with the "
+        "same arguments did."
+    )
+
+
 def replaced(head: str, instead: str) -> str:
     """What works in place of a command that is not there."""
     return f"`{head.lstrip('$')}` was not there in an earlier run; {instead} worked."

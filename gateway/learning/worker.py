@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.config.learning import LearningSettings
+from gateway.learning.distiller import job_about
 from gateway.learning.generalise import Entry, general_lesson
 from gateway.learning.life_cycle import next_move
 from gateway.learning.mining import (
@@ -66,6 +67,7 @@ class Report:
     outcomes: int = 0
     settled: int = 0
     moves: int = 0
+    jobs: int = 0
 
     def add(self, other: Report) -> None:
         """Add the counts of another report."""
@@ -238,6 +240,9 @@ class Learner:
             (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
         ]
         entries += await self._failed_again(mined, calls)
+        job = job_about(mined, found) if settings.model else None
+        if job is not None:
+            report.jobs += await self._store.enqueue(job)
         if not entries:
             return
         learned = await self._store.learn(entries)
@@ -265,7 +270,8 @@ class Learner:
             report.evidence += learned.evidence
 
     async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
-        """Lessons whose own fix failed in this run, with the failure that it was to answer."""
+        """Lessons whose own fix failed in this run, with the failure that it was to answer; not
+        those that a later run has confirmed, so that reading a run again changes nothing."""
         failing = {
             (call.reading.failure.key, call_digest(call.reading)): call.step
             for call in calls
@@ -275,9 +281,10 @@ class Learner:
         for key in {key for key, _ in failing}:
             wanted = LessonFilter(tenant=run.tenant, tier=Tier.E1, key=key)
             for stored in await self._store.lessons(wanted):
-                pattern = stored.pattern
-                fix = pattern.lesson.applies_when.get("fix", "") if pattern.lesson else ""
-                step = failing.get((key, fix))
+                pattern, lesson = stored.pattern, stored.pattern.lesson
+                if lesson is None or lesson.last_confirmed_at >= run.at:
+                    continue
+                step = failing.get((key, lesson.applies_when.get("fix", "")))
                 if step is None or pattern.tenant != run.tenant:
                     continue
                 await self._store.move(

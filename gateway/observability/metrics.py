@@ -132,6 +132,12 @@ class Metrics:
             "(invalid, timeout, error, budget).",
             "result",
         )
+        self.distillations = self._counter(
+            "distillations_total",
+            "Failures that learning.model was asked about: lesson, refused (its answer), unread "
+            "(nothing to show), budget, error (asked again later).",
+            "result",
+        )
         self.lookup_failures = self._counter(
             "pattern_lookup_failures_total", "Pattern look-ups that failed, by tier.", "tier"
         )

@@ -46,8 +46,8 @@ class OutcomeRow:
 class EvidenceRow:
     """One run's support of a lesson, at one step.
 
-    `kind`: fix, repair, dead_end, fact or failed_again. `task`: digest of what the run was to do,
-    equal for runs of one task. `conversation`: the root of the conversation's tree.
+    `kind`: fix, repair, dead_end, fact, distilled or failed_again. `task`: digest of what the run
+    was to do, equal for runs of one task. `conversation`: the root of the conversation's tree.
     """
 
     tenant: str
@@ -169,7 +169,9 @@ class Learned:
 class Job:
     """One piece of work; `key` is unique within its kind.
 
-    `attempts`: how often it was claimed. `state`: waiting, done or failed.
+    `attempts`: how often it was claimed. `state`: waiting, done or failed. `lease_until`: until
+    when nobody else may claim it. `tokens`, `cost_usd`: what it has used, with what is reserved for
+    attempts of which nobody knows what they used. `payload`: ids only, no content of a run.
     """
 
     kind: str
@@ -184,6 +186,22 @@ class Job:
     tokens: int = 0
     cost_usd: float = 0.0
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What the jobs of a tenant may use.
+
+    A tenant whose jobs claimed after `since` have used `tokens` or `cost_usd` (US dollars) gets no
+    further one. `reserve_tokens`, `reserve_usd`: counted with each claim, until the job is finished
+    or given back with what it did use.
+    """
+
+    since: float
+    tokens: float
+    cost_usd: float
+    reserve_tokens: int = 0
+    reserve_usd: float = 0.0
 
 
 class LearningStore(Protocol):
@@ -250,23 +268,34 @@ class LearningStore(Protocol):
         """Add a job; False when one of its kind and key exists."""
 
     async def claim(
-        self, kind: str, *, now: float, lease_s: float, most_attempts: int
+        self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: Allowance
     ) -> Job | None:
-        """The oldest waiting job that nobody holds, held from now on for `lease_s` seconds.
+        """The oldest waiting job that may be done, held from now on for `lease_s` seconds.
 
+        One job of a tenant is held at a time, so that its allowance is exceeded by one job at most.
         A job whose lease ended was abandoned and can be claimed again, `most_attempts` times in
         all; after that it is `failed`.
         """
 
-    async def finish(self, job: Job, *, now: float, error: str = "") -> None:
-        """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept."""
+    async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
+        """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept.
 
-    async def spent(self, kind: str, tenant: str, since: float) -> tuple[int, float]:
-        """Tokens and USD of a tenant's jobs that were claimed since then, unfinished included."""
+        False, and nothing is changed, when the lease ended and somebody else has claimed the job.
+        """
 
-    async def jobs(self, kind: str, *, limit: int = 100) -> list[Job]:
+    async def give_back(self, job: Job, until: float) -> bool:
+        """The job waits until then, with the attempts, tokens and cost that `job` has; False as of
+        `finish`."""
+
+    async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
+        """Tokens and USD of jobs that were claimed since then, unfinished included."""
+
+    async def jobs(self, kind: str, tenant: str | None = None, *, limit: int = 100) -> list[Job]:
         """The newest jobs."""
 
+    async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
+        """How many jobs are in each state."""
+
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:
-        """Remove a run's evidence, outcomes and decisions, and the lessons that nothing else
-        supports; returns the ids of those lessons."""
+        """Remove a run's evidence, outcomes, decisions and jobs (those with its id as `run`), and
+        the lessons that nothing else supports; returns the ids of those lessons."""

@@ -47,6 +47,17 @@ class ModelCatalogue:
         info = self.info(model)
         return None if info is None or not usage else info.cost(usage)
 
+    def billed_name(self, model: str, target: Target | None) -> str:
+        """The name whose prices hold for an answer to a request for `model`: the fallback's, when
+        that gave it."""
+        own = target is None or any(
+            (each.key, each.model) == (target.key, target.model)
+            for each in self._table.resolve(model)
+        )
+        if own or target is None:
+            return model
+        return target.name if target.key else target.model or model
+
     def price(self, model: str) -> float | None:
         """US dollars for an average step's share of a million tokens read, by which models are
         compared; None when the model's prices are not known."""

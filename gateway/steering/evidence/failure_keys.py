@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.outcomes import failure_line, readable, signature
 from gateway.steering.evidence.pending_results import is_transient
+from gateway.steering.evidence.refusals import EMPTY, says_no
 from gateway.steering.transcript.step import Action
 
 KIND_WORDS: dict[str, str] = {
@@ -27,6 +28,7 @@ KIND_WORDS: dict[str, str] = {
     "build": "the build failed",
     "not_found": "what was asked for was not found",
     "refused": "the request was refused",
+    "empty": "nothing was found",
     "error": "it ended with an error",
 }
 """The kinds, in words of ours."""
@@ -129,14 +131,25 @@ def read_action(action: Action) -> CallReading:
     if line is None and action.is_error:
         line = result[:_ERROR_CHARS]
     if line is None:
-        return CallReading(call=call, head=head, failure=None, transient=call.waits)
+        kind = None if call.waits else says_no(call.operation, result)
+        failure = None if kind is None else _without_words(kind, head, result, call)
+        return CallReading(call=call, head=head, failure=failure, transient=call.waits)
     if call.waits or passes_by_itself(line, result):
         return CallReading(call=call, head=head, failure=None, transient=True)
-    kind = kind_of(line)
-    words = skeleton(signature(line))
-    key = f"{kind}|{head}|{_digest(words)}"
-    failure = Failure(key=key, kind=kind, head=head, words=words, call=call)
+    failure = _failure(kind_of(line), head, skeleton(signature(line)), call)
     return CallReading(call=call, head=head, failure=failure, transient=False)
+
+
+def _failure(kind: str, head: str, words: str, call: ReadCall) -> Failure:
+    key = f"{kind}|{head}|{_digest(words)}"
+    return Failure(key=key, kind=kind, head=head, words=words, call=call)
+
+
+def _without_words(kind: str, head: str, result: str, call: ReadCall) -> Failure:
+    """The failure of a call that reports no error; how a tool says that there is nothing does not
+    make another failure."""
+    words = "" if kind == EMPTY else skeleton(signature(result[:_ERROR_CHARS]))
+    return _failure(kind, head, words, call)
 
 
 _ERROR_CHARS = 400

@@ -201,7 +201,8 @@ def content_id(pattern: Pattern) -> str:
     """The id that patterns of the same normalised content share: tier, dash, 16 hex digits.
 
     White space and Unicode form are normalised; the tenant, the failure type and the model family
-    count, thresholds and provenance do not.
+    count, thresholds and provenance do not. Lessons for two failures may say the same: of a lesson
+    its own id counts, too.
     """
     identity = [
         pattern.tier.value,
@@ -209,6 +210,7 @@ def content_id(pattern: Pattern) -> str:
         pattern.failure_type or "",
         pattern.model_family,
         _normalised(pattern.fields),
+        *([pattern.pattern_id] if pattern.lesson is not None else []),
     ]
     text = json.dumps(identity, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,6 +12,7 @@ import orjson
 
 from gateway.stores import codec
 from gateway.stores.learning import (
+    Allowance,
     DecisionRow,
     Job,
     NearOutcome,
@@ -66,27 +67,40 @@ ON CONFLICT (kind, key) DO NOTHING RETURNING TRUE
 """
 _GIVE_UP = """
 UPDATE jobs SET state = 'failed', done_at = $2, error = 'abandoned too often'
-WHERE pk IN (
-    SELECT pk FROM jobs WHERE kind = $1 AND state = 'waiting' AND lease_until <= $2
-    AND attempts >= $3 ORDER BY pk FOR UPDATE SKIP LOCKED
-)
+WHERE kind = $1 AND state = 'waiting' AND lease_until <= $2 AND attempts >= $3
 """
-# What another gateway is claiming at the moment is passed over.
+# Claims take their turns: whether a tenant may have one more depends on those of the others.
+_CLAIMS_TURN = "LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE"
 _CLAIM = f"""
-UPDATE jobs SET attempts = attempts + 1, lease_until = $3, claimed_at = $2 WHERE pk = (
-    SELECT pk FROM jobs WHERE kind = $1 AND state = 'waiting' AND lease_until <= $2
-    ORDER BY pk LIMIT 1 FOR UPDATE SKIP LOCKED
+UPDATE jobs SET attempts = attempts + 1, lease_until = $3, claimed_at = $2,
+tokens = tokens + $7, cost_usd = cost_usd + $8 WHERE pk = (
+    SELECT pk FROM jobs AS j WHERE kind = $1 AND state = 'waiting' AND lease_until <= $2
+    AND NOT EXISTS (
+        SELECT FROM jobs AS o WHERE o.kind = $1 AND o.tenant = j.tenant
+        AND o.state = 'waiting' AND o.lease_until > $2
+    )
+    AND NOT EXISTS (
+        SELECT FROM jobs AS s WHERE s.kind = $1 AND s.tenant = j.tenant AND s.claimed_at >= $4
+        HAVING sum(s.tokens) >= $5::double precision OR sum(s.cost_usd) >= $6
+    )
+    ORDER BY pk LIMIT 1
 ) RETURNING {", ".join(_JOB)}
 """
 _FINISH = """
 UPDATE jobs SET state = $1, done_at = $2, tokens = $3, cost_usd = $4, error = $5
-WHERE kind = $6 AND key = $7
+WHERE kind = $6 AND key = $7 AND lease_until = $8 AND state = 'waiting' RETURNING TRUE
 """
-_SPENT = """
+_GIVE_BACK = """
+UPDATE jobs SET lease_until = $1, attempts = $2, tokens = $3, cost_usd = $4
+WHERE kind = $5 AND key = $6 AND lease_until = $7 AND state = 'waiting' RETURNING TRUE
+"""
+_OF_TENANT = "kind = $1 AND ($2::text IS NULL OR tenant = $2)"
+_SPENT = f"""
 SELECT coalesce(sum(tokens), 0)::bigint, coalesce(sum(cost_usd), 0) FROM jobs
-WHERE kind = $1 AND tenant = $2 AND claimed_at >= $3
+WHERE {_OF_TENANT} AND claimed_at >= $3
 """
-_JOBS = f"SELECT {', '.join(_JOB)} FROM jobs WHERE kind = $1 ORDER BY pk DESC LIMIT $2"
+_JOBS = f"SELECT {', '.join(_JOB)} FROM jobs WHERE {_OF_TENANT} ORDER BY pk DESC LIMIT $3"
+_COUNT_JOBS = f"SELECT state, count(*) FROM jobs WHERE {_OF_TENANT} GROUP BY state"
 
 
 class PostgresLearningStore(PostgresLessons):
@@ -153,31 +167,48 @@ class PostgresLearningStore(PostgresLessons):
         return bool(await self._database.fetch(_ENQUEUE, *texts(values.values())))
 
     async def claim(
-        self, kind: str, *, now: float, lease_s: float, most_attempts: int
+        self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: Allowance
     ) -> Job | None:
         """See LearningStore."""
+        limits = (allowance.since, allowance.tokens, allowance.cost_usd)
+        reserve = (allowance.reserve_tokens, allowance.reserve_usd)
 
         async def work(connection: asyncpg.Connection) -> Any:
+            await connection.execute(_CLAIMS_TURN)
             await connection.execute(_GIVE_UP, kind, now, most_attempts)
-            return await connection.fetchrow(_CLAIM, kind, now, now + lease_s)
+            return await connection.fetchrow(_CLAIM, kind, now, now + lease_s, *limits, *reserve)
 
         row = await self._database.transact(work)
         return _job(row) if row is not None else None
 
-    async def finish(self, job: Job, *, now: float, error: str = "") -> None:
+    async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
         """See LearningStore."""
         state = "failed" if error else "done"
         result = (state, now, job.tokens, job.cost_usd, stored_text(error))
-        await self._database.fetch(_FINISH, *result, job.kind, stored_text(job.key))
+        held = (job.kind, stored_text(job.key), job.lease_until)
+        return bool(await self._database.fetch(_FINISH, *result, *held))
 
-    async def spent(self, kind: str, tenant: str, since: float) -> tuple[int, float]:
+    async def give_back(self, job: Job, until: float) -> bool:
         """See LearningStore."""
-        ((tokens, usd),) = await self._database.fetch(_SPENT, kind, stored_text(tenant), since)
+        known = (until, job.attempts, job.tokens, job.cost_usd)
+        held = (job.kind, stored_text(job.key), job.lease_until)
+        return bool(await self._database.fetch(_GIVE_BACK, *known, *held))
+
+    async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
+        """See LearningStore."""
+        ((tokens, usd),) = await self._database.fetch(_SPENT, kind, optional(tenant), since)
         return int(tokens), float(usd)
 
-    async def jobs(self, kind: str, *, limit: int = 100) -> list[Job]:
+    async def jobs(self, kind: str, tenant: str | None = None, *, limit: int = 100) -> list[Job]:
         """See LearningStore."""
-        return [_job(row) for row in await self._database.fetch(_JOBS, kind, limit)]
+        return [
+            _job(row) for row in await self._database.fetch(_JOBS, kind, optional(tenant), limit)
+        ]
+
+    async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
+        """See LearningStore."""
+        rows = await self._database.fetch(_COUNT_JOBS, kind, optional(tenant))
+        return {read_text(state): int(number) for state, number in rows}
 
 
 def _job(row: Sequence[Any]) -> Job:

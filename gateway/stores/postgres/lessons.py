@@ -64,6 +64,9 @@ DELETE FROM patterns WHERE pk IN (
 ) RETURNING pattern_id
 """
 _OF_RUN = "run_id = $1 AND ($2::text IS NULL OR tenant = $2)"
+_FORGET_JOBS = """
+DELETE FROM jobs WHERE payload::json ->> 'run' = $1 AND ($2::text IS NULL OR tenant = $2)
+"""
 _REMOVE = """
 DELETE FROM patterns WHERE tenant = $1 AND pattern_id = $2 AND origin <> ''
 AND origin <> 'written' RETURNING TRUE
@@ -237,6 +240,7 @@ async def _forget(tenant: str | None, run_id: str, connection: asyncpg.Connectio
     )
     for table in ("pattern_evidence", "outcomes", "pattern_decisions"):
         await connection.execute(f"DELETE FROM {table} WHERE {_OF_RUN}", run_id, tenant)
+    await connection.execute(_FORGET_JOBS, run_id, tenant)
     gone = []
     for owner, pattern_id in touched:
         left = {

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import orjson
 
 from gateway.stores import codec
 from gateway.stores.learning import (
+    Allowance,
     DecisionRow,
     Job,
     NearOutcome,
@@ -27,6 +29,24 @@ _POSTERIOR = codec.names(Posterior)
 _JOB = codec.names(Job)
 _DECISION = ", ".join(codec.DECISION_COLUMNS)
 _NEAR = ("recurred", "calls_to_success", "steps_left")
+_HELD = "kind = ? AND key = ? AND lease_until = ? AND state = 'waiting'"
+_OF_TENANT = "kind = ? AND (? IS NULL OR tenant = ?)"
+_CLAIM = f"""
+UPDATE jobs SET attempts = attempts + 1, lease_until = :until, claimed_at = :now,
+tokens = tokens + :reserve_tokens, cost_usd = cost_usd + :reserve_usd WHERE pk = (
+    SELECT pk FROM jobs AS j WHERE kind = :kind AND state = 'waiting' AND lease_until <= :now
+    AND NOT EXISTS (
+        SELECT 1 FROM jobs AS o WHERE o.kind = :kind AND o.tenant = j.tenant
+        AND o.state = 'waiting' AND o.lease_until > :now
+    )
+    AND NOT EXISTS (
+        SELECT count(*) FROM jobs AS s WHERE s.kind = :kind AND s.tenant = j.tenant
+        AND s.claimed_at >= :since
+        HAVING sum(s.tokens) >= :tokens OR sum(s.cost_usd) >= :cost_usd
+    )
+    ORDER BY pk LIMIT 1
+) RETURNING {", ".join(_JOB)}
+"""
 
 
 def _marks(names: Sequence[str]) -> str:
@@ -111,34 +131,47 @@ class SQLiteLearningStore(SQLiteLessons):
         )
 
     async def claim(
-        self, kind: str, *, now: float, lease_s: float, most_attempts: int
+        self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: Allowance
     ) -> Job | None:
         """See LearningStore."""
-        work = partial(_claim, kind, now, lease_s, most_attempts)
+        work = partial(_claim, kind, now, lease_s, most_attempts, allowance)
         return await self._database.write(work)
 
-    async def finish(self, job: Job, *, now: float, error: str = "") -> None:
+    async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
         """See LearningStore."""
-        await self._run(
+        state = "failed" if error else "done"
+        return await self._run(
             "UPDATE jobs SET state = ?, done_at = ?, tokens = ?, cost_usd = ?, error = ? "
-            "WHERE kind = ? AND key = ?",
-            *("failed" if error else "done", now, job.tokens, job.cost_usd, error),
-            *(job.kind, job.key),
+            f"WHERE {_HELD}",
+            *(state, now, job.tokens, job.cost_usd, error, job.kind, job.key, job.lease_until),
         )
 
-    async def spent(self, kind: str, tenant: str, since: float) -> tuple[int, float]:
+    async def give_back(self, job: Job, until: float) -> bool:
+        """See LearningStore."""
+        return await self._run(
+            "UPDATE jobs SET lease_until = ?, attempts = ?, tokens = ?, cost_usd = ? "
+            f"WHERE {_HELD}",
+            *(until, job.attempts, job.tokens, job.cost_usd, job.kind, job.key, job.lease_until),
+        )
+
+    async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
         """See LearningStore."""
         rows = await self._rows(
             "SELECT coalesce(sum(tokens), 0), coalesce(sum(cost_usd), 0.0) FROM jobs "
-            "WHERE kind = ? AND tenant = ? AND claimed_at >= ?",
-            *(kind, tenant, since),
+            f"WHERE {_OF_TENANT} AND claimed_at >= ?",
+            *(kind, tenant, tenant, since),
         )
         return int(rows[0][0]), float(rows[0][1])
 
-    async def jobs(self, kind: str, *, limit: int = 100) -> list[Job]:
+    async def jobs(self, kind: str, tenant: str | None = None, *, limit: int = 100) -> list[Job]:
         """See LearningStore."""
-        sql = f"SELECT {', '.join(_JOB)} FROM jobs WHERE kind = ? ORDER BY pk DESC LIMIT ?"
-        return [_job(row) for row in await self._rows(sql, kind, limit)]
+        sql = f"SELECT {', '.join(_JOB)} FROM jobs WHERE {_OF_TENANT} ORDER BY pk DESC LIMIT ?"
+        return [_job(row) for row in await self._rows(sql, kind, tenant, tenant, limit)]
+
+    async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
+        """See LearningStore."""
+        sql = f"SELECT state, count(*) FROM jobs WHERE {_OF_TENANT} GROUP BY state"
+        return dict(await self._rows(sql, kind, tenant, tenant))
 
 
 def _add_outcome(outcome: OutcomeRow, connection: apsw.Connection) -> bool:
@@ -157,19 +190,20 @@ def _add_outcome(outcome: OutcomeRow, connection: apsw.Connection) -> bool:
 
 
 def _claim(
-    kind: str, now: float, lease_s: float, most_attempts: int, connection: apsw.Connection
+    kind: str,
+    now: float,
+    lease_s: float,
+    most_attempts: int,
+    allowance: Allowance,
+    connection: apsw.Connection,
 ) -> Job | None:
     connection.execute(
         "UPDATE jobs SET state = 'failed', done_at = ?, error = 'abandoned too often' "
         "WHERE kind = ? AND state = 'waiting' AND lease_until <= ? AND attempts >= ?",
         (now, kind, now, most_attempts),
     )
-    rows: list[Any] = connection.execute(
-        "UPDATE jobs SET attempts = attempts + 1, lease_until = ?, claimed_at = ? WHERE pk = "
-        "(SELECT pk FROM jobs WHERE kind = ? AND state = 'waiting' AND lease_until <= ? "
-        f"ORDER BY pk LIMIT 1) RETURNING {', '.join(_JOB)}",
-        (now + lease_s, now, kind, now),
-    ).fetchall()
+    values = {"kind": kind, "now": now, "until": now + lease_s, **asdict(allowance)}
+    rows: list[Any] = connection.execute(_CLAIM, values).fetchall()
     return _job(rows[0]) if rows else None
 
 

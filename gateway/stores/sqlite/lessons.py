@@ -237,6 +237,9 @@ def _forget(tenant: str | None, run_id: str, connection: apsw.Connection) -> lis
     ).fetchall()
     for table in ("pattern_evidence", "outcomes", "pattern_decisions"):
         connection.execute(f"DELETE FROM {table} WHERE {mine}", own)
+    connection.execute(
+        "DELETE FROM jobs WHERE payload ->> 'run' = ? AND (? IS NULL OR tenant = ?)", own
+    )
     gone: list[str] = []
     for owner, pattern_id in touched:
         left = connection.execute(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gateway.backends import Stores
 from gateway.steering.guidance.lesson import Lesson, Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores.learning import (
+    Allowance,
     DecisionRow,
     EvidenceRow,
     Job,
@@ -113,6 +115,16 @@ async def learns_a_lesson_once(stores: Stores) -> None:
         await store.learn([(replace(pattern, lesson=None), [])])
 
 
+async def keeps_lessons_that_say_the_same(stores: Stores) -> None:
+    """Two failures may have lessons with one text: both are kept."""
+    store = stores.learning
+    text = {"recommended_action": "Look for the cause."}
+    twins = [replace(a_lesson(f"e1-{n}", key=f"k{n}"), fields=text) for n in range(2)]
+    assert await store.learn([(each, []) for each in twins]) == Learned(lessons=2)
+    found = await store.lessons(LessonFilter(tenant=TENANT))
+    assert sorted(each.pattern.pattern_id for each in found) == ["e1-0", "e1-1"]
+
+
 async def keeps_lessons_apart_from_patterns_and_tenants(stores: Stores) -> None:
     """A lesson is listed with its tenant's patterns, in no search, and seen by no other tenant."""
     store = stores.learning
@@ -215,9 +227,7 @@ async def gives_each_job_to_one(stores: Stores) -> None:
     assert await store.enqueue(job)
     assert not await store.enqueue(job)
 
-    async def claim(now: float) -> Job | None:
-        return await store.claim("distil", now=now, lease_s=10, most_attempts=2)
-
+    claim = partial(_claim, stores)
     held = await claim(START)
     assert held is not None
     assert (held.payload, held.attempts, held.lease_until) == ({"run": "r1"}, 1, START + 10)
@@ -230,11 +240,58 @@ async def gives_each_job_to_one(stores: Stores) -> None:
     await store.enqueue(replace(job, key="b"))
     second = await claim(START + 30)
     assert second is not None
-    await store.finish(replace(second, tokens=40, cost_usd=0.5), now=START + 31)
+    assert await store.finish(replace(second, tokens=40, cost_usd=0.5), now=START + 31)
+    assert not await store.finish(second, now=START + 32)
     assert await claim(START + 60) is None
     assert await store.spent("distil", TENANT, START + 30) == (40, 0.5)
+    assert await store.spent("distil", None, START + 30) == (40, 0.5)
     assert await store.spent("distil", OTHER, START) == (0, 0.0)
     assert await store.spent("distil", TENANT, START + 31) == (0, 0.0)
+    assert await store.count_jobs("distil") == {"failed": 1, "done": 1}
+    assert await store.count_jobs("distil", OTHER) == {}
+    assert [each.key for each in await store.jobs("distil", TENANT)] == ["b", "a"]
+    assert await store.jobs("distil", OTHER) == []
+
+
+async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
+    """One job of a tenant at a time, none once the allowance is used; what a claim reserves counts
+    until the job ends, and for good when it is abandoned. Who lost the lease ends nothing."""
+    store = stores.learning
+    for key, tenant in (("a", TENANT), ("b", TENANT), ("c", OTHER)):
+        await store.enqueue(Job(kind="distil", key=key, tenant=tenant, created_at=START))
+    claim = partial(_claim, stores, reserve_tokens=30, reserve_usd=0.25)
+    first, second = await claim(START), await claim(START)
+    assert first is not None
+    assert second is not None
+    assert (first.key, second.key) == ("a", "c")
+    assert (first.tokens, first.cost_usd) == (30, 0.25)
+    assert await claim(START) is None
+    assert await store.finish(replace(second, tokens=7), now=START + 1)
+    again = await claim(START + 10)
+    assert again is not None
+    assert (again.key, again.tokens) == ("a", 60)
+    assert not await store.finish(first, now=START + 11)
+    assert not await store.give_back(first, START + 11)
+    assert await store.give_back(replace(again, attempts=1, tokens=45), START + 13)
+    assert await claim(START + 12) is None
+    third = await claim(START + 13)
+    assert third is not None
+    assert (third.key, third.attempts, third.tokens) == ("a", 2, 75)
+    assert await store.finish(replace(third, tokens=100), now=START + 14)
+    assert await store.spent("distil", TENANT, START) == (100, 0.75)
+    assert await claim(START + 20) is None
+    assert await claim(START + 20, cost_usd=0.5, tokens=900) is None
+    last = await claim(START + 20, tokens=101)
+    assert last is not None
+    assert last.key == "b"
+
+
+async def _claim(stores: Stores, now: float, most_attempts: int = 2, **allowed: Any) -> Job | None:
+    values: dict[str, Any] = {"since": START, "tokens": 100, "cost_usd": 5.0}
+    allowance = Allowance(**(values | allowed))
+    return await stores.learning.claim(
+        "distil", now=now, lease_s=10, most_attempts=most_attempts, allowance=allowance
+    )
 
 
 async def forgets_what_one_run_supports(stores: Stores) -> None:
@@ -248,6 +305,8 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
     )
     told = OutcomeRow(run_id="r1", tenant=TENANT, source="told_api", verdict="success", at=START)
     await store.add_outcome(told)
+    await store.enqueue(Job(kind="distil", key="a", tenant=TENANT, payload={"run": "r1"}))
+    await store.enqueue(Job(kind="distil", key="b", tenant=TENANT, payload={"run": "r2"}))
     await stores.states.commit(a_call(decisions=(a_decision(),)))
     assert await store.forget(OTHER, "r1") == []
     assert await store.forget(TENANT, "r1") == ["e1-a"]
@@ -255,16 +314,19 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
     assert [(each.pattern.pattern_id, each.conversations) for each in left] == [("e1-b", 1)]
     assert await store.outcomes(TENANT, "r1") == []
     assert await store.decisions(TENANT, "e1-a") == []
+    assert [job.key for job in await store.jobs("distil")] == ["b"]
 
 
 LEARNING_CHECKS: tuple[Check, ...] = (
     keeps_every_verdict,
     learns_a_lesson_once,
+    keeps_lessons_that_say_the_same,
     keeps_lessons_apart_from_patterns_and_tenants,
     moves_and_shares_a_lesson,
     removes_the_oldest_candidates,
     settles_a_decision_once,
     replaces_a_posterior,
     gives_each_job_to_one,
+    lets_jobs_use_no_more_than_allowed,
     forgets_what_one_run_supports,
 )

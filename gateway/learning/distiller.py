@@ -1,0 +1,277 @@
+"""Asks a model about failures that our templates cannot put into words: jobs, each done once.
+
+A job is added when a run is read, claimed by one gateway at a time, and claimed again when that one
+died. Its lesson has an id that follows from the job, so that a job done twice makes one lesson.
+What an attempt may use is counted when it is claimed: a gateway that is killed amid a call leaves
+the call counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from gateway.config.learning import DAY_S, LearningSettings
+from gateway.learning.mining import (
+    SIGNS,
+    Finding,
+    MinedRun,
+    lesson_id,
+    read_run,
+    source_of,
+)
+from gateway.learning.paid_model import NoAnswer, OverBudget, PaidAnswer
+from gateway.learning.questions import (
+    PROMPT_VERSION,
+    Proposal,
+    Question,
+    Refused,
+    question_about,
+    read_proposal,
+    worth_asking,
+)
+from gateway.learning.templates import SLOT_CHARS, HasSecret, harmful
+from gateway.learning.verdicts import steps_of
+from gateway.observability.logging import get_logger
+from gateway.steering.guidance.lesson import Lesson, Trust
+from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.stores.budgets import Amounts
+from gateway.stores.learning import Allowance, EvidenceRow, Job, LearningStore
+from gateway.stores.protocols import RunStore, StoreError
+from gateway.upstream.own_calls import Messages
+
+KIND = "distil"
+"""The kind of the jobs."""
+MOST_ATTEMPTS = 3
+RESERVED_INPUT, RESERVED_OUTPUT = 8000, 500
+"""Tokens that an attempt counts with until it has ended: twelve excerpts of 300 characters and the
+instruction in a script that takes two tokens for a character."""
+SPARE_S = 60.0
+"""How much longer than the wait for an answer a job is held."""
+BUDGET_REST_S = 900.0
+"""How long a tenant's jobs rest when a budget of the operator refuses a call."""
+
+_log = get_logger("gateway.learning")
+
+
+class Model(Protocol):
+    """Who is asked, see PaidModel."""
+
+    def cost(self, model: str, input_tokens: int, output_tokens: int) -> float: ...
+
+    async def ask(
+        self, model: str, messages: Messages, *, tenant: str, timeout_s: float
+    ) -> PaidAnswer: ...
+
+
+def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
+    """The job for what a run teaches; None when a model has nothing to add. It holds ids only."""
+    finding = worth_asking(found)
+    if finding is None:
+        return None
+    text = "\x1f".join((run.tenant, run.id, str(PROMPT_VERSION)))
+    key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    payload = {
+        "run": run.id,
+        "step": finding.step,
+        "failure": finding.key,
+        "conversation": run.conversation,
+        "task": run.task,
+        "at": run.at,
+    }
+    return Job(kind=KIND, key=key, tenant=run.tenant, payload=payload, created_at=run.at)
+
+
+def day_start(now: float) -> float:
+    """When the day of `now` began, in UTC."""
+    return now - now % DAY_S
+
+
+class Distiller:
+    """Does the jobs of one store. `now`: seconds of the epoch; `counted` is called with the result
+    of each: lesson, refused, unread, budget or error."""
+
+    def __init__(
+        self,
+        store: LearningStore,
+        runs: RunStore,
+        model: Model,
+        settings: Callable[[], LearningSettings],
+        *,
+        has_secret: HasSecret,
+        counted: Callable[[str], None] = lambda result: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._runs = runs
+        self._model = model
+        self._settings = settings
+        self._has_secret = has_secret
+        self._counted = counted
+        self._now = now
+
+    async def follow(self) -> None:
+        """Do jobs as they come, without end."""
+        while True:
+            try:
+                while await self.do_one():
+                    pass
+            except StoreError as error:
+                _log.warning("nothing distilled", reason=str(error))
+            await asyncio.sleep(self._settings().interval_s)
+
+    async def do_one(self) -> bool:
+        """Do the next job, if there is one that may be done. Raises: StoreError."""
+        settings, now = self._settings(), self._now()
+        if not settings.model:
+            return False
+        reserved = self._reserved(settings.model)
+        job = await self._store.claim(
+            KIND,
+            now=now,
+            lease_s=settings.model_timeout_s + SPARE_S,
+            most_attempts=MOST_ATTEMPTS,
+            allowance=Allowance(
+                since=day_start(now),
+                tokens=settings.model_tokens_per_day,
+                cost_usd=settings.model_usd_per_day,
+                reserve_tokens=reserved.input_tokens + reserved.output_tokens,
+                reserve_usd=reserved.usd,
+            ),
+        )
+        if job is None:
+            return False
+        await self._do(job, reserved, settings)
+        return True
+
+    def _reserved(self, model: str) -> Amounts:
+        return Amounts(
+            usd=self._model.cost(model, RESERVED_INPUT, RESERVED_OUTPUT),
+            input_tokens=RESERVED_INPUT,
+            output_tokens=RESERVED_OUTPUT,
+        )
+
+    async def _do(self, job: Job, reserved: Amounts, settings: LearningSettings) -> None:
+        try:
+            if await self._store.lesson(job.tenant, _lesson_id(job)) is not None:
+                # It was done by a gateway that died before it could say so; the call is counted.
+                await self._end(_used(job, reserved, Amounts()), "lesson")
+                return
+            question = await self._question(job)
+            if question is None:
+                await self._end(_used(job, reserved, Amounts()), "unread", "nothing to show")
+                return
+            answer = await self._model.ask(
+                settings.model,
+                question.messages(),
+                tenant=job.tenant,
+                timeout_s=settings.model_timeout_s,
+            )
+        except OverBudget:
+            again = replace(_used(job, reserved, Amounts()), attempts=job.attempts - 1)
+            await self._rest(again, BUDGET_REST_S, "budget")
+            return
+        except NoAnswer as error:
+            _log.warning("no answer of learning.model", reason=str(error))
+            rest_s = settings.model_timeout_s * job.attempts
+            await self._rest(_used(job, reserved, error.used), rest_s, "error")
+            return
+        await self._keep(_used(job, reserved, answer.used), question, answer.text)
+
+    async def _question(self, job: Job) -> Question | None:
+        run, step, failure = (job.payload.get(name) for name in ("run", "step", "failure"))
+        trace = await self._runs.get_run(str(run), tenant=job.tenant)
+        if trace is None or not isinstance(step, int):
+            return None
+        calls = await asyncio.to_thread(read_run, steps_of(trace))
+        return await asyncio.to_thread(
+            question_about, calls, step, str(failure), has_secret=self._has_secret
+        )
+
+    async def _keep(self, job: Job, question: Question, text: str) -> None:
+        """Make a candidate of the answer, if it may be one, and end the job."""
+        try:
+            proposal = await asyncio.to_thread(
+                read_proposal, text, question, has_secret=self._has_secret
+            )
+        except Refused as refused:
+            await self._end(job, "refused", str(refused))
+            return
+        settings = self._settings()
+        pattern = _pattern(job, question, proposal, self._now() + settings.expire_s)
+        await self._store.learn([(pattern, [_evidence(job, pattern.pattern_id)])])
+        await self._store.trim(job.tenant, Tier.E1, settings.max_instances)
+        await self._end(job, "lesson")
+
+    async def _end(self, job: Job, result: str, error: str = "") -> None:
+        if await self._store.finish(job, now=self._now(), error=error):
+            self._counted(result)
+
+    async def _rest(self, job: Job, rest_s: float, result: str) -> None:
+        if await self._store.give_back(job, self._now() + rest_s):
+            self._counted(result)
+
+
+def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:
+    """The job with what its attempt used in place of what was reserved; None = not known."""
+    if used is None:
+        return job
+    less = used.input_tokens + used.output_tokens - reserved.input_tokens - reserved.output_tokens
+    usd = max(0.0, job.cost_usd - reserved.usd + used.usd)
+    return replace(job, tokens=max(0, job.tokens + less), cost_usd=usd)
+
+
+def _lesson_id(job: Job) -> str:
+    return lesson_id(Tier.E1, job.tenant, str(job.payload.get("failure")), KIND, job.key)
+
+
+def _pattern(job: Job, question: Question, said: Proposal, expires_at: float) -> Pattern:
+    failure, at = question.failure, _number(job.payload, "at")
+    marks = {"head": failure.head, "kind": failure.kind, "confidence": f"{said.confidence:.2f}"}
+    if said.applies_when:
+        marks["when"] = said.applies_when
+    if not harmful(failure.words):
+        marks[SIGNS] = failure.words[:SLOT_CHARS]
+    return Pattern(
+        tier=Tier.E1,
+        fields={
+            "task_context_embedding_text": said.situation,
+            "observation": said.avoid,
+            "recommended_action": said.move,
+        },
+        pattern_id=_lesson_id(job),
+        tenant=job.tenant,
+        source_trace_id=source_of(str(job.payload.get("run")), int(_number(job.payload, "step"))),
+        lesson=Lesson(
+            key=failure.key,
+            origin="distilled",
+            # A model wrote it, from what tools wrote: the least trusted of both.
+            trust=Trust.TOOL,
+            applies_when=marks,
+            last_confirmed_at=at,
+            expires_at=expires_at,
+        ),
+    )
+
+
+def _evidence(job: Job, pattern_id: str) -> EvidenceRow:
+    given = job.payload
+    return EvidenceRow(
+        tenant=job.tenant,
+        pattern_id=pattern_id,
+        run_id=str(given.get("run")),
+        step_index=int(_number(given, "step")),
+        kind="distilled",
+        conversation=str(given.get("conversation")),
+        task=str(given.get("task")),
+        at=_number(given, "at"),
+    )
+
+
+def _number(values: Mapping[str, object], name: str) -> float:
+    value = values.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0

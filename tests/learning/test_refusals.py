@@ -1,0 +1,69 @@
+"""Answers that say no without being an error: when they count, when not, and what they teach."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.learning.outcomes import implicit
+from gateway.steering.evidence.refusals import EMPTY, REFUSED, says_no
+from tests.learning.runs import learned, read, shell, text
+
+
+@pytest.mark.parametrize(
+    ("tool", "answer", "kind"),
+    [
+        ("search_flights", "[]", EMPTY),
+        ("findOrder", '{"results": [], "total": 0}', EMPTY),
+        ("orders.list", '{"data": {"orders": []}}', EMPTY),
+        ("get_customer", "No customer found with this phone number", EMPTY),
+        ("get_customer", '{"found": false}', EMPTY),
+        ("cancel_order", "This order cannot be cancelled.", REFUSED),
+        ("refund", "Refund denied: it was bought 60 days ago.", REFUSED),
+        ("refund", '{"eligible": false, "reason": "age"}', REFUSED),
+        ("refund", '{"status": "declined"}', REFUSED),
+        # An answer, a status or a policy that was asked for, and what a shell does not print.
+        ("search_flights", '[{"id": 1}]', None),
+        ("get_order", '{"id": 3, "items": [], "notes": ""}', None),
+        ("get_order", '{"paid": false, "items": []}', None),
+        ("get_policy", "Economy tickets cannot be changed.", None),
+        ("get_order", '{"status": "rejected"}', None),
+        ("send_mail", "[]", None),
+        ("refund", '{"status": "approved"}', None),
+        ("write_note", "He could not come. " * 30, None),
+        ("search", "", None),
+        ("$grep", "[]", None),
+        ("search", "{" * 200, None),
+    ],
+)
+def test_which_answers_say_no(tool: str, answer: str, kind: str | None) -> None:
+    """Look-ups that find nothing, actions that are turned down; nothing else."""
+    assert says_no(tool, answer) == kind
+
+
+def test_what_an_empty_look_up_teaches() -> None:
+    """The question that found something, another tool that did, or that nothing helped."""
+    day = {"from": "ORD", "day": 15}
+    asked = [("search_direct", day, "[]"), ("search_direct", {**day, "day": 16}, '["HAT1"]')]
+    assert [text(each) for each in learned(asked)] == [
+        "In an earlier run the same call of `search_direct` worked with `16` as `day`."
+    ]
+    other = [("search_direct", day, "[]"), ("search_onestop", day, '["HAT1"]')]
+    assert [text(each) for each in learned(other)] == [
+        "`search_direct` found nothing in an earlier run; `search_onestop` with the same arguments "
+        "did."
+    ]
+    never = [("search_direct", {**day, "day": n}, "[]") for n in range(3)]
+    assert [text(each) for each in learned(never)] == [
+        "In an earlier run `search_direct` found nothing several times, and no variation of the "
+        "call helped. What is looked for may be elsewhere, or not there."
+    ]
+    assert {each.reading.failure.key for each in read(never) if each.reading.failure} == {
+        learned(asked)[0].key
+    }
+
+
+def test_an_empty_look_up_at_the_end_is_no_failed_run() -> None:
+    """That nothing was found says nothing about the run."""
+    nothing = read([("search_direct", {}, "[]")])
+    assert implicit(nothing, answered=False) == []
+    assert implicit(read([shell("x", "bash: x: command not found")]), answered=False)
