@@ -29,10 +29,15 @@ from bench.streams import hold
 _BODIES = {
     "small": bodies.small(),
     "tools": bodies.tools(),
+    "cold": bodies.cold(),
+    "session": bodies.session(),
     "large": bodies.large(),
     "stream": bodies.small(stream=True),
 }
-_CASES = "small@1 tools@1 large@1 stream@1 small@32 tools@32 stream@32 small@256 stream@256"
+_CASES = (
+    "small@1 tools@1 cold@1 session@1 large@1 stream@1 small@32 tools@32 session@32 stream@32"
+    " small@256 session@256 stream@256"
+)
 _QUICK_CASES = "small@1 tools@1 stream@1 small@32"
 # A start this quick is repeated, so that one busy moment of the machine does not tell.
 _QUICK_START_S, _STARTS = 3.0, 3

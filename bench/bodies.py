@@ -46,6 +46,16 @@ def tools() -> Body:
     return agent("tools", steps=29, result_bytes=1480)
 
 
+def cold() -> Body:
+    """The same, always the first request of its conversation that a gateway meets."""
+    return replace(tools(), name="cold", before=None)
+
+
+def session() -> Body:
+    """The middle of a session of 40 calls, each of which resends what was said before."""
+    return agent("session", steps=20, result_bytes=1480)
+
+
 def large() -> Body:
     """The same agent after reading larger files: about 400 kB."""
     return agent("large", steps=29, result_bytes=14800)

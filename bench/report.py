@@ -20,8 +20,10 @@ Row = list[str]
 
 _TITLES = {
     "small": "small",
-    "tools": "61 messages, tools",
-    "large": "400 kB",
+    "tools": "61 messages, known before",
+    "cold": "61 messages, cold",
+    "session": "session, call 21 of 40, known before",
+    "large": "400 kB, known before",
     "stream": "100-chunk stream",
 }
 

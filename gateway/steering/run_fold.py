@@ -99,7 +99,9 @@ class RunFold:
         "_policy",
         "_risk",
         "_scorer",
+        "_scorer_observes",
         "_suite",
+        "_suite_observes",
         "history",
         "index",
         "outcomes",
@@ -151,6 +153,12 @@ class RunFold:
         if isinstance(self._scorer, Judgeable):
             self._scorer.judged = self._judged
         self._suite = make_suite(self._policy.monitors)
+        # Asked once: `isinstance` with a class that others may join takes long.
+        suite, scorer = self._suite, self._scorer
+        self._suite_observes = suite.push_observed if isinstance(suite, ReadsObservations) else None
+        self._scorer_observes = (
+            scorer.push_observed if isinstance(scorer, ReadsObservations) else None
+        )
         self._observer = RunObserver()
         self._risk = RiskModel(self._policy.difficulty.calibration or shipped_calibration())
         self._observed: ObservedStep
@@ -190,14 +198,13 @@ class RunFold:
             self._open_windows()
         self._observed = observed = self._observer.observe(step)
         self._risk.push(observed)
-        suite, scorer = self._suite, self._scorer
-        if isinstance(suite, ReadsObservations):
-            suite.push_observed(observed)
+        if self._suite_observes is not None:
+            self._suite_observes(observed)
         else:
-            suite.push(step)
-        if isinstance(scorer, ReadsObservations):
-            return _clamp(scorer.push_observed(observed))
-        return _clamp(scorer.push(step))
+            self._suite.push(step)
+        if self._scorer_observes is not None:
+            return _clamp(self._scorer_observes(observed))
+        return _clamp(self._scorer.push(step))
 
     def _raised(self, score: float, readings: Readings) -> float:
         exact = self._policy.difficulty.scorer == "heuristic"

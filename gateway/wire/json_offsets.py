@@ -27,10 +27,13 @@ def scannable(raw: bytes) -> str:
     return raw.decode("latin-1")
 
 
-def object_spans(text: str, start: int) -> Iterator[tuple[str, int, int]]:
+def object_spans(
+    text: str, start: int, lists: dict[str, list[Span]] | None = None
+) -> Iterator[tuple[str, int, int]]:
     """(key, start, end) of each value in the object that begins at `start` or after white space.
 
-    `text` must hold valid JSON there.
+    `text` must hold valid JSON there. `lists` takes the spans of the elements of each array whose
+    key it has; of the last one, where a key is repeated.
     """
     at = skip_space(text, start) + 1
     while True:
@@ -42,7 +45,11 @@ def object_spans(text: str, start: int) -> Iterator[tuple[str, int, int]]:
             continue
         key, at = _scan_once(text, at)
         at = skip_space(text, skip_space(text, at) + 1)
-        end = _value_end(text, at)
+        if lists is not None and key in lists and text[at] == "[":
+            lists[key] = list(array_spans(text, at))
+            end = _array_end(text, lists[key][-1][1] if lists[key] else at + 1)
+        else:
+            end = _value_end(text, at)
         yield key, at, end
         at = end
 
@@ -60,6 +67,11 @@ def array_spans(text: str, start: int) -> Iterator[Span]:
         end = _value_end(text, at)
         yield at, end
         at = end
+
+
+def _array_end(text: str, at: int) -> int:
+    """Where the array ends of which `at` is the end of the last element."""
+    return skip_space(text, at) + 1
 
 
 def _value_end(text: str, at: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
-from gateway.wire.json_offsets import Span, array_spans, object_spans, scannable
+from gateway.wire.json_offsets import Span, object_spans, scannable
 from gateway.wire.values import dataclass
 
 BIG_BYTES = 4 * 2**20
@@ -34,7 +34,7 @@ class ChatRequest:
     `known` is the prefix that `raw` begins with, if only the rest of the body was parsed.
     """
 
-    __slots__ = ("_prefix", "_spans", "body", "known", "list_key", "raw")
+    __slots__ = ("_elements", "_prefix", "_spans", "body", "known", "list_key", "raw")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class ChatRequest:
         self.list_key = list_key
         self.known = known
         self._spans: dict[str, list[Span]] | None = None
+        self._elements: dict[str, list[Span]] = {}
         self._prefix: BodyPrefix | None = None
 
     @property
@@ -96,14 +97,16 @@ class ChatRequest:
         if self._spans is None:
             self._spans = {}
             raw, cut, missing = self._outline()
-            for name, start, end in object_spans(scannable(raw), 0):
+            # A body that is read for the first time is gone through once for both.
+            self._elements = {} if self.known else {self.list_key: []}
+            for name, start, end in object_spans(scannable(raw), 0, self._elements):
                 start, end = (at + missing if at > cut else at for at in (start, end))
                 self._spans.setdefault(name, []).append((start, end))
         return self._spans.get(key, [])
 
     def _scanned(self) -> BodyPrefix:
-        start, _ = self.spans(self.list_key)[-1]
-        spans = tuple(array_spans(scannable(self.raw), start))
+        self.spans(self.list_key)
+        spans = tuple(self._elements[self.list_key])
         return BodyPrefix(raw=self.raw, spans=spans, list_key=self.list_key)
 
     def _outline(self) -> tuple[bytes, int, int]:

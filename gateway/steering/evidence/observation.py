@@ -46,7 +46,8 @@ class ObservedStep:
     that no earlier result had, in [0, 1]; `tells`: per call, whether its result has a new word that
     is neither a number nor a word of the call; `retold`: share of the thought's words that the
     newest thoughts had, in [0, 1]; `trouble`: the kind of trouble that the step is, None when it is
-    none; `repairing`: files were edited since the last test that passed and the last commit.
+    none; `repairing`: files were edited since the last test that passed and the last commit;
+    `waits`: every call of the step waits for something, False without calls.
     """
 
     step: Step
@@ -57,11 +58,7 @@ class ObservedStep:
     retold: float
     trouble: Trouble | None
     repairing: bool = False
-
-    @property
-    def waits(self) -> bool:
-        """Whether every call of the step waits for something; False without calls."""
-        return bool(self.actions) and all(repeat.waits for _, repeat in self.actions)
+    waits: bool = False
 
 
 class RunObserver:
@@ -99,6 +96,7 @@ class RunObserver:
             retold=retold,
             trouble=trouble,
             repairing=self._repairing,
+            waits=bool(actions) and all(repeat.waits for _, repeat in actions),
         )
 
     def _listen(self, words: frozenset[str]) -> tuple[bool, float]:

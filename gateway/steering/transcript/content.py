@@ -63,6 +63,10 @@ def read_content(value: object) -> Content:
     number counts as its digits.
     """
     content = Content()
+    if isinstance(value, str):
+        content.text = without_guidance(value)
+        content.guidance_only = bool(value) and not content.text
+        return content
     texts: list[str] = []
     reasoning: list[str] = []
     for part in _parts(value):
