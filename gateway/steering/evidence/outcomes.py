@@ -124,6 +124,8 @@ _VOLATILE = re.compile(
 )
 _NUMBER = re.compile(r"\d{3,}")
 _FAILED_TEST = re.compile(r"--- FAIL|not ok|FAIL(?:ED)?[\s:]|E   ")
+_BARE_TEST = "--- FAIL"
+"""How Go names a test that failed; why stands in the next line."""
 _COLUMN = re.compile(r"[(\[]\d+[,:]\d+[)\]]")
 """Line and column, as compilers write them."""
 _ID_NUMBER = re.compile(
@@ -295,6 +297,8 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
             last = last or plain
             # Each failing test counts; an error that is logged once more is the same error.
             different.add(str(start) if _FAILED_TEST.match(plain) else signature(plain))
+    if last.startswith(_BARE_TEST):
+        last = _with_reason(text, last)
     if headline and not (last or summary):
         headline = _announced(text, headline)
     several = f"{len(different)} x" if len(different) > 1 else ""
@@ -302,6 +306,12 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         " / ".join(filter(None, (several, count, last or summary or headline)))[:_LINE_CHARS]
         or None
     )
+
+
+def _with_reason(text: str, line: str) -> str:
+    """The line of a failed test with the indented one after it: one test can fail in many ways."""
+    after = text[text.rfind(line) + len(line) :].split("\n", 2)[1:2]
+    return f"{line} {after[0].strip()}" if after and after[0][:1].isspace() else line
 
 
 def _without_prefix(line: str) -> str:

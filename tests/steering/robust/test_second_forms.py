@@ -83,3 +83,30 @@ def test_work_of_other_kinds_is_left_alone() -> None:
     }
     assert len(signs) == 36
     assert {name: sign for name, sign in signs.items() if sign != (None, None)} == {}
+
+
+def test_a_test_that_fails_for_another_reason_each_time_is_progress() -> None:
+    """Go names the test in one line and the reason in the next one; the same reason is a loop."""
+
+    def fixing(reason: Callable[[int], str]) -> Callable[[int], Round]:
+        def form(i: int) -> Round:
+            failed = f"--- FAIL: TestParse (0.00s)\n    parse_test.go:{20 + i}: {reason(i)}\nFAIL"
+            edit = {"filePath": "/w/parse.go", "oldString": f"case {i}:", "newString": "case 0:"}
+            return [sh("go test ./...", failed), ("", "edit", edit, "Edit applied successfully.")]
+
+        return form
+
+    wanted = [f"want {word}" for word in "amber birch cedar dune ember fjord grove heath".split()]  # noqa: SIM905
+    assert first_signs(fixing(lambda i: wanted[i % 8]), OPENINGS[0])[0] is None
+    assert first_signs(fixing(lambda _: wanted[0]), OPENINGS[0])[0] is not None
+
+
+def test_what_fails_now_and_then_and_brings_news_is_a_search() -> None:
+    """Two dead links for each page that is there are no alarm; dead links alone are one."""
+
+    def opened(i: int, *, found: bool) -> Round:
+        result = page(i) if found and i % 3 == 0 else "404 Not Found"
+        return [("", "open_page", {"url": f"https://a.test/{i}"}, result)]
+
+    assert first_signs(lambda i: opened(i, found=True), OPENINGS[2]) == (None, None)
+    assert first_signs(lambda i: opened(i, found=False), OPENINGS[2])[0] is not None

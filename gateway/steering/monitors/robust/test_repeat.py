@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TypeVar
 
 from gateway.steering.evidence.features import ActionFacts
 from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
+
+T = TypeVar("T")
 
 PER_RERUN = 0.3
 """Score per run of a program that fails as before with nothing changed: the third run fires."""
@@ -33,8 +36,8 @@ class TestRepeat:
 
     def __init__(self, settings: RobustSettings) -> None:
         self._programs: dict[int, tuple[str, float]] = {}
-        self._failures: deque[str | None] = deque(maxlen=FAILURE_WINDOW)
-        self._denials: deque[bool] = deque(maxlen=FAILURE_WINDOW)
+        self._failures: deque[tuple[str | None, str]] = deque(maxlen=FAILURE_WINDOW)
+        self._denials: deque[tuple[bool, str]] = deque(maxlen=FAILURE_WINDOW)
         self._keep = settings.recovery + (1.0 - settings.recovery) * SLOWER
         self._score = 0.0
         self._what = ""
@@ -73,9 +76,11 @@ class TestRepeat:
         denies = action.negative and not (action.empty or repeat.waits) and action.program is None
         if not (denies or tells or action.program is not None):
             return 0.0, ""  # an acknowledgement
-        self._denials.append(denies and not tells)
-        times = sum(self._denials)
-        if not self._denials[-1]:
+        if tells and not denies:
+            _forgive(self._denials, action.operation, fine=False)
+        self._denials.append((denies and not tells, action.operation))
+        times = sum([1 for each, _ in self._denials if each])
+        if not self._denials[-1][0]:
             return 0.0, ""
         return min(PER_DENIAL * times, 1.0), f"{times} answers that deny, nothing new in them"
 
@@ -83,12 +88,21 @@ class TestRepeat:
         failure = None if repeat.waits else action.failure
         if failure is None and not (tells or action.told or action.program is not None):
             return 0.0, ""  # an acknowledgement between two failures
-        self._failures.append(failure)
+        if failure is None and tells:
+            _forgive(self._failures, action.operation, fine=None)
+        self._failures.append((failure, action.operation))
         if failure is None:
             return 0.0, ""
-        times = self._failures.count(failure)
+        times = sum([1 for each, _ in self._failures if each == failure])
         return min(PER_FAILURE * (times - 1), 1.0), f"{times} x the same failure: {failure[:80]}"
 
     def reading(self) -> tuple[float, str]:
         """Highest of both counts, decaying while other things happen."""
         return (self._score, self._what) if self._score >= 0.01 else (0.0, "")
+
+
+def _forgive(calls: deque[tuple[T, str]], operation: str, *, fine: T) -> None:
+    """Take the calls of an operation for fine: it fails now and then, with news in between."""
+    for at, (found, name) in enumerate(calls):
+        if name == operation and found != fine:
+            calls[at] = (fine, name)
