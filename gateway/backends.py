@@ -71,6 +71,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         from gateway.stores.postgres.keys import PostgresKeyStore
         from gateway.stores.postgres.learning import PostgresLearningStore
         from gateway.stores.postgres.patterns import PostgresPatternStore
+        from gateway.stores.postgres.raw import PostgresRawStore
         from gateway.stores.postgres.runs import PostgresRunStore
         from gateway.stores.postgres.signals import PostgresSignals
         from gateway.stores.postgres.states import PostgresStateStore
@@ -92,6 +93,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         budgets=PostgresBudgetStore(database),
         controls=PostgresControlStore(database),
         attribution=PostgresAttributionStore(database),
+        raw=PostgresRawStore(database),
         signals=PostgresSignals(database),
         workloads=PostgresWorkloadStore(database),
     )

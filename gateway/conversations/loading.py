@@ -60,10 +60,9 @@ class ConversationLoader:
         known = self._index.get(conversation_id) if conversation_id else None
         if known is None or known.lock.locked():
             return True
-        record = await self._store.load(tenant, known.id)
-        if record is None or record.version <= known.unsaved.version:
+        if await self._store.version(tenant, known.id) <= known.unsaved.version:
             return True
-        self._restore(record)
+        await self._load(tenant, known.id)
         return False
 
     async def load_awaiting_results(self, tenant: str, calls: Iterable[str]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from gateway.conversations.compaction import compact
@@ -20,7 +19,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.opening import open_conversation, task_digest
 from gateway.conversations.run_tags import tags_of
-from gateway.conversations.settled import is_settled
+from gateway.conversations.settled import apart, is_settled
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.dialects import SteeredRequest
 from gateway.errors import BadRequest
@@ -119,6 +118,9 @@ class ConversationResolver:
             request.earlier = response.earlier()
             identity = _with_response(identity, request.body)
         known = self._same_bytes(request, identity, tenant) if response is None else None
+        current = known.id if known is not None else None
+        if self._shared and current and not await self._is_current(tenant, current):
+            known = self._same_bytes(request, identity, tenant)
         shared = known.history if known is not None else None
         root, tail = (shared.root, shared.tail) if shared is not None else (b"", None)
         incoming = await off_the_loop(
@@ -126,8 +128,8 @@ class ConversationResolver:
         )
         given = conversation_id(tenant, identity.value) if identity.value is not None else None
         verdict, settled = self._match(tenant, identity, given, incoming)
-        if settled and self._shared:
-            settled = await self._is_current(tenant, verdict)
+        if settled and self._shared and _of(verdict) != current:
+            settled = await self._is_current(tenant, _of(verdict))
             verdict, still = self._match(tenant, identity, given, incoming)
             settled = settled and still
         unread = ""
@@ -145,7 +147,7 @@ class ConversationResolver:
             verdict = await self._find_rebuilt(tenant, identity, incoming, verdict)
         here = self._index.get(verdict.conversation_id or "") is not None
         if unread and verdict.kind is MatchKind.NEW and not here:
-            verdict = _apart(verdict, tenant, given, incoming)
+            verdict = apart(verdict, tenant, given, incoming)
         found = self._apply(verdict, identity, given, incoming, tenant, now)
         if found is not None:
             if response is not None and found.run.fold is None and verdict.kind in _CONTINUING:
@@ -216,16 +218,16 @@ class ConversationResolver:
         """The match from memory; what another gateway has continued since is loaded first."""
         verdict, _ = self._match(tenant, identity, given, incoming)
         for _ in range(_RELOADS if self._shared else 0):
-            current = await self._is_current(tenant, verdict)
+            current = await self._is_current(tenant, _of(verdict))
             verdict, _ = self._match(tenant, identity, given, incoming)
             if current:
                 break
         return verdict
 
-    async def _is_current(self, tenant: str, verdict: ConversationMatch) -> bool:
-        """Whether memory has the matched conversation as it is stored, as far as can be read."""
+    async def _is_current(self, tenant: str, name: str | None) -> bool:
+        """Whether memory has the conversation as it is stored, as far as can be read."""
         try:
-            return await self._loader.is_current(tenant, verdict.parent or verdict.conversation_id)
+            return await self._loader.is_current(tenant, name)
         except StoreError:
             return True
 
@@ -360,15 +362,9 @@ def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
     return identity
 
 
-def _apart(
-    verdict: ConversationMatch, tenant: str, given: str | None, incoming: Incoming
-) -> ConversationMatch:
-    """A new conversation while the store cannot be read: under an id that nothing stored can have,
-    so that no row of another run is mixed with its own. What the client's id stands for is named as
-    its parent when the request has a history."""
-    name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
-    parent = given if incoming.hashes.state.turns else None
-    return replace(verdict, conversation_id=name, parent=verdict.parent or parent)
+def _of(verdict: ConversationMatch) -> str | None:
+    """The stored conversation that a match goes on from."""
+    return verdict.parent or verdict.conversation_id
 
 
 def _extend(conversation: Conversation, incoming: Incoming) -> None:

@@ -1,8 +1,10 @@
-"""Whether a match made from memory holds without asking the store."""
+"""Whether a match made from memory holds without asking the store, and what is left without it."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gateway.steering.identity import (
     Branch,
@@ -10,6 +12,7 @@ from gateway.steering.identity import (
     Incoming,
     MatchKind,
     PrefixHashRef,
+    conversation_id,
 )
 
 _Known = Mapping[bytes, Sequence[PrefixHashRef]]
@@ -69,3 +72,14 @@ def _is_next(
     refs = [r for r in known[prefix_hash] if r.conversation_id == verdict.conversation_id]
     # No turn ahead: the hash covers the reply already. One turn: it must be the hash of a request.
     return not ahead or any(ref.served == prefix_hash for ref in refs)
+
+
+def apart(
+    verdict: ConversationMatch, tenant: str, given: str | None, incoming: Incoming
+) -> ConversationMatch:
+    """A new conversation while the store cannot be read: under an id that nothing stored can have,
+    so that no row of another run is mixed with its own. What the client's id stands for is named as
+    its parent when the request has a history."""
+    name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
+    parent = given if incoming.hashes.state.turns else None
+    return replace(verdict, conversation_id=name, parent=verdict.parent or parent)

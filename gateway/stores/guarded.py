@@ -172,6 +172,13 @@ class GuardedStateStore:
         waiting = self._spool.load(tenant, conversation_id)
         return waiting or await self.read(lambda: self._store.load(tenant, conversation_id))
 
+    async def version(self, tenant: str, conversation_id: str) -> int:
+        """See StateStore."""
+        waiting = self._spool.load(tenant, conversation_id)
+        if waiting is not None:
+            return waiting.version
+        return await self.read(lambda: self._store.version(tenant, conversation_id))
+
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
         """See StateStore. Raises: like `find_prefix_hashes`."""
         waiting = {row.id: row for row in self._spool.branches(tenant, external_key)}

@@ -139,6 +139,9 @@ class StateStore(Protocol):
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """The conversation as last saved, None when the tenant has no conversation of that id."""
 
+    async def version(self, tenant: str, conversation_id: str) -> int:
+        """The version of the conversation as last saved, 0 when the tenant has none of that id."""
+
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
         """The conversations of a client's own id: last used first, at most MAX_BRANCHES."""
 

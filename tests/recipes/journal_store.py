@@ -159,6 +159,10 @@ class JournalStates:
         record = self._journal.conversations.get(conversation_id)
         return record if record is not None and record.tenant == tenant else None
 
+    async def version(self, tenant: str, conversation_id: str) -> int:
+        record = await self.load(tenant, conversation_id)
+        return 0 if record is None else record.version
+
     async def commit(self, call: CallRecord) -> int:
         call.check()
         wanted = call.conversation

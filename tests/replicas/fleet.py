@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,6 +19,27 @@ ENVIRONMENT = {"GATEWAY_STEERING__MODE": "on", "GATEWAY_ETRACES__ENABLED": "true
 
 Order = Callable[[int], Iterable[int]]
 """Of so many gateways, the numbers of those to try for one connection, in order."""
+
+
+class InTurn:
+    """Round robin."""
+
+    def __init__(self) -> None:
+        self._turns = itertools.count()
+
+    def __call__(self, count: int) -> Iterable[int]:
+        first = next(self._turns)
+        return [(first + number) % count for number in range(count)]
+
+
+class AtRandom:
+    """Any of them."""
+
+    def __init__(self) -> None:
+        self._draw = random.Random(7)
+
+    def __call__(self, count: int) -> Iterable[int]:
+        return self._draw.sample(range(count), count)
 
 
 class Fleet:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,31 +14,10 @@ from tests.live.agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
 from tests.replicas.config import one, shared
 from tests.replicas.drives import FRAME, bodies_through
-from tests.replicas.fleet import Fleet, balancer
+from tests.replicas.fleet import AtRandom, Fleet, InTurn, balancer
 
 _KILL_S = (0.5, 3.0)
 """From one kill to the next, at random."""
-
-
-class InTurn:
-    """Round robin."""
-
-    def __init__(self) -> None:
-        self._turns = itertools.count()
-
-    def __call__(self, count: int) -> Iterable[int]:
-        first = next(self._turns)
-        return [(first + number) % count for number in range(count)]
-
-
-class AtRandom:
-    """Any of them."""
-
-    def __init__(self) -> None:
-        self._draw = random.Random(7)
-
-    def __call__(self, count: int) -> Iterable[int]:
-        return self._draw.sample(range(count), count)
 
 
 async def kill_some(fleet: Fleet, kills: list[int]) -> None:

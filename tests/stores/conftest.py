@@ -14,6 +14,7 @@ from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
+from tests.pooler import through_pooler
 from tests.postgres import empty_database
 
 Place = Callable[[Path], AbstractContextManager[dict[str, Any]]]
@@ -25,6 +26,14 @@ def _on_postgres(_directory: Path) -> Iterator[dict[str, Any]]:
         yield {"url": Secret(url)}
 
 
+@contextmanager
+def _through_pooler(_directory: Path) -> Iterator[dict[str, Any]]:
+    with empty_database() as url:
+        through = through_pooler(url)
+        own = {"listen_url": Secret(url), "prepared_statements": False}
+        yield {"url": Secret(through), **own}
+
+
 PLACES: dict[str, Place] = {
     "file": lambda directory: nullcontext({"path": str(directory / "gateway.db")}),
     "memory": lambda _directory: nullcontext({"path": IN_MEMORY}),
@@ -32,24 +41,27 @@ PLACES: dict[str, Place] = {
 }
 """The settings of every store there is; a new one is a line here."""
 
+_POOLED: dict[str, Place] = {"pooler": _through_pooler}
+_PARAMETERS = [*PLACES, pytest.param("pooler", marks=pytest.mark.nightly)]
+
 
 @asynccontextmanager
 async def opened(place: str, directory: Path, *, store_content: bool) -> AsyncIterator[Stores]:
     """The stores of one place, as the gateway opens them."""
-    with PLACES[place](directory) as where:
+    with (PLACES | _POOLED)[place](directory) as where:
         settings = StorageSettings(**where, store_content=store_content)
         stores = await open_stores(settings, vectors=True)
         yield stores
         await stores.close()
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=_PARAMETERS)
 async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
     async with opened(request.param, tmp_path, store_content=True) as found:
         yield found
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=_PARAMETERS)
 async def stores_without_content(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[Stores]:

@@ -25,6 +25,7 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "runs": ("pk",),
     "steps": ("run_pk", "step_index"),
     "injections": ("run_pk", "step_index", "ordinal"),
+    "raw_calls": ("run_pk", "step_index"),
     "patterns": ("pk",),
     "pattern_spaces": ("number",),
     "keys": ("pk",),

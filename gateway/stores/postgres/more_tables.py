@@ -1,4 +1,4 @@
-"""The tables of learning, budgets, usage and alerts; part of the schema.
+"""The tables of learning, budgets, usage, alerts and raw calls; part of the schema.
 
 `TXT` stands for text in the order of its bytes.
 """
@@ -241,3 +241,17 @@ CREATE TABLE alert_deliveries (
 );
 CREATE INDEX alert_deliveries_due ON alert_deliveries (next_at) WHERE done_at IS NULL;
 """.replace("TXT", _TEXT)
+
+RAW = """
+CREATE TABLE raw_calls (
+    run_pk bigint NOT NULL,
+    step_index bigint NOT NULL,
+    at double precision NOT NULL,
+    bytes bigint NOT NULL,
+    dialect text NOT NULL,
+    request bytea NOT NULL,
+    response bytea NOT NULL,
+    PRIMARY KEY (run_pk, step_index)
+);
+CREATE INDEX raw_calls_by_time ON raw_calls (at) INCLUDE (bytes);
+"""

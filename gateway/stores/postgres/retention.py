@@ -48,6 +48,7 @@ SELECT EXISTS (
 )
 """
 _RUNS_OF_DAY = "DELETE FROM runs WHERE pk >= $1 AND pk < $2"
+_RAW_OF_DAY = "DELETE FROM raw_calls WHERE run_pk >= $1 AND run_pk < $2"
 _OLD_RUNS = f"""
 SELECT pk FROM runs WHERE started_at < $1 AND updated_at < $1
 AND conversation_pk <> ALL($2::int8[]) LIMIT {_RUNS_AT_ONCE}
@@ -123,6 +124,7 @@ async def _drop_days(database: Database, older_than: float, kept: list[int]) -> 
             if await connection.fetchval(_DAY_IN_USE, *span, older_than, kept):
                 continue
             if await drop_partitions(connection, day):
+                await connection.execute(_RAW_OF_DAY, *span)
                 runs += _count(await connection.execute(_RUNS_OF_DAY, *span))
         return runs
 
@@ -189,8 +191,9 @@ async def _remove_conversations(
 
 
 async def _remove_runs(connection: asyncpg.Connection, pks: list[int]) -> None:
-    for table, column in (("injections", "run_pk"), ("steps", "run_pk"), ("runs", "pk")):
-        await connection.execute(f"DELETE FROM {table} WHERE {column} = ANY($1::int8[])", pks)
+    for table in ("raw_calls", "injections", "steps"):
+        await connection.execute(f"DELETE FROM {table} WHERE run_pk = ANY($1::int8[])", pks)
+    await connection.execute("DELETE FROM runs WHERE pk = ANY($1::int8[])", pks)
 
 
 async def _remove_heads(database: Database) -> None:

@@ -16,6 +16,7 @@ from gateway.stores.postgres.more_tables import (
     ALERTS,
     CONTROLS,
     LEARNING,
+    RAW,
     TREE,
     USAGE,
     WORKLOADS,
@@ -241,6 +242,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="usage_001_hours", sql=USAGE),
     Migration(name="alerts_001_alerts_and_deliveries", sql=ALERTS),
     Migration(name="routing_001_workloads", sql=WORKLOADS),
+    Migration(name="raw_001_raw_calls", sql=RAW),
 )
 """Every change a database needs, in order; new ones are appended."""
 

@@ -14,6 +14,7 @@ from gateway.stores import codec
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.group import root_key
 from gateway.stores.postgres.text import read_text, stored_text
+from gateway.stores.postgres.versions import Versions
 from gateway.stores.protocols import MAX_BRANCHES, MAX_HEADS
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.redact import redaction
@@ -48,6 +49,7 @@ class PostgresStateStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._redact = redaction(database.settings)
+        self._versions = Versions(database)
 
     async def find_prefix_hashes(
         self, tenant: str, digests: Sequence[bytes]
@@ -75,6 +77,10 @@ class PostgresStateStore:
         """See StateStore."""
         rows = await self._database.fetch(_LOAD, stored_text(tenant), stored_text(conversation_id))
         return _conversation_of(rows[0]) if rows else None
+
+    async def version(self, tenant: str, conversation_id: str) -> int:
+        """See StateStore."""
+        return await self._versions.version(tenant, conversation_id)
 
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
         """See StateStore."""

@@ -37,6 +37,7 @@ _FIND_ITEMS = """
 SELECT id, content FROM items WHERE tenant = ? AND id IN (SELECT value FROM json_each(?))
 """
 _LOAD = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ?"
+_VERSION = "SELECT version FROM conversations WHERE tenant = ? AND id = ?"
 _BRANCHES = f"""
 SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND external_key = ?
 ORDER BY updated_at DESC, pk DESC LIMIT {MAX_BRANCHES}
@@ -62,6 +63,11 @@ class SQLiteStateStore:
         """See StateStore."""
         rows = await self._database.read(partial(_fetch, _LOAD, (tenant, conversation_id)))
         return codec.conversation_of(rows[0]) if rows else None
+
+    async def version(self, tenant: str, conversation_id: str) -> int:
+        """See StateStore."""
+        rows = await self._database.read(partial(_fetch, _VERSION, (tenant, conversation_id)))
+        return int(rows[0][0]) if rows else 0
 
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
         """See StateStore."""

@@ -23,6 +23,7 @@ from gateway.testing.store_conformance.keys import KEY_CHECKS
 from gateway.testing.store_conformance.learning import LEARNING_CHECKS
 from gateway.testing.store_conformance.monitoring import MONITORING_CHECKS
 from gateway.testing.store_conformance.patterns import PATTERN_CHECKS
+from gateway.testing.store_conformance.raw import RAW_CHECKS
 from gateway.testing.store_conformance.retention import RETENTION_CHECKS
 from gateway.testing.store_conformance.run_lists import RUN_LIST_CHECKS
 from gateway.testing.store_conformance.runs import RUN_CHECKS
@@ -45,6 +46,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     *ALERT_CHECKS,
     *MONITORING_CHECKS,
     *WORKLOAD_CHECKS,
+    *RAW_CHECKS,
 )
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "LEARNING_CHECKS",
     "MONITORING_CHECKS",
     "PATTERN_CHECKS",
+    "RAW_CHECKS",
     "RETENTION_CHECKS",
     "RUN_CHECKS",
     "RUN_LIST_CHECKS",

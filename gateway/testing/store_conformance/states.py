@@ -31,18 +31,22 @@ from gateway.testing.store_conformance.records import (
 
 async def returns_what_was_saved(stores: Stores) -> None:
     """A conversation comes back equal, at version 1."""
+    assert await stores.states.version(TENANT, "c1") == 0
     record = a_conversation(
         parent_id="p", external_key="header:x", state=b"\x00\xff", signature=b"", has_tools=False
     )
     assert await stores.states.commit(a_call(conversation=record)) == 1
     assert await stores.states.load(TENANT, "c1") == replace(record, version=1)
+    assert await stores.states.version(TENANT, "c1") == 1
 
 
 async def knows_no_other_conversation(stores: Stores) -> None:
-    """An unknown id and another tenant's id both give None."""
+    """An unknown id and another tenant's id both give None, and version 0."""
     await stores.states.commit(a_call())
     assert await stores.states.load(TENANT, "c2") is None
     assert await stores.states.load("other", "c1") is None
+    asked = ((TENANT, "c1"), (TENANT, "c2"), ("other", "c1"), (TENANT, "c1"))
+    assert await asyncio.gather(*(stores.states.version(*each) for each in asked)) == [1, 0, 0, 1]
 
 
 async def saves_over_the_version_it_was_made_from(stores: Stores) -> None:
