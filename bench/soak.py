@@ -118,10 +118,12 @@ class Agent:
                 async for piece in answer.aiter_bytes():
                     received += piece
                     if leaves:
-                        self._seen.counts["left"] += 1
-                        return None
+                        break
         except httpx.HTTPError:
             self._seen.counts["broken off"] += 1
+            return None
+        if leaves:
+            self._seen.counts["left"] += 1
             return None
         view = view_of(self._dialect, self._streams, answer.status_code, received, True)
         if not view.whole:
