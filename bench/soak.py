@@ -118,10 +118,12 @@ class Agent:
                 async for piece in answer.aiter_bytes():
                     received += piece
                     if leaves:
-                        self._seen.counts["left"] += 1
-                        return None
+                        break
         except httpx.HTTPError:
             self._seen.counts["broken off"] += 1
+            return None
+        if leaves:
+            self._seen.counts["left"] += 1
             return None
         view = view_of(self._dialect, self._streams, answer.status_code, received, True)
         if not view.whole:
@@ -143,14 +145,14 @@ class Agent:
 
 def recorded(path: Path) -> set[tuple[str, int]]:
     """The (conversation, step) of every call in the file, which must be intact."""
-    with apsw.Connection(str(path)) as connection:
-        if connection.pragma("integrity_check") != "ok":
-            raise RuntimeError("the database is damaged")
-        rows = connection.execute(
-            "SELECT runs.id, step_index FROM steps JOIN runs ON runs.pk = run_pk "
-            "WHERE call IS NOT NULL"
-        )
-        return {(str(run).rpartition(".")[0], int(index)) for run, index in rows}
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    if connection.pragma("integrity_check") != "ok":
+        raise RuntimeError("the database is damaged")
+    rows = connection.execute(
+        "SELECT runs.id, step_index FROM steps JOIN runs ON runs.pk = run_pk WHERE call IS NOT NULL"
+    ).fetchall()
+    connection.close()
+    return {(str(run).rpartition(".")[0], int(str(index))) for run, index in rows}
 
 
 def _command(kept: int, place: Place) -> Command:

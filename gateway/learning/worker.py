@@ -45,6 +45,7 @@ from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16
 MOST_PER_LOOK = 8
+MOST_WAITING = 10_000  # the runs without a call for longest are not read
 """Runs read at one look: requests share the interpreter with this, also from another thread."""
 MOST_REVIEWED = 20_000
 REVIEW_S = 3600.0
@@ -118,6 +119,13 @@ class Learner:
         known = self._touched.pop(run_id, None)
         newest = step if decided else known.decided if known else None
         self._touched[run_id] = _Touched(tenant, self._now(), ended, step, newest)
+        if len(self._touched) > MOST_WAITING:
+            del self._touched[next(iter(self._touched))]
+
+    @property
+    def waiting(self) -> int:
+        """Runs that are not read yet."""
+        return len(self._touched)
 
     async def follow(self) -> None:
         """Read runs as they end, without end."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from gateway.config import OPENAI_API_BASE
 from gateway.errors import UnknownProvider
 from gateway.upstream.litellm_names import litellm_names
+from gateway.upstream.prices import capabilities
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 ANTHROPIC_KEY_VARIABLES = ("ANTHROPIC_API_KEY",)
@@ -78,6 +79,10 @@ TRANSLATED_PROVIDERS = frozenset(
 # Prefixes of bare model names that are not OpenAI's, as LiteLLM reads them, too.
 _BARE_PREFIXES = (("claude", "anthropic"), ("gemini", "gemini"))
 
+# Names in LiteLLM's list that are not those of a provider.
+_FILED_AS = {"bedrock_converse": "bedrock"}
+_NEARLY = 0.88  # similarity of a typo: `llama3` and `ollama` have .83, `opnai` and `openai` .91
+
 
 def is_tabled(provider: str) -> bool:
     """Whether a provider is in one of the two tables here."""
@@ -105,10 +110,12 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
     the prefix of the model does. With an `api_base` the host is given, and only the prefixes of the
     tables here are read as such: `meta-llama/Llama-3` is that server's own name. Without one, a
     prefix is a provider of the tables or of LiteLLM. A name without a slash is OpenAI's, unless it
-    begins like one of Anthropic's or Google's (`ft:gpt-4.1:acme` and `llama3:8b` have no prefix).
+    begins like one of Anthropic's or Google's, or LiteLLM's list files it under another provider
+    (`ft:gpt-4.1:acme` and `llama3:8b` have no prefix).
 
     Raises:
-        UnknownProvider: no `api_base`, and nobody knows the prefix or `custom_llm_provider`.
+        UnknownProvider: no `api_base`, and nobody knows the prefix or `custom_llm_provider`, or the
+            name ends with its prefix.
     """
     model = str(params["model"])
     explicit = params.get("custom_llm_provider")
@@ -123,9 +130,30 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
     for prefix, owner in _BARE_PREFIXES:
         if model.startswith(prefix):
             return owner, model
-    if not has_base and (stray := unknown_prefix(model)):
+    if has_base:
+        return "openai", model
+    if stray := unknown_prefix(model) or _misspelt_prefix(model):
         raise unknown_provider(stray, model)
-    return "openai", model
+    if model.endswith("/"):
+        raise UnknownProvider(f"{model!r} names a provider and no model")
+    return _listed_owner(model) or "openai", model
+
+
+def _misspelt_prefix(model: str) -> str | None:
+    """What a name has before a colon, if it is nearly a provider's (`antropic:claude-x`)."""
+    prefix, colon, _ = model.partition(":")
+    names = [*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS]
+    near = colon and difflib.get_close_matches(prefix.lower(), names, n=1, cutoff=_NEARLY)
+    return prefix if near else None
+
+
+def _listed_owner(model: str) -> str | None:
+    """The provider under which LiteLLM's list files a name without a prefix (`jamba-1.5`), where
+    that is not OpenAI: LiteLLM reads it so, too."""
+    info = capabilities(model)
+    owner = (info.provider or "").partition("-")[0] if info is not None else ""
+    owner = _FILED_AS.get(owner, owner)
+    return owner if is_known(owner) and not _is("openai", owner) and owner != "text" else None
 
 
 def keys_of_others(

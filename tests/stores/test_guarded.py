@@ -309,7 +309,7 @@ async def test_a_store_that_goes_on_finishing_is_not_slow() -> None:
         ended.set()
 
     limit = CommitLimit(0.3, passed)
-    never: asyncio.Task[int] = asyncio.ensure_future(asyncio.Event().wait())  # type: ignore[arg-type]
+    never: asyncio.Task[int] = asyncio.ensure_future(asyncio.Event().wait())
     begun = last = loop.time()
     unwatch = limit.watch(never)
     while loop.time() < begun + 0.5 and not quiet_s:
@@ -326,7 +326,7 @@ async def test_no_commit_is_waited_for_without_end() -> None:
     """A queue that moves, but never comes to a commit, is slow all the same."""
     loop, passed = asyncio.get_running_loop(), asyncio.Event()
     limit = CommitLimit(0.01, passed.set)
-    never: asyncio.Task[int] = asyncio.ensure_future(asyncio.Event().wait())  # type: ignore[arg-type]
+    never: asyncio.Task[int] = asyncio.ensure_future(asyncio.Event().wait())
     unwatch = limit.watch(never)
     ends = loop.time() + 30
     while not passed.is_set():

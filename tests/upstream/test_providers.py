@@ -92,6 +92,33 @@ def test_a_misspelt_provider_is_refused_or_is_another_known_one(prefix: str) -> 
         check(made)
 
 
+@pytest.mark.parametrize("model", ["antropic:claude-x", "opnai:gpt-x", "anthropic/"])
+def test_a_typo_before_a_colon_and_a_missing_name_are_refused(model: str) -> None:
+    """Neither goes to OpenAI with the deployment's key."""
+    with pytest.raises(ConfigError, match=r"^model_list\[0\]\.litellm_params\.model: "):
+        check(settings({"model": model, "api_key": "its-key"}))
+
+
+@pytest.mark.parametrize(
+    ("model", "provider"),
+    [
+        ("command-r-08-2024", "cohere_chat"),
+        ("deepseek-chat", "deepseek"),
+        ("us.writer.palmyra-x4-v1:0", "bedrock"),
+        ("gpt-4o", "openai"),
+        ("ft:gpt-4.1:acme", "openai"),
+        ("llama3:8b", "openai"),
+        ("of-nobody", "openai"),
+    ],
+)
+def test_a_name_without_a_prefix_belongs_to_whoever_lists_it(model: str, provider: str) -> None:
+    """As LiteLLM reads it: its key goes to no other provider."""
+    table = DeploymentTable(settings({"model": model, "api_key": "its-key"}), {})
+    target = only(table)
+    assert target.provider == provider
+    assert (target.api_base.host == "api.openai.com") == (provider == "openai")
+
+
 @pytest.mark.parametrize(
     ("params", "raw", "path"),
     [

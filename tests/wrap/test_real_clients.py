@@ -8,6 +8,7 @@ and Qwen Code 0.15.10.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -20,7 +21,15 @@ from typing import Any
 
 import pytest
 
-from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from gateway.testing import (
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    Script,
+    ScriptedUpstream,
+    ToolCall,
+)
 from tests.patience import DEADLINE_MS
 
 pytestmark = pytest.mark.nightly
@@ -42,6 +51,12 @@ CALLS = {
     "bash": ToolCall("bash", {"command": SHELL, "description": "run the test"}),
     "run_shell_command": ToolCall("run_shell_command", {"command": SHELL, "is_background": False}),
 }
+
+REFUSALS = (
+    *(FaultKind.BAD_REQUEST, FaultKind.UNAUTHORIZED, FaultKind.FORBIDDEN, FaultKind.NOT_FOUND),
+    *(FaultKind.CONTEXT_LENGTH, FaultKind.RATE_LIMIT, FaultKind.SERVER_ERROR, FaultKind.OVERLOADED),
+    *(FaultKind.HTML_ERROR, FaultKind.SLOW_FIRST_BYTE, FaultKind.DROP_BEFORE_RESPONSE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +124,50 @@ def model(agent: Agent) -> Callable[[ReceivedRequest], Reply]:
     return reply
 
 
+def refusing(answers: Callable[[ReceivedRequest], Reply]) -> Script:
+    """A model for which every routed name refuses, each time in another way."""
+    kinds = itertools.cycle(REFUSALS)
+
+    def reply(request: ReceivedRequest) -> Reply | Fault:
+        if request.model.startswith("routed-"):
+            return Fault(next(kinds), retry_after="0", delay_s=3)
+        return answers(request)
+
+    return reply
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_real_agent_survives_hostile_routing(
+    name: str, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Every state is routed to models that refuse in every way: the agent ends as it would have."""
+    upstream.default = refusing(model(AGENTS[name]))
+    states = ("FAST", "NORMAL", "SLOW", "SKIP")
+    routing = {
+        "model_routing": {state: f"routed-{state.lower()}" for state in states},
+        # Every call is routed again, and NORMAL, which is the first, is reached at once.
+        "routing": {"rest_calls": 0},
+        "router": {"num_retries": 0},
+        "timeouts": {"first_byte_s": 1},
+    }
+    (tmp_path / "gateway.yaml").write_text(json.dumps(routing))
+    _check(name, upstream, tmp_path, {"GATEWAY_CONFIG": str(tmp_path / "gateway.yaml")})
+    routed = [r for r in upstream.requests if r.model.startswith("routed-")]
+    assert routed or not AGENTS[name].steps
+
+
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_real_agent_is_wrapped(name: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """It ends with its own status, every step is recorded, and the summary counts them."""
+    upstream.default = model(AGENTS[name])
+    _check(name, upstream, tmp_path, {})
+
+
+def _check(name: str, upstream: ScriptedUpstream, tmp_path: Path, more: dict[str, str]) -> None:
     agent = AGENTS[name]
     program = shutil.which(agent.command[0], path=PATH)
     if program is None:
         pytest.skip(f"{agent.command[0]} is not installed")
-    upstream.default = model(agent)
     (tmp_path / "work").mkdir()
     env = {
         "PATH": PATH,
@@ -128,6 +179,7 @@ def test_a_real_agent_is_wrapped(name: str, upstream: ScriptedUpstream, tmp_path
         "ANTHROPIC_API_KEY": "sk-client",
         "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
         **agent.env,
+        **more,
     }
     if name == "mini":  # its own libraries, not those of the gateway
         program = _without_path(program, tmp_path)

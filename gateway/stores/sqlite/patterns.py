@@ -60,7 +60,8 @@ class SQLitePatternStore:
 
         # One that exists is opened while another process holds the write lock.
         known = await self._database.read(find)
-        self._space = space = known or await self._database.write(create)
+        space = known if known is not None else await self._database.write(create)
+        self._space = space
         try:
             await self._database.read(space.check)
             return int(await self._database.read(space.lacking))
