@@ -7,7 +7,7 @@ import contextlib
 
 import orjson
 
-from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.orders import BUDGET_HEADER
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, read_body
@@ -17,8 +17,11 @@ from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.relay import Relay, answer, readable
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
+from gateway.prepared_request import PreparedRequest
 from gateway.runtime import Runtime
+from gateway.services import Services
 from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.request import BIG_BYTES
 
@@ -53,11 +56,7 @@ class SteeredEndpoint:
         in_use = self._runtime.services.in_use()
         with in_use as services, self._room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
-            principal = self._auth.principal(scope)
-            exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
-            exchange.request.operator = principal.operator
-            if not principal.operator and header(headers, BUDGET_HEADER.encode()):
-                self._auth.wrong_key(scope)  # or a key could be found by trying
+            principal = self._admit(scope, exchange)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
             known = services.index.known_prefix(
@@ -73,28 +72,51 @@ class SteeredEndpoint:
                     outgoing = readable(headers, plain=plain)
                 prepared.keeps_sent = self._runtime.raw_calls is not None
                 call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
-                server = services.settings.server
                 relay = Relay(
                     send,
                     exchange,
                     watch,
                     prepared.complete,
-                    server,
+                    services.settings.server,
                     self._dialect,
                     delivered=prepared.note_delivered,
                 )
-                try:
-                    response = await self._pipeline.send(services, exchange, prepared, call)
-                    try:
-                        await answer(
-                            relay, response, request.stream, prepared.asked_usage, prepared.echo
-                        )
-                    finally:
-                        await response.aclose()
-                finally:
-                    prepared.abandon(relay.seen)
-                    if prepared.keeps_sent:
-                        prepared.keep_raw(relay.received())
+                await self._send(services, exchange, prepared, call, relay)
+
+    def _admit(self, scope: Scope, exchange: Exchange) -> Principal:
+        """Who asks, noted in the record of the request."""
+        principal = self._auth.principal(scope)
+        exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+        exchange.request.operator = principal.operator
+        if not principal.operator and header(scope["headers"], BUDGET_HEADER.encode()):
+            self._auth.wrong_key(scope)  # or a key could be found by trying
+        return principal
+
+    async def _send(
+        self,
+        services: Services,
+        exchange: Exchange,
+        prepared: PreparedRequest,
+        call: UpstreamCall,
+        relay: Relay,
+    ) -> None:
+        """Send a prepared call, and relay its answer; however it ends, it is recorded."""
+        try:
+            response = await self._pipeline.send(services, exchange, prepared, call)
+            try:
+                await answer(
+                    relay,
+                    response,
+                    exchange.request.streamed,
+                    prepared.asked_usage,
+                    prepared.echo,
+                )
+            finally:
+                await response.aclose()
+        finally:
+            prepared.abandon(relay.seen)
+            if prepared.keeps_sent:
+                prepared.keep_raw(relay.received())
 
     async def _parse(self, raw: bytes, known: BodyPrefix | None) -> SteeredRequest:
         if len(raw) < BIG_BYTES:

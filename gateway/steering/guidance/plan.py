@@ -135,32 +135,60 @@ def _queries(
         return tuple(queries), tuple(reasons)
     if moment.at_risk is False:
         return tuple(queries), ("look-up: held back",)
-    at_risk = _at_risk(guidance, moment, settings)
-    if reason := _e1_held(guidance, settings, at_risk):
-        reasons.append(reason)
-    elif text := recent_text(moment.recent, settings.e1_steps):
-        queries.append(
-            replace(base, tier=Tier.E1, text=text, top_k=settings.e1_top_k, gate=gates.e1)
-        )
-    failure_type = _failure_type(moment)
-    if reason := _e2_held(guidance, settings, at_risk, failure_type):
-        reasons.append(reason)
-    elif text := recent_text(moment.recent, settings.e2_steps):
-        situation = moment.situation() if settings.e2_by_cause else None
-        fired = moment.readings is not None and bool(moment.readings.fired)
-        queries.append(
-            replace(
-                base,
-                tier=Tier.E2,
-                text=text,
-                top_k=settings.e2_top_k,
-                gate=_e2_gate(gates, failure_type),
-                margin=settings.e2_margin,
-                failure_type=failure_type or None,
-                cause=situation.cause.name if situation and (fired or situation.persists) else "",
-            )
-        )
+    for found in (
+        _e1_query(base, guidance, moment, settings, gates),
+        _e2_query(base, guidance, moment, settings, gates),
+    ):
+        if isinstance(found, Query):
+            queries.append(found)
+        elif found:
+            reasons.append(found)
     return tuple(queries), tuple(reasons)
+
+
+def _e1_query(
+    base: Query,
+    guidance: GuidanceState,
+    moment: Moment,
+    settings: EtraceSettings,
+    gates: Gates,
+) -> Query | str:
+    """What to look up; or why nothing is, empty when the newest steps have no text."""
+    if reason := _e1_held(guidance, settings, _at_risk(guidance, moment, settings)):
+        return reason
+    text = recent_text(moment.recent, settings.e1_steps)
+    if not text:
+        return ""
+    return replace(base, tier=Tier.E1, text=text, top_k=settings.e1_top_k, gate=gates.e1)
+
+
+def _e2_query(
+    base: Query,
+    guidance: GuidanceState,
+    moment: Moment,
+    settings: EtraceSettings,
+    gates: Gates,
+) -> Query | str:
+    """The same for a kind of failure; with its cause, if the run is stuck on one."""
+    failure_type = _failure_type(moment)
+    at_risk = _at_risk(guidance, moment, settings)
+    if reason := _e2_held(guidance, settings, at_risk, failure_type):
+        return reason
+    text = recent_text(moment.recent, settings.e2_steps)
+    if not text:
+        return ""
+    situation = moment.situation() if settings.e2_by_cause else None
+    fired = moment.readings is not None and bool(moment.readings.fired)
+    return replace(
+        base,
+        tier=Tier.E2,
+        text=text,
+        top_k=settings.e2_top_k,
+        gate=_e2_gate(gates, failure_type),
+        margin=settings.e2_margin,
+        failure_type=failure_type or None,
+        cause=situation.cause.name if situation and (fired or situation.persists) else "",
+    )
 
 
 def _rules_query(base: Query, moment: Moment, settings: EtraceSettings) -> Query:
