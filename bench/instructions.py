@@ -76,7 +76,13 @@ KINDS: dict[str, tuple[Callable[[int], Iterator[Request]], int]] = {
 }
 """How a kind's requests are made, and how many conversations are counted."""
 
-ARMS = ("relay", "off", "shadow", "on", "switchyard")
+LEARNING: dict[str, dict[str, Any]] = {
+    "unlearned": {"mining": False, "trials": "off"},
+    "learning": {"mining": True, "trials": "on", "interval_s": 3600},
+}
+"""Two arms of mode `on`: without learning from runs, and with it. Runs are read later, so that
+their difference is what learning costs on the way of a request."""
+ARMS = ("relay", "off", "shadow", "on", *LEARNING, "switchyard")
 _READY = {"relay": "/", "switchyard": "/metrics"}
 
 
@@ -146,7 +152,12 @@ def _command(arm: str, port: int, upstream: int, home: Path) -> Sequence[str]:
         "default_upstream": {"api_base": f"http://127.0.0.1:{upstream}/v1"},
         # Under valgrind everything takes fifty times as long.
         "storage": {"path": str(home / "gateway.db"), "commit_limit_ms": 60_000},
-        "steering": {"mode": arm, "deadline_ms": 60_000, "max_wait_ms": 120_000},
+        "steering": {
+            "mode": "on" if arm in LEARNING else arm,
+            "deadline_ms": 60_000,
+            "max_wait_ms": 120_000,
+        },
+        "learning": LEARNING.get(arm, {}),
         "logging": {"level": "info"},
     }
     path = home / "gateway.yaml"

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.config.learning import LearningSettings
 from gateway.learning.secrets import has_secret
-from gateway.learning.worker import Learner
+from gateway.learning.worker import Learner, Report
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord
 from gateway.testing import ReceivedRequest, Reply, Usage
@@ -63,6 +63,13 @@ def asked(requests: Sequence[ReceivedRequest]) -> list[ReceivedRequest]:
 
 async def fill(stores: Any, runs: Sequence[CallRecord], model: str = MODEL) -> int:
     """Store runs and read them; how many jobs that made."""
+    for record in runs:
+        await stores.states.commit(record)
+    return (await read_again(stores, [record.runs[0].id for record in runs], model)).jobs
+
+
+async def read_again(stores: Any, runs: Sequence[str], model: str = MODEL) -> Report:
+    """Read the runs of these ids; what that came to."""
     learner = Learner(
         stores.learning,
         stores.runs,
@@ -70,8 +77,7 @@ async def fill(stores: Any, runs: Sequence[CallRecord], model: str = MODEL) -> i
         lambda: LearningSettings(model=model),
         has_secret=has_secret,
     )
-    jobs = 0
-    for record in runs:
-        await stores.states.commit(record)
-        jobs += (await learner.read(record.runs[0].id, record.conversation.tenant)).jobs
-    return jobs
+    report = Report()
+    for run in runs:
+        report.add(await learner.read(run, None))
+    return report

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx
 import orjson
 import pytest
@@ -67,8 +68,8 @@ def database(tmp_path: Path) -> Path:
     return tmp_path / "runs.db"
 
 
-def settings(database: Path, trials: str) -> dict[str, Any]:
-    learning = {"trials": trials, "interval_s": 0.02}
+def settings(database: Path, trials: str, interval_s: float = 0.02) -> dict[str, Any]:
+    learning = {"trials": trials, "interval_s": interval_s}
     return {**PLAIN, "storage": {"path": str(database)}, "learning": learning}
 
 
@@ -85,11 +86,25 @@ async def learned(database: Path, status: Status, count: int) -> list[StoredLess
         await stores.close()
 
 
+async def told(upstream: ScriptedUpstream, http: httpx.AsyncClient, url: str, number: int) -> bool:
+    """Play one later run; whether it is told, at the end of the failing result and with the same
+    bytes in every later call."""
+    before = len(upstream.requests)
+    await play(http, url, f"Task {number}.", f"later-{number}")
+    first_call, second, third = [r.json["messages"] for r in list(upstream.requests)[before:]]
+    assert LEARNED not in str(first_call)
+    assert (LEARNED in str(second)) == (LEARNED in second[-1]["content"])
+    assert second[-1]["content"].startswith(RESULTS[COMMANDS[0]])
+    assert third[: len(second)] == second
+    return LEARNED in str(second)
+
+
 async def test_a_later_run_is_told_where_it_fails(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
     """Two runs on two tasks make a lesson; later runs get it right behind the failing result, on
-    the share of occasions that is drawn, and each decision is logged."""
+    the share of occasions that is drawn, and each decision is logged. Another gateway that has
+    learned the same, and is started anew in between, decides the same."""
     upstream.default = builder
     gateway = gateway_server(settings(database, "on"))
     await play(http, gateway.base_url, "Repair the parser.", "one")
@@ -102,19 +117,21 @@ async def test_a_later_run_is_told_where_it_fails(
     assert lesson.fields["recommended_action"] == (
         "`mvn` was not there in an earlier run; `./gradlew test` worked."
     )
-    gateway.app.runtime.book.forget()
-    told = 0
-    for number in range(6):
-        before = len(upstream.requests)
-        await play(http, gateway.base_url, f"Task {number}.", f"later-{number}")
-        first_call, second, third = [r.json["messages"] for r in list(upstream.requests)[before:]]
-        assert LEARNED not in str(first_call)
-        # At the end of the failing result, with the same bytes in every later call.
-        assert (LEARNED in str(second)) == (LEARNED in second[-1]["content"])
-        assert second[-1]["content"].startswith(RESULTS[COMMANDS[0]])
-        assert third[: len(second)] == second
-        told += LEARNED in str(second)
-    assert 0 < told <= 6
+    await asyncio.to_thread(gateway.stop)
+    copy = database.with_name("copy.db")
+    connection = apsw.Connection(str(database))
+    connection.execute("VACUUM INTO ?", (str(copy),))
+    connection.close()
+    # What comes of these decisions moves the next ones: nothing is read until all are made.
+    gateway = gateway_server(settings(database, "on", interval_s=3600))
+    here = [await told(upstream, http, gateway.base_url, number) for number in range(6)]
+    assert any(here)
+    there = []
+    for numbers in (range(3), range(3, 6)):
+        other = gateway_server(settings(copy, "on", interval_s=3600))
+        there += [await told(upstream, http, other.base_url, number) for number in numbers]
+        await asyncio.to_thread(other.stop)
+    assert there == here
     stores = await open_stores(StorageSettings(path=str(database)))
     decisions = [
         each

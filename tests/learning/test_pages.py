@@ -9,9 +9,10 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
+from gateway.learning.distiller import KIND
 from gateway.steering.guidance.lesson import Lesson
 from gateway.steering.guidance.pattern import Pattern, Tier
-from gateway.stores.learning import EvidenceRow, Posterior
+from gateway.stores.learning import EvidenceRow, Job, Posterior
 from gateway.testing import AppServer
 from tests.api.conftest import Start, client_of, start
 
@@ -60,6 +61,7 @@ async def fill(path: str) -> None:
         share=0.8,
     )
     await stores.learning.put_posterior("acme", "e1-one", 1, found, 1.0)
+    await stores.learning.enqueue(Job(kind=KIND, key="j", tenant="acme", payload={"run": "run-1"}))
     await stores.close()
 
 
@@ -89,6 +91,13 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
         for path in ("/api/lessons/e1-one", "/dashboard/lessons/e1-one"):
             assert other.get(path).status_code == 404
         assert other.get("/api/lessons").json() == {"lessons": []}
+        asked, theirs = acme.get("/api/distiller").json(), other.get("/api/distiller").json()
+        assert ([job["run_id"] for job in asked["jobs"]], asked["counts"]["waiting"]) == (
+            ["run-1"],
+            1,
+        )
+        assert (theirs["jobs"], theirs["counts"]["waiting"]) == ([], 0)
+        assert other.get("/api/distiller?tenant=acme").status_code == 403
         assert other.patch("/api/lessons/e1-one", json={"status": "active"}).status_code == 404
         assert other.post("/api/runs/run-1/forget").json()["removed"] == []
         assert acme.patch("/api/lessons/e2-one", json={"share": True}).status_code == 403

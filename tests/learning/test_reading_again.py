@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.backends import Stores, open_stores
-from gateway.config.learning import LearningSettings
 from gateway.config.storage import StorageSettings
-from gateway.learning.secrets import has_secret
-from gateway.learning.worker import Learner, Report
+from gateway.learning.worker import Report
 from gateway.steering.guidance.lesson import Status
 from gateway.stores.learning import LessonFilter, StoredLesson
-from tests.learning.distilling import stored, unsaid
+from tests.learning.distilling import read_again, stored, unsaid
 from tests.learning.runs import Call
 
 TOO_MANY = "Error: limit must be below 100: invalid"
@@ -39,17 +37,7 @@ async def stores() -> AsyncIterator[Stores]:
 
 
 async def read(stores: Stores, numbers: range) -> Report:
-    learner = Learner(
-        stores.learning,
-        stores.runs,
-        stores.states,
-        lambda: LearningSettings(model="m"),
-        has_secret=has_secret,
-    )
-    report = Report()
-    for number in numbers:
-        report.add(await learner.read(f"r{number:04}", "acme"))
-    return report
+    return await read_again(stores, [f"r{number:04}" for number in numbers])
 
 
 async def lessons(stores: Stores) -> list[StoredLesson]:
