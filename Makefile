@@ -4,6 +4,11 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 JOBS   ?= 3
 SPREAD := -n $(JOBS) --dist worksteal
+TYPES  := $(VENV)/types.log
+
+# Byte code is kept: the tests start the gateway hundreds of times, and each worker of pytest
+# would compile every test module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo serve test check nightly bench bench-instructions evidence reference docs pictures release lock fix cover clean
@@ -26,13 +31,15 @@ serve: $(STAMP) ## start the gateway on 127.0.0.1:8080
 test: $(STAMP) ## the test suite, without the slow and nightly tests
 	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly"
 
+# The types and the contracts are checked beside the tests, and heard of only when they fail.
 check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nightly tests
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/codespell gateway tests docs README.md CHANGELOG.md
-	@$(VENV)/bin/mypy
-	@$(VENV)/bin/lint-imports --no-logo 2>/dev/null || $(VENV)/bin/lint-imports
-	@$(PY) -m pytest $(SPREAD) -m "not nightly"
+	@{ $(VENV)/bin/mypy && $(VENV)/bin/lint-imports; } > $(TYPES) 2>&1 & types=$$!; \
+	$(PY) -m pytest $(SPREAD) -m "not nightly"; failed=$$?; \
+	wait $$types || { cat $(TYPES); failed=1; }; \
+	exit $$failed
 
 nightly: $(STAMP) ## the longest tests: thousands of examples, dozens of kills
 	@$(PY) -m pytest $(SPREAD) -m nightly

@@ -1,4 +1,4 @@
-"""How long gateways in tests may take to steer a request."""
+"""How long things may take in tests that are not about time."""
 
 from __future__ import annotations
 
@@ -12,3 +12,7 @@ go out unsteered, and a test would see other steps, states and models than it ex
 limits how long an answer waits for its record (250 ms): a test that reads the run log next would
 not find it.
 """
+
+ANSWER_S = 60.0
+"""For an answer, a log line, a page or another process: what is there after milliseconds on a quiet
+machine takes seconds on a busy one."""

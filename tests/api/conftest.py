@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from tests.patience import DEADLINE_MS
+from tests.patience import ANSWER_S, DEADLINE_MS
 
 Start = Callable[..., AppServer]
 
@@ -29,7 +29,7 @@ def start(gateway_server: Start) -> Start:
 def client_of(server: AppServer, key: str | None = None) -> httpx.Client:
     """A client of a gateway, with a key when it has one."""
     headers = {"x-gateway-key": key} if key else {}
-    return httpx.Client(base_url=server.url, headers=headers, timeout=30)
+    return httpx.Client(base_url=server.url, headers=headers, timeout=60)
 
 
 class Agent:
@@ -78,7 +78,7 @@ def a_finished_run(
         return agent.run_id
 
 
-def until(ask: Callable[[], Any], *, within_s: float = 20.0) -> Any:
+def until(ask: Callable[[], Any], *, within_s: float = ANSWER_S) -> Any:
     """What `ask` gives once it is true."""
     deadline = time.monotonic() + within_s
     while not (found := ask()):

@@ -106,13 +106,13 @@ class Listener:
         """All events, once there are `count` of them and the stream has ended."""
         self._wait_for(count)
         self._server.app.runtime.draining = True
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self.events
 
     def _wait_for(self, count: int) -> None:
         with self._news:
-            assert self._news.wait_for(lambda: len(self.events) >= count, 20), self.events
+            assert self._news.wait_for(lambda: len(self.events) >= count, 60), self.events
 
     def _read(self, key: str | None) -> None:
         ask = {"until_idle_s": "0"}

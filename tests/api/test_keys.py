@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ class Shell:
         self._capsys = capsys
 
     def __call__(self, *words: str) -> list[dict[str, Any]]:
+        self._capsys.readouterr()
         assert main(["keys", *words, "--json"]) == 0
         return [json.loads(line) for line in self._capsys.readouterr().out.splitlines()]
 
@@ -128,16 +128,16 @@ def test_a_reset_leads_back(
 
 
 @pytest.mark.parametrize(("typed", "left"), [("yes\n", 0), ("y\n", 1), ("", 1)])
-def test_a_reset_asks_at_a_terminal(path: str, shell: Shell, typed: str, left: int) -> None:
+def test_a_reset_asks_at_a_terminal(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, typed: str, left: int
+) -> None:
     """Only the whole word confirms."""
     shell("create", "acme")
     outer, inner = pty.openpty()
-    env = {**os.environ, "GATEWAY_STORAGE__PATH": path}
-    command = [sys.executable, "-m", "gateway", "keys", "reset"]
-    with subprocess.Popen(command, stdin=inner, env=env, stderr=subprocess.PIPE) as asked:
-        os.close(inner)
-        os.write(outer, typed.encode() or b"\x04")  # nothing is typed: the end of the file
-        assert asked.wait(60) == (0 if left == 0 else 2)
+    os.write(outer, typed.encode() or b"\x04")  # nothing is typed: the end of the file
+    with open(inner) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert main(["keys", "reset"]) == (0 if left == 0 else 2)
     os.close(outer)
     assert len(shell("list")) == left
 

@@ -13,12 +13,13 @@ import pytest
 
 from gateway.cli import main
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 CALLING = Reply("Look.", tool_calls=(ToolCall("ls", {}),))
 SUB = {"x-session-id": "sub", "x-parent-session-id": "main"}
 MAIN = {"x-session-id": "main"}
-SEEN_S = 5.0
+SEEN_S = ANSWER_S
 """Longest wait for a gateway to notice; it looks every `control.poll_s`."""
 
 
@@ -106,7 +107,7 @@ def test_a_paused_run_waits_and_goes_on(
 ) -> None:
     """A call waits for the resume, which may come from a terminal; too long a wait ends in 429."""
     upstream.default = CALLING
-    server = gateway_server({"control": {"poll_s": 0.1, "pause_wait_s": 30, "pause_retry_s": 7}})
+    server = gateway_server({"control": {"poll_s": 0.1, "pause_wait_s": 120, "pause_retry_s": 7}})
     main_id = ask(server, MAIN).headers["x-gateway-conversation-id"]
     path = server.app.runtime.settings.storage.path
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +121,7 @@ def test_a_paused_run_waits_and_goes_on(
         assert (answers, len(upstream.requests)) == ([], 1)
         assert main(["runs", "held"]) == 0
         assert main(["runs", "resume", main_id]) == 0
-        waiting.join(SEEN_S * 2)
+        waiting.join(SEEN_S)
     assert answers[0].status_code == 200
     assert f"{main_id}  pause" in capsys.readouterr().out
 

@@ -14,11 +14,10 @@ from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
 
 Start = Callable[..., AppServer]
 CALL_USD = 0.0015 + 0.0006  # 10,000 tokens in, 1,000 out of gpt-4o-mini
-AT_ONCE = 200
 BODY = 39_900
 """Characters of about 10,000 tokens."""
-ROOM = 60
-"""Calls that fit into each budget."""
+SHARE = 0.3
+"""Of the calls at once, those that fit into each budget."""
 
 
 def budget(name: str, **limits: float) -> dict[str, Any]:
@@ -45,23 +44,27 @@ async def ask_all(servers: list[AppServer], client: str, calls: int) -> list[int
         return await asyncio.gather(*map(one, range(calls)))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "at_once",
+    [pytest.param(80, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.nightly)],
+)
 async def test_two_gateways_count_together(
-    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, at_once: int
 ) -> None:
-    """Of 200 calls exactly those are sent that fit, where their cost is known beforehand: calls;
+    """Of many calls exactly those are sent that fit, where their cost is known beforehand: calls;
     dollars by the body and `max_tokens` of a model never called before; dollars once a call of the
     model has ended. Where the body shows little of what the model reads and none has ended, those
     too that the estimate lets pass: never more than are on their way."""
+    room = int(SHARE * at_once)
     upstream.default = Reply("ok", usage=Usage(prompt_tokens=10_000, completion_tokens=1_000))
     settings = {
         "storage": {"path": str(tmp_path / "both.db"), "busy_timeout_ms": 60_000},
         "control": {"store_wait_ms": 60_000},
         "budgets": [
-            budget("cold", usd=ROOM * CALL_USD),
-            budget("calls", calls=ROOM),
-            budget("blind", usd=ROOM * CALL_USD),
-            budget("warm", usd=ROOM * CALL_USD),
+            budget("cold", usd=room * CALL_USD),
+            budget("calls", calls=room),
+            budget("blind", usd=room * CALL_USD),
+            budget("warm", usd=room * CALL_USD),
         ],
     }
     servers = [gateway_server(settings), gateway_server(settings)]
@@ -73,15 +76,15 @@ async def test_two_gateways_count_together(
         assert account["reserved"]["calls"] == 0
         return dict(account["spent"])
 
-    for name, most_over in (("cold", 1), ("calls", 0), ("warm", 1), ("blind", AT_ONCE)):
+    for name, most_over in (("cold", 1), ("calls", 0), ("warm", 1), ("blind", at_once)):
         if name == "blind":
             servers = [gateway_server(settings), gateway_server(settings)]
         before = len(upstream.requests)
-        statuses = await ask_all(servers, name, AT_ONCE)
+        statuses = await ask_all(servers, name, at_once)
         sent = len(upstream.requests) - before
         used = spent(name)
-        print(f"{name}: {sent} of {AT_ONCE} sent, room for {ROOM}, {used['usd']:.4f} dollars")
+        print(f"{name}: {sent} of {at_once} sent, room for {room}, {used['usd']:.4f} dollars")
         assert statuses.count(200) == sent == used["calls"]
-        assert statuses.count(429) == AT_ONCE - sent
+        assert statuses.count(429) == at_once - sent
         assert used["usd"] == pytest.approx(sent * CALL_USD, abs=1e-9)
-        assert -1 <= sent - ROOM <= most_over
+        assert -1 <= sent - room <= most_over

@@ -92,7 +92,7 @@ async def test_a_request_remembers_its_own_bytes(database: Database) -> None:
 async def test_an_opening_is_not_looked_up(database: Database) -> None:
     """A first request is new without a query of the store."""
     resolve = resolving(WaitingStore(database))
-    found = await asyncio.wait_for(resolve(), 5)
+    found = await asyncio.wait_for(resolve(), 60)
     assert found.label == "new"
 
 
@@ -100,7 +100,7 @@ async def test_the_next_request_is_not_looked_up(database: Database) -> None:
     """A request one reply ahead of memory continues without a query of the store."""
     resolve = resolving(WaitingStore(database))
     first = await resolve()
-    second = await asyncio.wait_for(resolve(says("assistant", "Hm."), says("user", "On.")), 5)
+    second = await asyncio.wait_for(resolve(says("assistant", "Hm."), says("user", "On.")), 60)
     assert (second.label, second.conversation_id) == ("prefix", first.conversation_id)
 
 

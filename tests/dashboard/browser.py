@@ -18,7 +18,7 @@ import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _START_S = 60.0
-_WAIT_S = 30.0
+_WAIT_S = 60.0
 _POLL_S = 0.05
 _FLAGS = (
     "--headless",

@@ -9,7 +9,8 @@ from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-MOST = 50  # texts for one pattern, chosen at random where its structure gives more
+MOST = 50
+"""Texts for one pattern, chosen at random where its structure gives more."""
 SAMPLES = 3  # texts that one pattern is turned into, each with other choices
 UNITS: tuple[str, ...] = (
     " ",
@@ -42,13 +43,18 @@ CLASSES = {
 }
 
 
-def attacks(pattern: re.Pattern[Any]) -> Iterator[tuple[str, str, str]]:
-    """(opening, what is repeated, ending): texts that make a pattern try and fail."""
+def attacks(pattern: re.Pattern[Any], most: int = MOST) -> Iterator[tuple[str, str, str]]:
+    """(opening, what is repeated, ending): texts that make a pattern try and fail.
+
+    most: how many come from the pattern's own structure; with fewer than usual, so many in all,
+    chosen among those and the usual units at random, but always the same.
+    """
     chance = random.Random(repr(pattern.pattern))
     parsed = _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
     pairs = list(dict.fromkeys(_pairs(parsed, chance)))
-    chosen = pairs if len(pairs) <= MOST else chance.sample(pairs, MOST)
-    for opening, unit in [*[("", unit) for unit in UNITS], *chosen]:
+    chosen = pairs if len(pairs) <= most else chance.sample(pairs, most)
+    texts = [*[("", unit) for unit in UNITS], *chosen]
+    for opening, unit in texts if most == MOST else chance.sample(texts, most):
         if unit:
             yield opening, unit, chance.choice(ENDINGS)
 

@@ -94,7 +94,7 @@ def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedU
             answer = client.post("/chat/completions", content=json.dumps(body), headers=headers)
             assert answer.status_code == 200
             assert len(upstream.requests) == before + 1
-            assert "x-gateway-step" in answer.headers, failures(server)
+            assert "x-gateway-step" in answer.headers, (answer.headers, failures(server))
 
         check()
     assert failures(server) == {}

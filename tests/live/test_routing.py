@@ -302,11 +302,13 @@ async def test_a_conversation_keeps_its_deployment(
     ]
     server = gateway_server({**BY_STATE, "model_list": deployments})
     kept = []
-    for number in range(8):
+    for number in range(40):  # by chance the first few may be of one deployment
         upstream.requests.clear()
         await Agent(http, server.base_url, opening(f"Task {number}."), model="usual").run(5)
         keys = {request.header("authorization") for request in upstream.requests}
         assert len(upstream.requests) == 5
         assert len(keys) == 1
         kept.append(keys.pop())
+        if len(set(kept)) > 1:
+            break
     assert len(set(kept)) > 1

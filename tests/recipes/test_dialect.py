@@ -63,7 +63,7 @@ with ScriptedUpstream(DOUBTFUL) as upstream:
         turns = [{"role": "user", "content": "Make the test pass."}]
         for _ in range(8):
             body = {"model": "m", "turns": turns, "tools": TOOLS}
-            answer = client.post("/v1/agents/chat/completions", json=body, timeout=30)
+            answer = client.post("/v1/agents/chat/completions", json=body, timeout=60)
             reply = answer.raise_for_status().json()["choices"][0]["message"]
             turns.append(reply)
             turns += [
@@ -74,7 +74,7 @@ with ScriptedUpstream(DOUBTFUL) as upstream:
 
         def status(model, path="/v1/agents/chat/completions"):
             body = {"model": model, "turns": turns[:1]}
-            return client.post(path, json=body, timeout=30).status_code
+            return client.post(path, json=body, timeout=60).status_code
 
         runs = client.get("/api/runs").json()["runs"]
         trace = client.get(f"/api/runs/{runs[0]['id']}").json()

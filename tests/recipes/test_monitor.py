@@ -136,10 +136,10 @@ def test_a_monitor_is_one_module_and_one_row(with_text: ScratchCopy) -> None:
 
 def test_a_new_monitor_is_replayed_and_guides(with_text: ScratchCopy) -> None:
     """A replay shows its score under a configured weight, and the text that the agent gets."""
-    last = replayed(with_text)[-1]
-    assert last["fired"] == ["politeness"]
-    assert last["composite"] >= 0.9
-    assert "monitor" in sources(replayed(with_text))
+    steps = replayed(with_text)
+    assert steps[-1]["fired"] == ["politeness"]
+    assert steps[-1]["composite"] >= 0.9
+    assert "monitor" in sources(steps)
     text, _ = json.loads(with_text.run("-c", PRINT_GUIDANCE).stdout)
     assert text == TEXT.replace("{evidence}", " (3 of 3 thoughts thank)")
 

@@ -65,7 +65,7 @@ def replace_settings(server: AppServer, raw: Mapping[str, Any]) -> None:
         assert runtime.replace(lambda: settings)
 
     loop = runtime.services.dispatcher._loop
-    asyncio.run_coroutine_threadsafe(put(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(put(), loop).result(60)
 
 
 def body_of(**fields: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def hear(client: httpx.Client, path: str = "/chat/completions", **kwargs: Any) -
     return Heard(status=answer.status_code, headers=answer.headers, body=body, broken=broken)
 
 
-def raw_exchange(port: int, request: bytes, *, timeout_s: float = 10) -> bytes:
+def raw_exchange(port: int, request: bytes, *, timeout_s: float = 60) -> bytes:
     """Bytes as they are over a socket, and the whole answer; the request must ask to close."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
         connection.sendall(request)

@@ -20,7 +20,7 @@ STALL = Fault(FaultKind.STALL)
 
 def send(port: int, body: Any, path: str = "/v1/chat/completions") -> socket.socket:
     """A request on a connection of its own."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.sendall(raw_post(path, json.dumps(body).encode()))
     return connection
 
@@ -40,7 +40,7 @@ def port(shared_gateway: AppServer, there: ScriptedUpstream) -> Iterator[int]:
     runtime = shared_gateway.app.runtime
     with httpx.Client(base_url=shared_gateway.base_url) as client:
         assert hear(client, json=HELLO).status == 200
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while b"gateway_requests_in_flight 0.0" not in runtime.metrics.render():
             assert time.monotonic() < deadline, "a request is still in flight"
             time.sleep(0.01)
@@ -95,7 +95,7 @@ def test_on_other_routes(there: ScriptedUpstream, port: int, path: str, entry: F
 def test_without_a_body(there: ScriptedUpstream, port: int) -> None:
     """A slow GET is cancelled."""
     there.script(SLOW, path="/content")
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.sendall(b"GET /v1/files/f-1/content HTTP/1.1\r\nhost: localhost\r\n\r\n")
     there.wait_for_requests()
     leave(there, connection)
@@ -109,7 +109,7 @@ def test_while_models_are_listed(
     client = relay({"model_list": [{"model_name": "mine", "litellm_params": params}]})
     upstream.script(SLOW, path="/models")
     raw = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=60)
     connection.sendall(raw)
     upstream.wait_for_requests()
     leave(upstream, connection)
@@ -118,7 +118,7 @@ def test_while_models_are_listed(
 def test_after_an_upload(there: ScriptedUpstream, port: int) -> None:
     """A streamed body is complete and the answer slow."""
     there.script(SLOW, path="/files")
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
     connection.sendall(head + b"4\r\nbody\r\n0\r\n\r\n")
     there.wait_for_requests()
@@ -128,7 +128,7 @@ def test_after_an_upload(there: ScriptedUpstream, port: int) -> None:
 
 def test_during_an_upload(there: ScriptedUpstream, port: int) -> None:
     """The body is half sent: the upstream does not wait for the rest, and nothing is answered."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
     connection.sendall(head + b"half of it")
     time.sleep(0.5)  # nothing tells that the gateway has begun to pass it on
@@ -140,7 +140,7 @@ def test_during_an_upload(there: ScriptedUpstream, port: int) -> None:
 
 def test_before_the_request_is_whole(there: ScriptedUpstream, port: int) -> None:
     """Half a chat request is never forwarded."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.sendall(raw_post("/v1/chat/completions", json.dumps(HELLO).encode())[:-10])
     time.sleep(0.05)
     connection.close()
@@ -172,7 +172,7 @@ def test_between_two_attempts(
     upstream.wait_for_requests()
     connection.close()
     metrics = str(client.base_url).replace("/v1/", "/metrics")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while b'gateway_errors_total{kind="client_gone"} 1.0' not in client.get(metrics).content:
         assert time.monotonic() < deadline
         time.sleep(0.01)

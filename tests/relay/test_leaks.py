@@ -110,14 +110,14 @@ async def test_nothing_leaks(
     upstream, gateway = server
     names = [*FaultKind, *LEAVES]
     marks: dict[str, int] = {}
-    async with httpx.AsyncClient(base_url=gateway.base_url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=gateway.base_url, timeout=60) as client:
         for number in range(rounds + warm_up):
             if number == warm_up:
                 await asyncio.sleep(0.5)
                 marks = {"memory": resident_bytes(), "files": open_files()}
                 marks["tasks"] = unfinished_tasks()
             await asyncio.gather(*(one(client, n, s) for n in names for s in (False, True)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await served(client):
                 pass
         await asyncio.sleep(0.5)
@@ -128,7 +128,7 @@ async def test_nothing_leaks(
         assert open_files() < marks["files"] + leaked
         assert unfinished_tasks() < marks["tasks"] + leaked
     metrics = gateway.app.runtime.metrics
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while b"gateway_requests_in_flight 0.0" not in metrics.render():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)

@@ -29,7 +29,7 @@ def config(upstream: ScriptedUpstream) -> str:
 def ask(gateway: GatewayProcess, *messages: dict[str, Any]) -> httpx.Response:
     """One request on a connection of its own, which any worker may take."""
     body = {**HELLO, "messages": messages or HELLO["messages"]}
-    return httpx.post(f"{gateway.base_url}/chat/completions", json=body, timeout=30)
+    return httpx.post(f"{gateway.base_url}/chat/completions", json=body, timeout=60)
 
 
 def answered(metrics: str) -> list[float]:
@@ -54,7 +54,7 @@ def test_workers_share_the_address_the_store_and_one_scrape(
             messages.append(found[-1].json()["choices"][0]["message"])
         assert {answer.status_code for answer in found} == {200}
         assert len({answer.headers["x-gateway-conversation-id"] for answer in found}) == 1
-        told = httpx.get(f"{gateway.url}/metrics", timeout=30).text
+        told = httpx.get(f"{gateway.url}/metrics", timeout=60).text
         assert set(re.findall(r'worker="(\d+)"', told)) == {"0", "1"}
         assert told.count("# TYPE gateway_requests_total counter") == 1
         assert sum(answered(told)) == 12

@@ -53,7 +53,7 @@ class Gate:
 
     def __call__(self, _connection: apsw.Connection) -> None:
         self.entered.set()
-        self.opened.wait(10)
+        self.opened.wait(60)
 
 
 async def test_a_write_is_seen_by_the_next_read(database: Database) -> None:
@@ -79,7 +79,7 @@ async def test_a_failing_write_does_not_affect_its_group(database: Database) -> 
     """Of writes that share a transaction, only the failing ones are rolled back."""
     gate = Gate()
     held = asyncio.ensure_future(database.write(gate))
-    await asyncio.to_thread(gate.entered.wait, 10)
+    await asyncio.to_thread(gate.entered.wait, 60)
     writes = [database.write(put(value)) for value in (1, 2, 1, 3, 2, 4)]
     group = asyncio.gather(*writes, return_exceptions=True)
     await asyncio.sleep(0)
@@ -102,7 +102,7 @@ async def test_waiting_writes_share_a_transaction(database: Database) -> None:
     await database.write(lambda c: c.set_commit_hook(counted))
     commits.clear()
     held = asyncio.ensure_future(database.write(gate))
-    await asyncio.to_thread(gate.entered.wait, 10)
+    await asyncio.to_thread(gate.entered.wait, 60)
     writes = asyncio.gather(*(database.write(put(value)) for value in range(50)))
     await asyncio.sleep(0)
     gate.opened.set()
@@ -116,7 +116,7 @@ async def test_a_lost_group_runs_again(database: Database) -> None:
     """When one write ends the shared transaction, the others run again and are committed."""
     gate = Gate()
     held = asyncio.ensure_future(database.write(gate))
-    await asyncio.to_thread(gate.entered.wait, 10)
+    await asyncio.to_thread(gate.entered.wait, 60)
     runs: list[int] = []
 
     def counted(connection: apsw.Connection) -> None:
@@ -171,7 +171,7 @@ async def test_readers_do_not_wait_for_the_writer(database: Database) -> None:
         gate(connection)
 
     held = asyncio.ensure_future(database.write(work))
-    await asyncio.to_thread(gate.entered.wait, 10)
+    await asyncio.to_thread(gate.entered.wait, 60)
     assert await database.read(values) == [1]
     gate.opened.set()
     await held
@@ -185,11 +185,11 @@ async def test_one_view_sees_one_state(database: Database) -> None:
     def twice(connection: apsw.Connection) -> tuple[list[int], list[int]]:
         first = values(connection)
         between.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return first, values(connection)
 
     reading = asyncio.ensure_future(database.read(one_view(twice)))
-    await asyncio.to_thread(between.wait, 10)
+    await asyncio.to_thread(between.wait, 60)
     await database.write(put(1))
     go_on.set()
     assert await reading == ([], [])
@@ -217,7 +217,7 @@ async def test_a_cancelled_write_is_still_done(database: Database) -> None:
     gate = Gate()
     held = asyncio.ensure_future(database.write(gate))
     leaving = asyncio.ensure_future(database.write(put(1)))
-    await asyncio.to_thread(gate.entered.wait, 10)
+    await asyncio.to_thread(gate.entered.wait, 60)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving

@@ -24,7 +24,7 @@ HELLO: dict[str, Any] = {
 @pytest.fixture
 def http(upstream: ScriptedUpstream) -> Iterator[httpx.Client]:
     """A plain HTTP client whose connections end with the test."""
-    with httpx.Client(base_url=upstream.base_url, timeout=10) as client:
+    with httpx.Client(base_url=upstream.base_url, timeout=60) as client:
         yield client
 
 
@@ -34,7 +34,7 @@ def ask(http: httpx.Client, *, stream: bool = False) -> httpx.Response:
 
 
 def read_until_it_breaks(
-    http: httpx.Client, *, stream: bool = True, timeout_s: float = 10
+    http: httpx.Client, *, stream: bool = True, timeout_s: float = 60
 ) -> tuple[bytes, Exception | None]:
     """The bytes of a body up to its end, and the error that ended it."""
     received = b""
