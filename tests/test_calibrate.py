@@ -301,7 +301,7 @@ def test_the_learned_policy_escalates_where_other_scenarios_say_that_it_helps() 
     alike, trouble moves nothing."""
     runs = []
     for number in range(40):
-        scenario = {"group": f"g{number}", "states": ("SLOW",), "risks": (0.9,)}
+        scenario: dict[str, Any] = {"group": f"g{number}", "states": ("SLOW",), "risks": (0.9,)}
         for source, strong_fails in (("helps", False), ("same", number > 0)):
             for model, failed in (("cheap", True), ("strong", strong_fails)):
                 run = reading([0.5], failed=failed, model=model, first={"SLOW": 0}, **scenario)

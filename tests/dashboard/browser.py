@@ -19,7 +19,7 @@ import aiohttp
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _START_S = 60.0
 _WAIT_S = 60.0
-_POLL_S = 0.05
+_POLL_S = 0.02
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -50,12 +50,15 @@ class Tab:
         self._number = 0
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._loaded = asyncio.Event()
+        self._loads: set[str] = set()  # every page that has been loaded, by its loader
+        self._page = ""  # the newest of them
         self._reader = asyncio.ensure_future(self._read())
 
     async def start(self) -> None:
         """Have the browser tell of everything."""
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.send(f"{domain}.enable")
+        await self.send("Page.setLifecycleEventsEnabled", enabled=True)
 
     async def close(self) -> None:
         """Stop listening."""
@@ -73,9 +76,11 @@ class Tab:
 
     async def open(self, url: str) -> None:
         """Go to a page and wait until it is there."""
-        self._loaded.clear()
-        await self.send("Page.navigate", url=url)
-        await asyncio.wait_for(self._loaded.wait(), _WAIT_S)
+        loader = (await self.send("Page.navigate", url=url))["loaderId"]
+        async with asyncio.timeout(_WAIT_S):
+            while loader not in self._loads:  # the page before may still be loading, too
+                self._loaded.clear()
+                await self._loaded.wait()
 
     async def js(self, expression: str) -> Any:
         """The value of an expression in the page."""
@@ -97,9 +102,12 @@ class Tab:
 
     async def following(self, expression: str) -> None:
         """Run an expression that leads to another page, and wait until that is there."""
-        self._loaded.clear()
+        before = self._page
         await self.js(expression)
-        await asyncio.wait_for(self._loaded.wait(), _WAIT_S)
+        async with asyncio.timeout(_WAIT_S):
+            while self._page == before:
+                self._loaded.clear()
+                await self._loaded.wait()
 
     async def key(self, key: str) -> None:
         """Press and release a key."""
@@ -153,7 +161,9 @@ class Tab:
             return
         params = news.get("params", {})
         match news["method"]:
-            case "Page.loadEventFired":
+            case "Page.lifecycleEvent" if params["name"] == "load":
+                self._page = params["loaderId"]
+                self._loads.add(self._page)
                 self._loaded.set()
             case "Network.requestWillBeSent":
                 self.requested.append(params["request"]["url"])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,21 @@ def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedU
             assert "x-gateway-step" in answer.headers, (answer.headers, failures(server))
 
         check()
+    assert failures(server) == {}
+
+
+@pytest.mark.parametrize("spoilt", [{"type": {}}, {"type": []}, {"role": {}}, {"role": []}])
+def test_a_malformed_message_in_another_history_of_a_session(
+    gateway_server: Start, upstream: ScriptedUpstream, spoilt: dict[str, Any]
+) -> None:
+    """A named conversation whose history is not the one that is known is steered all the same."""
+    upstream.default = Reply("Done.")
+    server = gateway_server(GUIDING)
+    with httpx.Client(base_url=server.base_url, headers={"x-session-id": "s"}) as client:
+        for messages in (NATIVE[:4], [NATIVE[0], spoilt], [*LEGACY[:2], spoilt, *LEGACY[4:]]):
+            body = {"model": "m", "messages": messages, "tools": TOOLS}
+            answer = client.post("/chat/completions", json=body)
+            assert "x-gateway-step" in answer.headers, failures(server)
     assert failures(server) == {}
 
 

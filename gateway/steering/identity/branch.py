@@ -14,8 +14,9 @@ from gateway.wire.messages import history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
 from gateway.wire.values import dataclass, replace
 
-COMPACTION_ITEMS = frozenset({"compaction", "compaction_summary", "context_compaction"})
-"""Types of the items by which the Responses API stands for a history that it compacted."""
+COMPACTION_ITEMS = ("compaction", "compaction_summary", "context_compaction")
+"""Types of the items by which the Responses API stands for a history that it compacted. No set: a
+client's type may be a list or an object, for which there is no hash."""
 
 
 class Awaits(enum.StrEnum):
