@@ -34,6 +34,7 @@ from gateway.testing.store_conformance.records import (
     one_run,
 )
 from gateway.testing.store_conformance.states import STATE_CHECKS
+from tests.patience import DEADLINE_MS
 
 
 class Guarded:
@@ -273,7 +274,7 @@ async def test_a_place_without_permission_is_tried_again(
 )
 async def test_a_guarded_store_is_a_store(check: Any, path: Path) -> None:
     """It keeps the promises of StateStore."""
-    settings = StorageSettings(path=str(path))
+    settings = StorageSettings(path=str(path), commit_limit_ms=DEADLINE_MS)
     stores = await open_stores(settings)
     guard = GuardedStateStore(stores.states, settings, lambda _: None)
     await check(replace(stores, states=guard))
