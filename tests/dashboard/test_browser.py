@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.dashboard.audit import AUDIT
 from tests.dashboard.browser import Tab, browser, chromium
 from tests.live.agents import Drive, read_runs, recorded_replies
+from tests.postgres import empty_database
 
 DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
 SHOTS = os.environ.get("GATEWAY_SCREENSHOTS")
@@ -335,12 +336,24 @@ async def test_a_thousand_steps_are_no_burden(
     await quiet(tab, server)
 
 
-async def test_pages_fit_their_window(start: Start, upstream: ScriptedUpstream, tab: Tab) -> None:
+@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.nightly)])
+def place(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """Settings of a store."""
+    if request.param == "file":
+        yield {}
+        return
+    with empty_database() as url:
+        yield {"url": url}
+
+
+async def test_pages_fit_their_window(
+    start: Start, upstream: ScriptedUpstream, tab: Tab, place: dict[str, Any]
+) -> None:
     """At 1440 and at 390 pixels, light and dark, no page is wider than its window, and each has
     what a keyboard, a screen reader and weak eyes need."""
     budgets = [{"name": "daily", "scope": "day", "limits": {"calls": 11}}]
     server = start(
-        experiment={"id": "e", "arms": {"on": 1}}, storage={"raw_mb": 4}, budgets=budgets
+        experiment={"id": "e", "arms": {"on": 1}}, storage={"raw_mb": 4, **place}, budgets=budgets
     )
     with client_of(server) as client:
         agent = Agent(client, upstream, "A task with-a-very-long-word-" + "x" * 120)
