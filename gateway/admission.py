@@ -18,7 +18,7 @@ from gateway.budgets.orders import BUDGET_HEADER, read_order
 from gateway.budgets.own_response import OwnResponse
 from gateway.budgets.rules import CallSubject
 from gateway.budgets.spending import Spending
-from gateway.budgets.texts import answer_text, pause_error, stop_error, strike_error
+from gateway.budgets.texts import answer_text, pause_error, stop_error, strike_error, with_status
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
@@ -60,6 +60,7 @@ class Admissions:
             RunRefused: it may not be sent, and is answered with an error.
             Forbidden: the request orders limits without the admin key.
         """
+        error: RunRefused
         try:
             await self._check_holds(services, prepared)
             self._check_strikes(prepared)
@@ -67,11 +68,15 @@ class Admissions:
         except Refused as refused:
             name = refused.standing.applied.budget.name
             self._runtime.metrics.budget_stops.labels(name).inc()
-            return self._answer(prepared, refused.error, refused.ending)
-        except RunRefused as error:
+            error, ending = refused.error, refused.ending
+        except RunRefused as held:
+            error = held
             ending = services.settings.control.stop_with if error.code == "run_stopped" else "error"
-            return self._answer(prepared, error, ending)
-        return None
+        else:
+            return None
+        return self._answer(
+            prepared, with_status(error, services.settings.control.stop_status), ending
+        )
 
     async def extend(self, services: Services, prepared: PreparedRequest, model: str) -> bool:
         """Whether another model may be asked for the call instead."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.budgets.rules import Standing, seconds_to_midnight
-from gateway.errors import BudgetExceeded, Headers, RunPaused, RunStopped
+from gateway.errors import BudgetExceeded, Headers, RunPaused, RunRefused, RunStopped
 from gateway.stores.controls import Control
 from gateway.wire.own_text import OWN_ANSWER
 
@@ -74,6 +74,13 @@ def pause_error(control: Control, retry_after_s: float) -> RunPaused:
     why = f": {control.reason}" if control.reason else ""
     retry = (("retry-after", f"{max(1, round(retry_after_s))}"),)
     return RunPaused(f"{control.subject} is paused by the operator{why}", headers=retry)
+
+
+def with_status(error: RunRefused, status: int) -> RunRefused:
+    """The error with the configured status, if no later attempt changes it."""
+    if set(NO_RETRY) <= set(error.headers):
+        error.status = status
+    return error
 
 
 def answer_text(message: str) -> str:

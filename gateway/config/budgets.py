@@ -137,13 +137,15 @@ class ControlSettings:
 
     `pause_wait_s`: how long a call of a paused run waits before it is answered 429, with
     `pause_retry_s` as its `retry-after`. `stop_with`: how a call of a stopped run is answered.
-    `poll_s`: how often a gateway looks for what another one stopped, paused or resumed.
-    `store_wait_ms`: how long a call waits for its budgets' store before they are counted in memory.
-    `reservation_s`: when a call whose gateway died counts with its estimate. `first_output_tokens`:
-    the output expected of a model's first call.
+    `stop_status`: the HTTP status of an error that stops a run, for budgets, too; 401 is for
+    clients on LiteLLM that send all else again. `poll_s`: how often a gateway looks for what
+    another one stopped, paused or resumed. `store_wait_ms`: how long a call waits for its budgets'
+    store before they are counted in memory. `reservation_s`: when a call whose gateway died counts
+    with its estimate. `first_output_tokens`: the output expected of a model's first call.
     """
 
     stop_with: Ending = "error"
+    stop_status: Literal[429, 401] = 429
     pause_wait_s: float = 60
     pause_retry_s: float = 10
     poll_s: float = 0.5

@@ -12,6 +12,7 @@ from gateway.budgets.views import account_view
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.dashboard.runs import RunsParameters, row_of
 from gateway.stores.alerts import StoredAlert
+from gateway.stores.attribution import Tree
 from gateway.stores.budgets import Account
 from gateway.stores.live import LIVE_S, LiveQuery, LiveRun
 from gateway.stores.queries import PageRequest, RunFilter
@@ -26,6 +27,9 @@ _FINISHED = 6
 _ACCOUNTS = 200
 _BUDGETS = 6
 _ALERTS = 5
+_WITH_TREES = 40
+"""Runs, the worst first, that are shown with what their tree costs: each may be a query."""
+
 _DAY_S = 86_400.0
 
 
@@ -66,6 +70,7 @@ async def show(visit: Visit) -> Page:
         "alerts": await _recent_alerts(visit, now, shown),
         "sinks": len(visit.runtime.settings.alerts.sinks),
         **await _budgets(visit, live, now),
+        "trees": await _trees(visit, live[:_WITH_TREES]),
         "now": now,
         "live_min": int(LIVE_S // 60),
         "spent_min": int(SPENT_S // 60),
@@ -123,6 +128,26 @@ async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[st
         "held": {run_id: visit.runtime.holds.find(names) for run_id, names in own.items()},
         "amount": amount,
     }
+
+
+async def _trees(visit: Visit, live: Sequence[LiveRun]) -> dict[str, Tree]:
+    """The trees of runs whose conversation has sub-agents, or is one, by the run's id."""
+    of_conversation: dict[str, Tree | None] = {}
+    for one in live:
+        conversation = one.run.conversation_id
+        if conversation not in of_conversation:
+            tree = await tree_of(visit, conversation)
+            of_conversation[conversation] = tree
+            of_conversation |= {node.id: tree for node in tree.nodes} if tree else {}
+    found = ((one.run.id, of_conversation[one.run.conversation_id]) for one in live)
+    return {run_id: tree for run_id, tree in found if tree is not None}
+
+
+async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
+    """The tree of a conversation; None for one that stands alone."""
+    store = visit.runtime.attribution
+    tree = None if store is None else await store.tree(conversation_id, tenant=visit.tenant)
+    return tree if tree is not None and len(tree.nodes) > 1 else None
 
 
 async def _recent_alerts(visit: Visit, now: float, shown: Container[str]) -> list[StoredAlert]:

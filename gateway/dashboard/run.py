@@ -16,6 +16,7 @@ from gateway.api.runs import report_outcome
 from gateway.api.views import thresholds
 from gateway.dashboard import run_chart
 from gateway.dashboard.control import control_values
+from gateway.dashboard.now import tree_of
 from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
 from gateway.dashboard.run_chart import RunChart
 from gateway.dashboard.runs import row_of
@@ -60,6 +61,7 @@ async def show(visit: Visit) -> Page:
     trace = await find_trace(visit, content=False)
     chart = RunChart.of(trace, thresholds(visit.runtime.settings))
     values = _overview(visit, trace, chart)
+    values["tree"] = await tree_of(visit, trace.run.conversation_id)
     if visit.fragment:
         return Page(template="run_chart.html", values=values)
     wanted = visit.values["step"]

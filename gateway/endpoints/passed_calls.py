@@ -11,6 +11,7 @@ from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused
 from gateway.budgets.orders import BUDGET_HEADER
 from gateway.budgets.rules import CallSubject
 from gateway.budgets.spending import amounts_of
+from gateway.budgets.texts import with_status
 from gateway.endpoints.relay import readable
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
@@ -67,7 +68,7 @@ async def admit(
         admission = await guard.admit(subject, subject.model, body, binding=binding)
     except Refused as refused:
         runtime.metrics.budget_stops.labels(refused.standing.applied.budget.name).inc()
-        raise refused.error from None
+        raise with_status(refused.error, services.settings.control.stop_status) from None
     if admission is None:
         return None
     if shown := admission.header:

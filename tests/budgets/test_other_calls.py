@@ -179,3 +179,25 @@ async def test_embeddings_of_the_gateway_s_own_count(upstream: ScriptedUpstream)
     assert admitted == [(f"openai/{MODEL}", "one\ntwo"), (f"openai/{MODEL}", "three")]
     assert [each["prompt_tokens"] for each in settled] == [READ]
     await embedder.close()
+
+
+def test_a_stop_may_be_a_401(gateway_server: Start, upstream: ScriptedUpstream) -> None:
+    """For clients that send all else again; what only waits for others stays a 429."""
+    settings = {"control": {"stop_status": 401, "pause_wait_s": 0}, "budgets": [budget(calls=1)]}
+    server = gateway_server(settings)
+    named = {"x-session-id": "one"}
+    made = openai.OpenAI(api_key="k", base_url=server.base_url, default_headers=named)
+    with made as client:
+        ask = client.chat.completions.with_raw_response.create
+        hello: Any = [{"role": "user", "content": "Hi."}]
+        found = ask(model="m", messages=hello).headers["x-gateway-conversation-id"]
+        with pytest.raises(openai.AuthenticationError) as refused:
+            ask(model="m", messages=[*hello, *hello])
+        assert refused.value.code == "budget_exceeded"
+        once = client.with_options(max_retries=0).chat.completions
+        kinds = {"stop": openai.AuthenticationError, "pause": openai.RateLimitError}
+        for verb, kind in kinds.items():
+            HTTP.post(f"{server.url}/api/conversations/{found}/{verb}", json={}).raise_for_status()
+            with pytest.raises(kind):
+                once.create(model="m", messages=[*hello, *hello])
+    assert len(upstream.requests) == 1

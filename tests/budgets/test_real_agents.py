@@ -2,7 +2,7 @@
 
 They are found as `tests/wrap/test_real_clients.py` finds them, and wrapped by the gateway. Seen to
 pass with Claude Code 2.1.197, Codex 0.169.0 and opencode 1.18.33. (mini-swe-agent 2.4.6 sends any
-429 ten times again, over six minutes.)
+429 ten times again, over six minutes; it ends at once with `control.stop_status: 401`.)
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import time
 
 import httpx
 
-from gateway.testing import ScriptedUpstream
+from gateway.testing import Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.api.conftest import start as start
 from tests.dashboard.test_pages import Tags, page_of
@@ -45,6 +45,23 @@ def test_now_tells_which_run_is_stuck(start: Start, upstream: ScriptedUpstream) 
     assert "<html" not in page_of(server, "/dashboard?fragment=1")
     moved = httpx.get(f"{server.url}/dashboard?task=fence")
     assert moved.headers["location"] == "/dashboard/runs?task=fence"
+
+
+def test_now_adds_up_a_tree(start: Start, upstream: ScriptedUpstream) -> None:
+    """A run with sub-agents, and each of those, shows what its tree costs; another run does not."""
+    upstream.default = Reply("Look.", tool_calls=(ToolCall("ls", {}),))
+    server = start()
+    with client_of(server) as client:
+        task = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Mend the fence"}]}
+        for name, above in (("main", ""), ("sub", "main"), ("alone", "")):
+            headers = {"x-session-id": name} | ({"x-parent-session-id": above} if above else {})
+            client.post("/v1/chat/completions", json=task, headers=headers).raise_for_status()
+    page = page_of(server, "/dashboard")
+    assert page.count("with its tree") == 2
+    assert page.count(">child run<") == 1
+    runs = httpx.get(f"{server.url}/api/runs", timeout=60).json()["runs"]
+    shown = [page_of(server, f"/dashboard/runs/{run['id']}") for run in runs]
+    assert sum("With its tree" in each for each in shown) == 2
 
 
 def test_an_empty_page_shows_how_to_connect(start: Start) -> None:
