@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
+from gateway.offline.library_answers import LookUps
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, parse_recording, read_lines, recording_files
 from gateway.offline.replay import load_policy, policy_from_dict, run_replay
-from gateway.offline.replayed_calls import LookUps, ReplayPolicy
+from gateway.offline.replayed_calls import ReplayPolicy
 from gateway.steering.experiments import random_switch
 from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Query, Tier
