@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,13 +18,17 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
+from gateway.offline.library_answers import LookUps
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, parse_recording, read_lines, recording_files
 from gateway.offline.replay import load_policy, policy_from_dict, run_replay
 from gateway.offline.replayed_calls import ReplayPolicy
 from gateway.steering.experiments import random_switch
 from gateway.steering.fold import ConversationFold
+from gateway.steering.guidance.pattern import Query, Tier
+from gateway.steering.guidance.settings import Gates
 from gateway.steering.policy import Policy
+from gateway.steering.steer import Found
 from gateway.steering.transcript.steps import extract
 
 REPLAYS = Path(__file__).parent / "replays"
@@ -295,6 +300,27 @@ def test_an_export_reads_as_the_transcript_did(tmp_path: Path) -> None:
     assert export == transcript
 
 
+def test_an_export_looks_up_what_the_transcript_did(tmp_path: Path) -> None:
+    """The text of several steps is looked up, so all of them are kept."""
+    messages = looping()["messages"]
+    rows = [{"state": "NORMAL", "at": 1, "content": asdict(step)} for step in extract(messages)]
+    eager = {"steering": {"act_above": {"e1": 0, "e2": 0}}, "etraces": {"e2_when": "always"}}
+    policy = policy_from_dict({**JUDGED, **eager})
+    asked: list[list[str]] = []
+    for record in ({"id": "r", "messages": messages}, {"id": "r", "steps": rows}):
+        asked.append([])
+
+        def look_up(queries: Sequence[Query], texts: list[str] = asked[-1]) -> Found:
+            texts += [query.text for query in queries if query.tier is Tier.E2]
+            return {}
+
+        recording = parse_recording(json.dumps(record), "-")
+        play(recording, policy, LookUps(look_up=look_up, gates=Gates(e1=0.0, e2=0.0)))
+    transcript, export = asked
+    assert transcript
+    assert export == transcript
+
+
 def test_a_judged_export_keeps_its_scores(tmp_path: Path) -> None:
     """What a model scored is taken from the record; what it did not is calibrated."""
     rows = [
@@ -388,6 +414,22 @@ def test_the_control_arm_is_replayed_by_its_draw(tmp_path: Path) -> None:
     for unclear in ({"id": ""}, {"arms": {"random": 1, "on": 1}}):
         mixed = {**config, "experiment": {**random["experiment"], **unclear}}
         assert policy_from_dict(mixed).arm is None
+
+
+def test_after_a_final_answer_a_new_run_begins(tmp_path: Path) -> None:
+    """The call that would follow has the requested model, and the tokens of no run before it."""
+    config = {
+        **JUDGED,
+        "conversations": {"run_boundary": "final_answer"},
+        "model_routing": {"FAST": "small", "NORMAL": "small"},
+        "steering": {"token_budget": 1, "budget_action": "wrap_up"},
+    }
+    file = write(tmp_path / "a.jsonl", a_run())
+    _, out, _ = replay(file, policy=policy_from_dict(config), as_json=True)
+    *steps, last = json.loads(out)["steps"]
+    assert {step["model"] for step in steps} == {"small"}
+    assert all("guidance" in step for step in steps)
+    assert (last["model"], last.get("guidance")) == ("m", None)
 
 
 def test_equal_policies_change_nothing(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ async def raise_limits(request: ApiRequest[Parameters]) -> ApiResponse:
     body = request.read(RaiseBody)
     if unknown := set(body.limits) - set(METRICS):
         raise BadRequest(
-            f"limits: {min(unknown)!r} is none of {', '.join(METRICS)}", param="limits"
+            f"limits: {min(unknown)!r} is not one of {', '.join(METRICS)}", param="limits"
         )
     if not body.limits or not all(0 < value < float("inf") for value in body.limits.values()):
         raise BadRequest("limits: each must be a number above 0", param="limits")

@@ -21,7 +21,9 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     alerts = commands.add_parser("alerts", help="test the receivers of alerts, list alerts")
     verbs = alerts.add_subparsers(required=True, metavar="VERB")
-    test = add_verb(verbs, "test", "send a test alert, and tell who took it", _test)
+    test = add_verb(
+        verbs, "test", "send a test alert to the receivers, and tell which took it", _test
+    )
     test.add_argument("--sink", help="only to this one (alerts.sinks)")
     listed = add_verb(verbs, "list", "alerts, newest first", _list, existing=True)
     listed.add_argument("--tenant", help="only those about runs of this tenant")
@@ -33,7 +35,11 @@ async def _test(_stores: Stores, settings: Settings, args: argparse.Namespace) -
 
     sinks = [s for s in settings.alerts.sinks if args.sink in (None, s.name)]
     if not sinks:
-        raise ConfigError("alerts test: there is no such sink in alerts.sinks")
+        names = ", ".join(s.name for s in settings.alerts.sinks)
+        known = (
+            f"no {args.sink!r} among alerts.sinks: {names}" if names else "alerts.sinks is empty"
+        )
+        raise ConfigError(f"alerts test: {known}")
     alert = AlertRecord(
         id=secrets.token_hex(8),
         key="test",

@@ -23,6 +23,8 @@ from gateway.errors import ConfigError
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.text import formatting
 
+_UNITS = {"usd": "US dollars", "minutes": "minutes", "calls": "calls"}
+
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
@@ -36,11 +38,16 @@ def add_parser(commands: Any) -> None:
     _add_account(more)
     for metric in METRICS:
         more.add_argument(
-            f"--{metric.replace('_', '-')}", type=float, metavar="LIMIT", help="new limit"
+            f"--{metric.replace('_', '-')}",
+            type=float,
+            metavar="LIMIT",
+            help=f"new limit in {_UNITS.get(metric, 'tokens')}",
         )
-    lift = add_verb(verbs, "lift", "let one subject go without limits", _lift, existing=True)
+    lift = add_verb(verbs, "lift", "remove the limits of one subject", _lift, existing=True)
     _add_account(lift)
-    reset = add_verb(verbs, "reset", "begin one subject anew", _reset, existing=True)
+    reset = add_verb(
+        verbs, "reset", "start the account of one subject again at zero", _reset, existing=True
+    )
     _add_account(reset)
 
 

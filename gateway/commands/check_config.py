@@ -24,7 +24,9 @@ from gateway.errors import ConfigError
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    check = commands.add_parser("check-config", help="check the config and report what is wrong")
+    check = commands.add_parser(
+        "check-config", help="check the config, and report everything that is wrong"
+    )
     check.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     check.add_argument("--json", action="store_true", help="one JSON object on stdout")
     check.add_argument(

@@ -10,6 +10,9 @@ from typing import Any
 PROGRAMS = ("gateway", "steering-gateway")
 SHELLS = ("bash", "zsh", "fish")
 
+Known = dict[tuple[str, ...], list[str]]
+"""By command and verb: what may stand next."""
+
 
 def add_parser(commands: Any, parser: Callable[[], argparse.ArgumentParser]) -> None:
     """Declare the command; `parser` gives the parser of all commands."""
@@ -49,33 +52,47 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
     known = {path: words_after(each) for path, each, _ in tree(parser)}
     if shell == "fish":
         return "\n".join(_fish(known)) + "\n"
-    head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    return head + _bash(known)
+    return (_zsh if shell == "zsh" else _bash)(known)
 
 
-def _bash(known: dict[tuple[str, ...], list[str]]) -> str:
-    longer = "|".join(f'"{" ".join(path)}"' for path in known if path)
-    cases = "\n".join(
-        f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in known.items()
-    )
+def _bash(known: Known) -> str:
     return f"""_gateway_complete() {{
-  local word path="" next words=""
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    next="${{path:+$path }}$word"
-    case "$next" in
-      {longer}) path="$next" ;;
-    esac
-  done
-  case "$path" in
-{cases}
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+{_words_of_place(known, '"${COMP_WORDS[@]:1:COMP_CWORD-1}"')}
+  COMPREPLY=($(compgen -W "$found" -- "${{COMP_WORDS[COMP_CWORD]}}"))
 }}
 complete -o default -F _gateway_complete {" ".join(PROGRAMS)}
 """
 
 
-def _fish(known: dict[tuple[str, ...], list[str]]) -> Iterator[str]:
+def _zsh(known: Known) -> str:
+    return f"""_gateway_complete() {{
+{_words_of_place(known, '"${(@)words[2,CURRENT-1]}"')}
+  compadd -- ${{=found}} || _files
+}}
+(( $+functions[compdef] )) || {{ autoload -U compinit && compinit }}
+compdef _gateway_complete {" ".join(PROGRAMS)}
+"""
+
+
+def _words_of_place(known: Known, before: str) -> str:
+    """Shell code that finds the words which may follow; `before`: those before the cursor."""
+    longer = "|".join(f'"{" ".join(path)}"' for path in known if path)
+    cases = "\n".join(
+        f'    "{" ".join(path)}") found="{" ".join(words)}" ;;' for path, words in known.items()
+    )
+    return f"""  local word place="" next="" found=""
+  for word in {before}; do
+    next="${{place:+$place }}$word"
+    case "$next" in
+      {longer}) place="$next" ;;
+    esac
+  done
+  case "$place" in
+{cases}
+  esac"""
+
+
+def _fish(known: Known) -> Iterator[str]:
     for program in PROGRAMS:
         for path, words in known.items():
             if len(path) > 1:

@@ -41,15 +41,19 @@ def add_parser(commands: Any) -> None:
     )
     status.add_argument("--limit", type=int, default=50, help="most lessons (default: 50)")
     show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show, existing=True)
-    approve = add_verb(verbs, "approve", "let a lesson be given", _approve, existing=True)
+    approve = add_verb(
+        verbs, "approve", "approve a lesson: runs are given it", _approve, existing=True
+    )
     approve.add_argument("--active", action="store_true", help="without a trial")
     approve.add_argument("--share", action="store_true", help="give an e2 lesson to all tenants")
-    retire = add_verb(verbs, "retire", "give a lesson no more", _retire, existing=True)
+    retire = add_verb(verbs, "retire", "stop giving a lesson", _retire, existing=True)
     retire.add_argument("--pause", action="store_true", help="only until it is approved again")
     for parser in (show, approve, retire):
         parser.add_argument("pattern_id", help="the id that `gateway learn status` shows")
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
-    forget = add_verb(verbs, "forget", "remove what only one run supports", _forget, existing=True)
+    forget = add_verb(
+        verbs, "forget", "remove the lessons that only this run supports", _forget, existing=True
+    )
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
     jobs = add_verb(verbs, "jobs", "what a model was asked, and what it used", _jobs, existing=True)

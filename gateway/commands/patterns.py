@@ -43,14 +43,14 @@ def add_parser(commands: Any) -> None:
     added.add_argument("pattern", help='for example \'{"tier": "e3", "fields": {...}}\'')
     imported = _verb(verbs, "import", "add the patterns of a JSONL file", _import)
     imported.add_argument("file", type=Path, help="one pattern a line, as `export` writes them")
-    search = _verb(verbs, "search", "the patterns that a situation finds", _search)
+    search = _verb(verbs, "search", "find the patterns for a situation", _search)
     search.add_argument("text", help="the situation in words")
     search.add_argument("--tier", choices=["e1", "e2"], default="e2", help="default: e2")
     search.add_argument("--failure-type", metavar="TYPE", help="only for this failure")
     search.add_argument("--limit", type=_count, default=5, help="most patterns (default: 5)")
     delete = _verb(verbs, "delete", "remove a pattern", _delete)
     delete.add_argument("pattern_id", help="the id that `gateway patterns list` shows")
-    _verb(verbs, "reindex", "embed the patterns without a vector of the embedder", _reindex)
+    _verb(verbs, "reindex", "embed the patterns that have no vector of this embedder", _reindex)
 
 
 def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.ArgumentParser:
@@ -120,7 +120,10 @@ async def _add(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 
 async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
-    lines = args.file.read_bytes().split(b"\n")
+    try:
+        lines = args.file.read_bytes().split(b"\n")
+    except OSError as exc:
+        raise ConfigError(f"{args.file}: cannot be read: {exc.strerror}") from exc
     with progress_bar(sys.stderr) as bar:
         task = bar.add_task("importing", total=len(lines))
         report = await library.import_lines(

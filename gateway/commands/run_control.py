@@ -26,7 +26,9 @@ def add_verbs(verbs: Any) -> None:
         verb = add_verb(verbs, action, f"{action} a run", partial(_hold, action), existing=True)
         verb.add_argument("subject", help=_ID)
         verb.add_argument("--reason", default="", help="shown to the client")
-    resume = add_verb(verbs, "resume", "let a stopped or paused run go on", _resume, existing=True)
+    resume = add_verb(
+        verbs, "resume", "let a stopped or paused run continue", _resume, existing=True
+    )
     resume.add_argument("subject", help=_ID)
     add_verb(verbs, "held", "what is stopped or paused now", _held, existing=True)
 
@@ -61,7 +63,7 @@ async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -
 
 
 def _say(args: argparse.Namespace, subject: str, action: str | None) -> None:
-    done = {"stop": "stopped", "pause": "paused", None: "may go on"}[action]
+    done = {"stop": "stopped", "pause": "paused", None: "may continue"}[action]
     shown = orjson.dumps({"subject": subject, "action": action}).decode()
     say(shown if args.json else f"{subject}: {done}")
 

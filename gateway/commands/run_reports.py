@@ -33,11 +33,13 @@ def add_verbs(verbs: Any, add_filters: Callable[[Any], None], chosen: Filter) ->
     async def export(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
         await _export(stores, chosen(args), args)
 
-    sums = add_verb(verbs, "usage", "cost and tokens by tag, key, agent ...", usage, existing=True)
+    sums = add_verb(
+        verbs, "usage", "cost and tokens by tag, key, agent or day", usage, existing=True
+    )
     sums.add_argument("--by", default="key", help=f"tag:NAME, {', '.join(GROUPS)}")
     sums.add_argument("--csv", action="store_true", help="CSV on stdout")
     add_filters(sums)
-    lines = add_verb(verbs, "export", "runs as lines on stdout", export, existing=True)
+    lines = add_verb(verbs, "export", "write runs to stdout, one a line", export, existing=True)
     lines.add_argument("--format", choices=FORMATS, default="jsonl", help="default: jsonl")
     lines.add_argument("--no-content", action="store_true", help="without the texts of steps")
     add_filters(lines)

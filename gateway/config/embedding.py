@@ -30,7 +30,8 @@ class EmbeddingSettings:
         named = self.embedder.startswith(LITELLM_PREFIX) and self.embedder != LITELLM_PREFIX
         if self.embedder not in ("static", "hashing") and not named:
             raise ValueError(
-                f"embedder: {self.embedder!r} is none of static, hashing, {LITELLM_PREFIX}<model>"
+                f"embedder: {self.embedder!r} is not one of static, hashing, "
+                f"{LITELLM_PREFIX}<model>"
             )
         if self.dimensions is not None and not 1 <= self.dimensions <= 4096:
             raise ValueError(f"dimensions: must be 1 to 4096, got {self.dimensions}")

@@ -76,7 +76,7 @@ def expected_precision(
     if action in ("route_slow", "skip_directive"):
         return known.get(state.value, NO_EVIDENCE) if state in _HARD_STATES else NO_EVIDENCE
     if action not in ACTIONS:
-        raise ValueError(f"{action!r} is none of {', '.join(ACTIONS)}")
+        raise ValueError(f"{action!r} is not one of {', '.join(ACTIONS)}")
     signals = [*(readings.fired if readings else ())]
     if state in _HARD_STATES:
         signals.append(state.value)

@@ -66,7 +66,7 @@ class FSMSettings:
                 f"skip_threshold {self.skip_threshold!r}"
             )
         if self.skip_exit not in SKIP_EXITS:
-            raise ValueError(f"skip_exit: {self.skip_exit!r} is none of {', '.join(SKIP_EXITS)}")
+            raise ValueError(f"skip_exit: {self.skip_exit!r} is not one of {', '.join(SKIP_EXITS)}")
 
     @property
     def longest_window(self) -> int:

@@ -39,7 +39,7 @@ class Policy:
     def __post_init__(self) -> None:
         if self.run_boundary not in RUN_BOUNDARIES:
             known = ", ".join(RUN_BOUNDARIES)
-            raise ValueError(f"run_boundary: {self.run_boundary!r} is none of {known}")
+            raise ValueError(f"run_boundary: {self.run_boundary!r} is not one of {known}")
 
     def digest(self) -> str:
         """SHA-256 over all values, 64 hex digits; equal for equal policies in any process."""

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from gateway.api.views import run_view, step_views
+from gateway.config import Mode
 from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
 from gateway.running import running_gateways
@@ -48,6 +49,13 @@ class WrapOptions:
     quiet: bool = False
 
 
+_DONE: dict[Mode, str] = {
+    "on": "steered",
+    "shadow": "only watched, nothing is changed",
+    "off": "only recorded",
+}
+
+
 def wrap(options: WrapOptions) -> int:
     """Run the command with a gateway before its provider; returns its exit status.
 
@@ -76,7 +84,8 @@ def wrap(options: WrapOptions) -> int:
             stack.enter_context(own)
             url, read = own.url, partial(_own_traces, own)
             page = "gateway dashboard {run}"
-        status = _run(options, url, say if not options.as_json else _silent, other)
+        mode = own.settings.steering.mode if own is not None else None
+        status = _run(options, url, say if not options.as_json else _silent, mode)
         traces = _read(read, say)
         if options.as_json:
             sys.stderr.write(orjson.dumps(summary.as_json(traces, status=status, url=url)).decode())
@@ -89,14 +98,15 @@ def wrap(options: WrapOptions) -> int:
         return status
 
 
-def _run(
-    options: WrapOptions, url: str, say: Callable[..., None], other: OtherGateway | None
-) -> int:
+def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | None) -> int:
+    """mode: that of an own gateway; None = the mode of one that runs already."""
     prepared = clients.prepared(options.command, os.environ, url)
     if prepared.note:
         say(f"this client reads no variable: {prepared.note}")
-    where = "the gateway that runs at" if other else "watch it at"
-    say(f"{options.command[0]} is steered; {where} {url}/dashboard")
+    if mode is None:
+        say(f"{options.command[0]} goes through the gateway that runs at {url}/dashboard")
+    else:
+        say(f"{options.command[0]} is {_DONE[mode]}; see it at {url}/dashboard")
     try:
         return child.run(prepared.command, prepared.environment)
     except child.CannotStart as exc:

@@ -79,7 +79,7 @@ def test_a_search_marks_what_a_run_would_be_given(command: Run) -> None:
     ("words", "says"),
     [
         (("add", "nonsense"), "gateway: not JSON: Expecting value, column 1"),
-        (("add", '{"tier": "e9"}'), "gateway: tier: 'e9' is none of e1, e2, e3"),
+        (("add", '{"tier": "e9"}'), "gateway: tier: 'e9' is not one of e1, e2, e3"),
         (("add", "[" * 100_000), "gateway: nested too deeply"),
         (("import", "missing.jsonl"), "missing.jsonl"),
         (("delete", "nobody"), "gateway: no pattern 'nobody'"),

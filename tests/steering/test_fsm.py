@@ -194,7 +194,7 @@ def test_a_subset_of_the_parameters_can_be_set() -> None:
         ({"hysteresis_margin": True}, r"hysteresis_margin: expected a number in \[0, 1\]"),
         ({"fast_threshold": 0.6}, "fast_threshold: 0.6 is not below slow_threshold 0.6"),
         ({"slow_threshold": 0.9}, "slow_threshold: 0.9 is above skip_threshold 0.85"),
-        ({"skip_exit": "leave"}, "skip_exit: 'leave' is none of hold, demote, absorb"),
+        ({"skip_exit": "leave"}, "skip_exit: 'leave' is not one of hold, demote, absorb"),
     ],
 )
 def test_bad_settings_are_refused_by_field(values: dict[str, Any], message: str) -> None:

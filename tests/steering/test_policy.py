@@ -66,7 +66,7 @@ def test_the_digest_takes_values_of_any_plain_kind() -> None:
 def test_an_unknown_run_boundary_is_refused() -> None:
     """The message names the field and the allowed values."""
     with pytest.raises(
-        ValueError, match="run_boundary: 'idle' is none of settled_answer, final_answer, never"
+        ValueError, match="run_boundary: 'idle' is not one of settled_answer, final_answer, never"
     ):
         Policy(run_boundary="idle")  # type: ignore[arg-type]
 

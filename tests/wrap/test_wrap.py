@@ -102,7 +102,7 @@ def test_an_agent_is_steered_and_summed_up(upstream: ScriptedUpstream, tmp_path:
     assert ended.stdout.startswith("said ")
     assert {r.header("authorization") for r in upstream.requests} == {"Bearer sk-mine"}
     first, *lines = ended.stderr.splitlines()
-    assert "is steered; watch it at http://127.0.0.1:" in first
+    assert "is steered; see it at http://127.0.0.1:" in first
     assert lines[0].startswith("gateway: 1 run, 0 steps, ")
     told = "\n".join(lines)
     for part in ("repair the test", "states   INIT 1, now END", "universal rules", "gpt-4o 1"):

@@ -171,7 +171,7 @@ def _tier(name: str) -> Tier:
     try:
         return Tier(name.lower())
     except ValueError:
-        raise ValueError(f"tier: {name!r} is none of e1, e2, e3") from None
+        raise ValueError(f"tier: {name!r} is not one of e1, e2, e3") from None
 
 
 def _string(record: Mapping[str, Any], key: str) -> str:

@@ -109,7 +109,7 @@ class InjectionSettings:
         _at_least(self, "max_block_chars", 1_000)
         for state, steps in self.cooldown_steps.items():
             if state not in STATES:
-                raise ValueError(f"cooldown_steps: {state!r} is none of {', '.join(STATES)}")
+                raise ValueError(f"cooldown_steps: {state!r} is not one of {', '.join(STATES)}")
             if steps < 0:
                 raise ValueError(f"cooldown_steps: {state} is below 0")
 
@@ -147,4 +147,4 @@ def _in_unit(settings: object, name: str) -> None:
 def _one_of(settings: object, name: str, allowed: tuple[str, ...]) -> None:
     value = getattr(settings, name)
     if value not in allowed:
-        raise ValueError(f"{name}: {value!r} is none of {', '.join(allowed)}")
+        raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")

@@ -74,7 +74,7 @@ class MonitorSettings:
 
     def __post_init__(self) -> None:
         if self.suite not in SUITE_NAMES:
-            raise ValueError(f"suite: {self.suite!r} is none of {', '.join(SUITE_NAMES)}")
+            raise ValueError(f"suite: {self.suite!r} is not one of {', '.join(SUITE_NAMES)}")
         _refuse_bad_weights("weights", self.weights)
         for name, weights in self.profiles.items():
             if name in PROFILES:
@@ -82,7 +82,7 @@ class MonitorSettings:
             _refuse_bad_weights(f"profiles.{name}", weights)
         if self.profile not in PROFILES and self.profile not in self.profiles:
             known = ", ".join([*PROFILES, *self.profiles])
-            raise ValueError(f"profile: {self.profile!r} is none of {known}")
+            raise ValueError(f"profile: {self.profile!r} is not one of {known}")
         _refuse_unknown("monitors", self.monitors or ())
         if not _is_number(self.fire_threshold) or not 0.0 < self.fire_threshold <= 1.0:
             raise ValueError(
@@ -111,7 +111,7 @@ def _is_number(value: object) -> bool:
 def _refuse_unknown(key: str, names: tuple[str, ...] | Mapping[str, float]) -> None:
     for name in names:
         if name not in MONITORS:
-            raise ValueError(f"{key}: {name!r} is none of {', '.join(MONITORS)}")
+            raise ValueError(f"{key}: {name!r} is not one of {', '.join(MONITORS)}")
 
 
 def _refuse_bad_weights(key: str, weights: Mapping[str, float]) -> None:

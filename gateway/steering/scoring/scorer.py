@@ -48,7 +48,7 @@ class DifficultySettings:
 
     def __post_init__(self) -> None:
         if self.scorer not in _SCORERS:
-            raise ValueError(f"scorer: {self.scorer!r} is none of {', '.join(_SCORERS)}")
+            raise ValueError(f"scorer: {self.scorer!r} is not one of {', '.join(_SCORERS)}")
 
 
 class Scorer(Protocol):
