@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from gateway.config.storage import StorageSettings
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord, ItemRecord, StepContent, StepRow
-from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets
+from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets, may_have_secrets
 from gateway.wire.values import replace
 
 T = TypeVar("T")
@@ -78,6 +78,8 @@ def _has_secret(item: ItemRecord) -> bool:
 
 
 def _step_without_secrets(step: StepRow) -> StepRow:
+    if not may_have_secrets("\n".join(_texts(step))):
+        return step  # as nearly all are: one search for all of its texts
     content, evidence = step.content, step.evidence
     if content is not None:
         content = StepContent(
@@ -92,6 +94,17 @@ def _step_without_secrets(step: StepRow) -> StepRow:
     if evidence:
         evidence = {name: mask_secrets(text) for name, text in evidence.items()}
     return replace(step, content=content, evidence=evidence)
+
+
+def _texts(step: StepRow) -> Iterator[str]:
+    yield from step.evidence.values()
+    content = step.content
+    if content is not None:
+        yield from [message.text for message in content.messages]
+        yield from (content.thought, content.reasoning, content.reply_text)
+        for action in (*content.actions, *content.reply_actions):
+            yield action.arguments
+            yield action.observation
 
 
 def _mask_action(action: Action) -> Action:

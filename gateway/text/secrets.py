@@ -66,14 +66,24 @@ def mask_repeated(text: str) -> str:
     return mask_secrets(text)
 
 
-def _found(text: str) -> Iterator[SecretSpan]:
-    if text.isascii() and not _NEEDED.finds(text):
-        return
+def may_have_secrets(text: str) -> bool:
+    """False only when `find_secrets` finds nothing, and nothing in any part of the text either: one
+    search does for several texts that are joined."""
+    return _NEEDED.finds(text if text.isascii() else _lowered(text))
+
+
+def _lowered(text: str) -> str:
+    """The text in small letters, each at its place."""
     lowered = text.lower()
     if len(lowered) != len(text):  # one capital letter becomes two characters
         lowered = text.replace("\u0130", "I").lower()
-    if not lowered.isascii() and not _NEEDED.finds(lowered):
+    return lowered
+
+
+def _found(text: str) -> Iterator[SecretSpan]:
+    if not may_have_secrets(text):
         return
+    lowered = _lowered(text)
     yield from _accepted(text, lowered, _rare_candidates(lowered))
     for shape, anchor in _PLAIN:
         if anchor in lowered:
