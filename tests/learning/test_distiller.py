@@ -183,7 +183,7 @@ async def killed(
     slow = Reply(answer.content, usage=answer.usage, first_byte_delay_s=0.05)
     room = jobs // 2 * TOKENS + kills * (RESERVED_INPUT + RESERVED_OUTPUT)
     with ScriptedUpstream(default=slow) as upstream:
-        config = settings(upstream, "", model_tokens_per_day=room)
+        config = settings(upstream, "", model_tokens_per_day=room, model_usd_per_day=1000)
         config["storage"] = dict(where)
         generous = {**config, "learning": {**config["learning"], "model_tokens_per_day": 10**9}}
         folders = [directory / name for name in map(str, range(last))]
