@@ -76,6 +76,7 @@ def open_learning(
         host.store,
         lambda: host.settings.learning,
         has_secret=has_secret,
+        embedder=embedder,
         changed=book.forget,
         failed=lambda error: log.warning("runs not read", reason=str(error)),
     )

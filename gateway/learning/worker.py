@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.config.learning import LearningSettings
+from gateway.embedding.base import Embedder, EmbeddingError
 from gateway.learning.distiller import job_about
-from gateway.learning.generalise import Entry, general_lesson
+from gateway.learning.generalise import Entry, Vectors, advice, general_lesson
 from gateway.learning.life_cycle import next_move
 from gateway.learning.mining import (
     WINDOW_CALLS,
@@ -98,6 +99,7 @@ class Learner:
         settings: Callable[[], LearningSettings],
         *,
         has_secret: HasSecret,
+        embedder: Embedder | None = None,
         changed: Callable[[], None] = lambda: None,
         failed: Callable[[StoreError], None] = lambda error: None,
         now: Callable[[], float] = time.time,
@@ -107,6 +109,7 @@ class Learner:
         self._states = states
         self._settings = settings
         self._has_secret = has_secret
+        self._embedder = embedder
         self._changed = changed
         self._failed = failed
         self._now = now
@@ -271,11 +274,22 @@ class Learner:
             for stored in await self._store.lessons(wanted)
             if stored.pattern.tenant == tenant
         ]
-        general = general_lesson(instances)
+        general = general_lesson(instances, await self._vectors(instances))
         if general is not None:
             learned = await self._store.learn([general])
             report.lessons += learned.lessons
             report.evidence += learned.evidence
+
+    async def _vectors(self, instances: Sequence[Entry]) -> Vectors | None:
+        """Of what the instances say; None without an embedder, or when it fails."""
+        texts = sorted({advice(pattern) for pattern, _ in instances})
+        if self._embedder is None or len(texts) < 2:
+            return None
+        try:
+            found = await self._embedder.embed(texts)
+        except EmbeddingError:
+            return None
+        return {text: vector.tolist() for text, vector in zip(texts, found, strict=True)}
 
     async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
         """Lessons whose own fix failed in this run, with the failure that it was to answer; not

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.config.learning import LearningSettings
+from gateway.embedding.base import Embedder
 from gateway.learning.secrets import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.transcript.steps import Action
@@ -68,7 +69,9 @@ async def fill(stores: Any, runs: Sequence[CallRecord], model: str = MODEL) -> i
     return (await read_again(stores, [record.runs[0].id for record in runs], model)).jobs
 
 
-async def read_again(stores: Any, runs: Sequence[str], model: str = MODEL) -> Report:
+async def read_again(
+    stores: Any, runs: Sequence[str], model: str = MODEL, embedder: Embedder | None = None
+) -> Report:
     """Read the runs of these ids; what that came to."""
     learner = Learner(
         stores.learning,
@@ -76,6 +79,7 @@ async def read_again(stores: Any, runs: Sequence[str], model: str = MODEL) -> Re
         stores.states,
         lambda: LearningSettings(model=model),
         has_secret=has_secret,
+        embedder=embedder,
     )
     report = Report()
     for run in runs:

@@ -8,8 +8,11 @@ import pytest
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
+from gateway.embedding.base import Embedder
+from gateway.embedding.hashing import HashingEmbedder
 from gateway.learning.worker import Report
 from gateway.steering.guidance.lesson import Status
+from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
 from tests.learning.distilling import read_again, stored, unsaid
 from tests.learning.runs import Call
@@ -36,8 +39,8 @@ async def stores() -> AsyncIterator[Stores]:
     await found.close()
 
 
-async def read(stores: Stores, numbers: range) -> Report:
-    return await read_again(stores, [f"r{number:04}" for number in numbers])
+async def read(stores: Stores, numbers: range, embedder: Embedder | None = None) -> Report:
+    return await read_again(stores, [f"r{number:04}" for number in numbers], embedder=embedder)
 
 
 async def lessons(stores: Stores) -> list[StoredLesson]:
@@ -62,3 +65,18 @@ async def test_a_second_pass_changes_nothing(stores: Stores) -> None:
     await read(stores, range(9, 10))
     moved = [each.pattern.lesson for each in await lessons(stores) if each.pattern.lesson]
     assert Status.QUARANTINED in {lesson.status for lesson in moved}
+
+
+@pytest.mark.parametrize(("embedder", "chosen"), [(None, "`q`"), (HashingEmbedder(), "`limit`")])
+async def test_a_general_lesson_says_what_is_typical(
+    stores: Stores, embedder: Embedder | None, chosen: str
+) -> None:
+    """With an embedder it is the instance that is most like the others; without one, the one that
+    most runs support."""
+    other: list[Call] = [search(900, TOO_MANY), ("search", {"q": "b c", "limit": 900}, "[1]")]
+    runs = [other, other, *[[search(900, TOO_MANY), search(n, "[1]")] for n in (40, 50, 60)]]
+    for number, (calls, task) in enumerate(zip(runs, ["one"] * 4 + ["two"], strict=True)):
+        await stores.states.commit(stored(number, calls, task_preview=task))
+    await read(stores, range(len(runs)), embedder)
+    (general,) = [e.pattern for e in await lessons(stores) if e.pattern.tier is Tier.E2]
+    assert f"{chosen}." in general.fields["intervention"]

@@ -71,7 +71,7 @@ def _holds_nothing(result: str) -> bool:
     except (ValueError, RecursionError):
         return False
     if not isinstance(value, Mapping):
-        return bool(value == [])
+        return isinstance(value, list) and not value
     counts = [value[name] for name in _COUNTS & value.keys()]
     if any(count in (0, False) for count in counts):
         return True
