@@ -63,7 +63,7 @@ class StorageSettings:
     queue_limit: int = 10_000
     reader_threads: int = 2
     cache_mb: int = 4
-    commit_limit_ms: float = 250.0
+    commit_limit_ms: float = 2000.0
     breaker_failures: int = 3
     probe_interval_s: float = 1.0
     spool_records: int = 10_000

@@ -216,7 +216,8 @@ def _check_text(said: str, question: Question, has_secret: HasSecret) -> None:
 
 
 _WORD = re.compile(r"[^\s`'\",;:()\[\]{}<>=]+")
-_CODE = re.compile(r"[/_.\\-].*\w|\d|[a-z][A-Z]")
+# From the first sign on: tried from each of many signs it would take the square of their number.
+_CODE = re.compile(r"\A[^/_.\\-]*+[/_.\\-].*\w|\d|[a-z][A-Z]")
 _TICKED = re.compile(r"`([^`]{1,200})`")
 
 

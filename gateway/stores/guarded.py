@@ -30,7 +30,6 @@ from gateway.stores.recovery import TROUBLE, Merge, Recovery, replacing
 
 T = TypeVar("T")
 
-_READS = 4  # a read may take so many times as long as a commit: many may wait for their turn
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
 _ACTIVE = 10_000  # conversations whose last commit is remembered
 
@@ -212,7 +211,7 @@ class GuardedStateStore:
                 raise StoreUnavailable("the store cannot be read at the moment")
             self._read_again_at = started + self._settings.probe_interval_s
         try:
-            async with asyncio.timeout(_READS * self._limit_s):
+            async with asyncio.timeout(self._limit_s):
                 found = await work()
         except TimeoutError:
             slow = StoreUnavailable("a read takes too long")

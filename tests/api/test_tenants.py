@@ -144,6 +144,8 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("listLessons", get("/api/lessons", tenant="globex"), 403),
     ("getLesson", get("/api/lessons/{pattern}"), 404),
     ("getLesson", get("/api/lessons/{pattern}", tenant="globex"), 403),
+    ("getDistiller", get("/api/distiller"), 200),
+    ("getDistiller", get("/api/distiller", tenant="globex"), 403),
     ("changeLesson", send("PATCH", "/api/lessons/{pattern}", {"status": "active"}), 404),
     ("listOutcomes", get("/api/runs/{run}/outcomes"), 200),
     ("listOutcomes", get("/api/runs/{run}/outcomes", tenant="globex"), 403),
