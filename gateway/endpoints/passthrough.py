@@ -102,9 +102,13 @@ class PassThrough:
         that repeats its instructions repeats the client's own."""
         read = asked is not None or echo is not None
         if not read or response.status >= 300 or exchange.request.method == "DELETE":
-            await _relay(response, send, exchange, watch)
-            if asked is not None and response.status < 300:
-                await self._runtime.pending_responses.settle(*asked, None, None)
+            try:
+                if asked is not None and response.status < 300:
+                    # On record before the client has the last byte, like every call.
+                    await self._runtime.pending_responses.settle(*asked, None, None)
+                await _relay(response, send, exchange, watch)
+            finally:
+                await response.aclose()
             return
         exchange.upstream.lane, exchange.upstream.deployment = (
             "native",
