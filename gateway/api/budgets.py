@@ -112,7 +112,7 @@ async def lift_limits(request: ApiRequest[Parameters]) -> ApiResponse:
 
 
 async def reset_account(request: ApiRequest[Parameters]) -> ApiResponse:
-    """Begin one account anew."""
+    """Reset one account: nothing used, the limits of the config."""
     account = await _known(request, request.read(AccountBody))
     runtime = request.runtime
     await runtime.accounting.ledger.store.reset(account.key, at=time.time())
@@ -185,5 +185,5 @@ OPERATIONS = (
     ),
     _change("raiseBudget", "raise", "Set limits of one subject.", raise_limits, RaiseBody),
     _change("liftBudget", "lift", "Let one subject go without limits.", lift_limits, AccountBody),
-    _change("resetBudget", "reset", "Begin one subject anew.", reset_account, AccountBody),
+    _change("resetBudget", "reset", "Reset one account.", reset_account, AccountBody),
 )

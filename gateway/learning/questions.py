@@ -23,7 +23,8 @@ from gateway.wire.coerce import as_list, as_number, as_text
 PROMPT_VERSION = 1
 """Of INSTRUCTION: a run is asked about once for each version."""
 
-MOST_EXCERPTS = 12
+MOST_CALLS = 6
+"""Calls shown, each with an excerpt of what was called and one of what was answered."""
 EXCERPT_CHARS = 300
 MOST_CHARS = 200
 """Longest text of an answer's field."""
@@ -121,7 +122,7 @@ def question_about(
     if failure is None or shown[0] is None:
         return None
     kept = tuple(each for each in shown if each is not None)
-    return Question(failure=failure, excerpts=kept[: MOST_EXCERPTS // 2])
+    return Question(failure=failure, excerpts=kept[:MOST_CALLS])
 
 
 def read_proposal(text: str, question: Question, *, has_secret: HasSecret) -> Proposal:

@@ -237,7 +237,7 @@ class BudgetStore(Protocol):
         """Replace what an operator set for an account, which is opened if there is none."""
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
-        """Begin an account anew: nothing used, the limits of the config; False without one.
+        """Reset an account: nothing used, the limits of the config; False without one.
 
         Calls on their way stay reserved."""
 

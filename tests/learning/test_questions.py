@@ -12,7 +12,7 @@ from gateway.learning.distiller import job_about
 from gateway.learning.mining import mine
 from gateway.learning.questions import (
     EXCERPT_CHARS,
-    MOST_EXCERPTS,
+    MOST_CALLS,
     Question,
     Refused,
     question_about,
@@ -69,11 +69,11 @@ def test_what_is_shown_is_short_and_has_no_secret() -> None:
         *[shell(f"python more{n}.py", "word " * 900) for n in range(20)],
     ]
     asked = question(calls)
-    assert 2 * len(asked.excerpts) <= MOST_EXCERPTS
+    assert len(asked.excerpts) <= MOST_CALLS
     assert 3 not in [each.step for each in asked.excerpts]
     text = json.dumps(asked.messages())
     assert secret[:8] not in text
-    assert len(text) < MOST_EXCERPTS * (EXCERPT_CHARS + 100) + 2500
+    assert len(text) < 2 * MOST_CALLS * (EXCERPT_CHARS + 100) + 2500
     failing = [shell(f"deploy --key {secret}", "Error: no"), shell("deploy", "ok")]
     key = read(failing)[0].reading.failure
     assert key is not None
