@@ -14,9 +14,11 @@ from gateway.steering.guidance.edits import Edit, Message
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.echo import EchoFilter
+from gateway.wire.json_offsets import Span
 from gateway.wire.parsing import Loads, parse_object
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
+from gateway.wire.skim import skim
 from gateway.wire.sse import encode_event
 from gateway.wire.values import dataclass
 
@@ -79,9 +81,14 @@ class SteeredRequest(ChatRequest):
     """The items that the request refers to by id, as far as they are known."""
 
     def __init__(
-        self, raw: bytes, body: dict[str, Any], dialect: Dialect, known: BodyPrefix | None = None
+        self,
+        raw: bytes,
+        body: dict[str, Any],
+        dialect: Dialect,
+        known: BodyPrefix | None = None,
+        skimmed: dict[str, list[Span]] | None = None,
     ) -> None:
-        super().__init__(raw, body, dialect.list_key, known)
+        super().__init__(raw, body, dialect.list_key, known, skimmed)
         self.dialect = dialect
         self.earlier = None
         self.named = {}
@@ -192,6 +199,16 @@ class Dialect(ABC):
             raise BadRequest(f"{self.list_key!r} {what}", param=self.list_key)
         return request
 
+    def skim(self, raw: bytes, loads: Loads) -> SteeredRequest:
+        """The request in `raw` without its messages, which are too much to read.
+
+        Raises:
+            BadRequest: `param` names the key that is wrong.
+        """
+        body, spans = skim(raw, loads)
+        _check(body)
+        return SteeredRequest(raw, body, self, skimmed=spans)
+
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """The messages or items that the request itself contains."""
         return request.messages
@@ -268,10 +285,14 @@ def parse_request(
     body = known.read(raw, loads) if known is not None else None
     if body is None:
         body, known = parse_object(raw, loads), None
+    _check(body)
+    return SteeredRequest(raw, body, dialect, known)
+
+
+def _check(body: Mapping[str, Any]) -> None:
     model = body.get("model")
     if not isinstance(model, str) or not model:
         what = "is required" if model is None else "must be a non-empty string"
         raise BadRequest(f"'model' {what}", param="model")
     if not isinstance(body.get("stream"), (bool, type(None))):
         raise BadRequest("'stream' must be true or false", param="stream")
-    return SteeredRequest(raw, body, dialect, known)

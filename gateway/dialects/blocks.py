@@ -31,17 +31,17 @@ class BlockAssembler:
         match event.get("type"):
             case "message_start":
                 message = event.get("message")
-                self._head = dict(message) if isinstance(message, Mapping) else {}
+                self._head = dict(message) if isinstance(message, dict) else {}
                 self._count(self._head.get("usage"))
             case "content_block_start":
                 block, index = event.get("content_block"), event.get("index")
-                if isinstance(block, Mapping) and isinstance(index, int):
+                if isinstance(block, dict) and isinstance(index, int):
                     self._blocks[index] = dict(block)
             case "content_block_delta":
                 self._add_delta(event.get("index"), event.get("delta"))
             case "message_delta":
                 delta = event.get("delta")
-                if isinstance(delta, Mapping):
+                if isinstance(delta, dict):
                     self._head.update(delta)
                 self._count(event.get("usage"))
 
@@ -54,12 +54,12 @@ class BlockAssembler:
 
     def _count(self, usage: object) -> None:
         # The counts of the last event are totals; it leaves out what does not change.
-        if isinstance(usage, Mapping):
+        if isinstance(usage, dict):
             known = {key: value for key, value in usage.items() if value is not None}
             self.usage = {**(self.usage or {}), **known}
 
     def _add_delta(self, index: object, delta: object) -> None:
-        if not isinstance(index, int) or not isinstance(delta, Mapping):
+        if not isinstance(index, int) or not isinstance(delta, dict):
             return
         field = _DELTAS.get(str(delta.get("type")))
         piece = delta.get(field) if field else None

@@ -51,7 +51,7 @@ class HistoryWithGap(MessagesView):
 
 def reference_of(item: Any) -> str | None:
     """The id in an item that is only a reference; its type may be left out."""
-    if not isinstance(item, Mapping):
+    if not isinstance(item, dict):
         return None
     if item.get("type") != REFERENCE and item.keys() != {"id"}:
         return None

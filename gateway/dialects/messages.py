@@ -94,7 +94,7 @@ class MessagesDialect(Dialect):
         """See Dialect. A system message among the client's shows that the model accepts them."""
         named = any(known in model for known in _LATE_SYSTEM_MODELS)
         shown = model == request.model and any(
-            isinstance(m, Mapping) and m.get("role") == "system" for m in request.messages
+            isinstance(m, dict) and m.get("role") == "system" for m in request.messages
         )
         return GuidanceTarget(late_system=named or shown, breakpoints=True)
 
@@ -124,10 +124,10 @@ class MessagesDialect(Dialect):
         if body.get("tools") or len(request.messages) != 1:
             return False
         message = request.messages[0]
-        asked = content_text(message.get("content")) if isinstance(message, Mapping) else ""
+        asked = content_text(message.get("content")) if isinstance(message, dict) else ""
         config, metadata = body.get("output_config"), body.get("metadata")
-        formatted = isinstance(config, Mapping) and bool(config.get("format"))
-        session = isinstance(metadata, Mapping) and "session_id" in str(metadata.get("user_id"))
+        formatted = isinstance(config, dict) and bool(config.get("format"))
+        session = isinstance(metadata, dict) and "session_id" in str(metadata.get("user_id"))
         return asked in _PROBES or (formatted and session)
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
@@ -177,7 +177,7 @@ def chat_view(message: Mapping[str, Any]) -> ChatView:
     """
     content, calls = [], []
     for block in message.get("content") or ():
-        if isinstance(block, Mapping) and block.get("type") == "tool_use":
+        if isinstance(block, dict) and block.get("type") == "tool_use":
             function = {"name": block.get("name"), "arguments": json_text(block.get("input"))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:

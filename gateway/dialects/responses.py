@@ -232,7 +232,7 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
     status, output = response.get("status"), response.get("output")
     if status not in ("completed", "incomplete", None) or not isinstance(output, list):
         return None
-    items = [item for item in output if isinstance(item, Mapping)]
+    items = [item for item in output if isinstance(item, dict)]
     calls = [call for item in items for call in _client_calls(item)]
     reply: dict[str, Any] = {"role": "assistant", "content": "".join(map(_text, items))}
     if calls:
@@ -272,7 +272,7 @@ def _client_calls(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _text(item: Mapping[str, Any]) -> str:
     if item.get("type") != "message":
         return ""
-    parts = [part for part in item.get("content") or () if isinstance(part, Mapping)]
+    parts = [part for part in item.get("content") or () if isinstance(part, dict)]
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
 
 
@@ -285,7 +285,7 @@ def _has_front(request: SteeredRequest) -> bool:
     if request.body.get("instructions") is not None or request.body.get("store") is not False:
         return True
     first = request.messages[0] if request.messages else None
-    return not isinstance(first, Mapping) or first.get("role") not in SYSTEM_ROLES
+    return not isinstance(first, dict) or first.get("role") not in SYSTEM_ROLES
 
 
 def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:

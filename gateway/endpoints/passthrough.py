@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import orjson
 
@@ -22,6 +24,7 @@ from gateway.endpoints.request_head import refuse_trace
 from gateway.endpoints.upgrade import refuse_websocket
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
+from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import LaneResponse, RawHeaders, header
@@ -31,6 +34,7 @@ from gateway.upstream.native import StaleConnection
 from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import parse_object
 from gateway.wire.request import ChatRequest
+from gateway.wire.skim import COUNTED_BYTES, skim
 
 _BELOW_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)")
 _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
@@ -43,6 +47,7 @@ class PassThrough:
         self._runtime = runtime
         self._room = room
         self._auth = auth
+        self._answers = Recorder(runtime).answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
@@ -68,58 +73,27 @@ class PassThrough:
             )
             limit = int(services.settings.server.max_body_mb * 2**20)
             if about := _BELOW_ANSWER.match(scope["path"]):
+                await self._answers.learn(services, principal.tenant, about[1])
                 call.at = self._runtime.response_targets.find(principal.tenant, about[1])
                 exchange.upstream.deployment = call.at.name if call.at is not None else ""
             asked = _background_answer(self._runtime.pending_responses, principal.tenant, scope)
             echo = self._echo(principal.tenant, scope)
             if asked is not None or echo is not None:
                 call.headers = readable(headers, plain=echo is not None)
+            answering = _Answering(self._runtime, services, exchange, send, asked, echo)
             if _is_json(scope["method"], headers):
                 raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
-                    request = _named_request(raw)
+                    request = await _named_request(raw)
                     counted = await admit(self._runtime, services, exchange, call, raw, request)
                     sending = _send_json(services, exchange, call, raw, request)
                     response = await (counted.answer_of(sending) if counted else sending)
-                    await self._answer(asked, echo, services, response, send, exchange, watch)
+                    await answering.relay(response, watch)
             else:
                 upload = Upload(headers, receive, limit) if _has_body(headers) else None
                 async with DisconnectWatch(receive, exchange, upload) as watch:
                     response = await _send_stream(services, exchange, call, upload)
-                    await self._answer(asked, echo, services, response, send, exchange, watch)
-
-    async def _answer(
-        self,
-        asked: Asked | None,
-        echo: EchoFilter | None,
-        services: Services,
-        response: LaneResponse,
-        send: Send,
-        exchange: Exchange,
-        watch: DisconnectWatch,
-    ) -> None:
-        """Relay an answer; the answer to a poll of a background answer is also recorded, and one
-        that repeats its instructions repeats the client's own."""
-        read = asked is not None or echo is not None
-        if not read or response.status >= 300 or exchange.request.method == "DELETE":
-            try:
-                if asked is not None and response.status < 300:
-                    # On record before the client has the last byte, like every call.
-                    await self._runtime.pending_responses.settle(*asked, None, None)
-                await _relay(response, send, exchange, watch)
-            finally:
-                await response.aclose()
-            return
-        exchange.upstream.lane, exchange.upstream.deployment = (
-            "native",
-            exchange.upstream.deployment or "default",
-        )
-        poll = _Poll(self._runtime.pending_responses, asked, exchange)
-        relay = Relay(send, exchange, watch, poll.complete, services.settings.server, RESPONSES)
-        try:
-            await answer(relay, response, False, False, echo)
-        finally:
-            await response.aclose()
+                    await answering.relay(response, watch)
 
     def _echo(self, tenant: str, scope: Scope) -> EchoFilter | None:
         """What takes the guidance out of a stored answer that is asked for."""
@@ -127,19 +101,49 @@ class PassThrough:
         return self._runtime.answer_echoes.find(tenant, found[1]) if found else None
 
 
-class _Poll:
-    """A request about a stored answer; that of a background answer is recorded."""
+@dataclass(slots=True)
+class _Answering:
+    """Relays the answer to one request; the answer to a poll of a background answer (`asked`) is
+    also recorded, and one that repeats its instructions repeats the client's own (`echo`)."""
 
-    def __init__(self, pending: PendingResponses, asked: Asked | None, exchange: Exchange) -> None:
-        self._pending = pending
-        self._asked = asked
-        self._exchange = exchange
+    runtime: Runtime
+    services: Services
+    exchange: Exchange
+    send: Send
+    asked: Asked | None
+    echo: EchoFilter | None
 
-    async def complete(self, reply: UpstreamReply) -> None:
+    async def relay(self, response: LaneResponse, watch: DisconnectWatch) -> None:
+        """Give an answer to the client, and close it."""
+        self.exchange.upstream.lane = "native"
+        self.exchange.upstream.deployment = self.exchange.upstream.deployment or "default"
+        try:
+            if self._is_read(response):
+                settings = self.services.settings.server
+                given = self.send, self.exchange, watch, self._complete, settings, RESPONSES
+                await answer(Relay(*given), response, False, False, self.echo)
+            else:
+                await self._pass_on(response, watch)
+        finally:
+            await response.aclose()
+
+    def _is_read(self, response: LaneResponse) -> bool:
+        concerned = self.asked is not None or self.echo is not None
+        return concerned and response.status < 300 and self.exchange.request.method != "DELETE"
+
+    async def _pass_on(self, response: LaneResponse, watch: DisconnectWatch) -> None:
+        """Relay an answer as it is."""
+        if self.asked is not None and response.status < 300:
+            # On record before the client has the last byte, like every call.
+            await self.runtime.pending_responses.settle(*self.asked, None, None)
+        await _relay(response, self.send, self.exchange, watch)
+
+    async def _complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer to a poll, before the client has its last byte."""
-        if self._asked is not None and reply.pending_id is None and not reply.unread:
-            self._exchange.upstream.bill(reply.usage)
-            await self._pending.settle(*self._asked, reply.completion, reply.usage)
+        if self.asked is not None and reply.pending_id is None and not reply.unread:
+            self.exchange.upstream.bill(reply.usage)
+            pending = self.runtime.pending_responses
+            await pending.settle(*self.asked, reply.completion, reply.usage)
 
 
 Asked = tuple[str, str]
@@ -222,10 +226,6 @@ async def _to_keeper(
 async def _relay(
     response: LaneResponse, send: Send, exchange: Exchange, watch: DisconnectWatch
 ) -> None:
-    exchange.upstream.lane, exchange.upstream.deployment = (
-        "native",
-        exchange.upstream.deployment or "default",
-    )
     exchange.timing.stop_overhead()
     try:
         await send(
@@ -246,12 +246,17 @@ async def _relay(
         await response.aclose()
 
 
-def _named_request(raw: bytes) -> ChatRequest | None:
+async def _named_request(raw: bytes) -> ChatRequest | None:
+    """The body if it names a model; of a large one, only the small members are read."""
     try:
-        body = parse_object(raw, orjson.loads)
+        if len(raw) < COUNTED_BYTES:
+            request = ChatRequest(raw, parse_object(raw, orjson.loads))
+        else:
+            body, spans = await asyncio.to_thread(skim, raw, orjson.loads)
+            request = ChatRequest(raw, body, skimmed=spans)
     except BadRequest:
         return None  # the upstream decides what its own routes accept
-    return ChatRequest(raw, body) if isinstance(body.get("model"), str) else None
+    return request if isinstance(request.body.get("model"), str) else None
 
 
 def _is_json(method: str, headers: RawHeaders) -> bool:

@@ -86,7 +86,9 @@ def _target(services: Services, model: str) -> Target:
     for target in services.table.resolve(model):
         if target.lane == "native":
             return target
-    raise NotFound(f"no deployment of {model!r} is asked without translation: no /realtime there")
+    raise NotFound(
+        f"no deployment of {model!r} is reached without translation, which /realtime needs"
+    )
 
 
 def _model(query: bytes) -> str:

@@ -25,7 +25,7 @@ def check_head(method: bytes, version: str, target: bytes, headers: RawHeaders) 
     if method == b"CONNECT":
         raise _not_offered("CONNECT")
     if version not in _VERSIONS:
-        raise BadRequest(f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0")
+        raise BadRequest(f"HTTP/{version} is not supported, only HTTP/1.1 and HTTP/1.0")
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) != 1 and (hosts or version == "1.1"):
         count = "no Host header" if not hosts else f"{len(hosts)} Host headers"

@@ -15,6 +15,7 @@ from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.relay import Relay, answer, readable
+from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.prepared_request import PreparedRequest
@@ -23,7 +24,13 @@ from gateway.services import Services
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.body_prefix import BodyPrefix
+from gateway.wire.parsing import BeyondParser
 from gateway.wire.request import BIG_BYTES
+from gateway.wire.skim import COUNTED_BYTES, reading_ms
+
+_READING_MS = 50.0
+"""Longest time for which one request may hold the interpreter: the parser does not let others run
+meanwhile. A body that would take longer is not read, whatever its size."""
 
 
 class SteeredEndpoint:
@@ -62,7 +69,7 @@ class SteeredEndpoint:
             known = services.index.known_prefix(
                 exchange.request.tenant, raw, self._dialect.list_key
             )
-            request = await self._parse(raw, known)
+            request = await self._parse(raw, known, services.settings.steering.max_body_mb)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
@@ -118,14 +125,28 @@ class SteeredEndpoint:
             if prepared.keeps_sent:
                 prepared.keep_raw(relay.received())
 
-    async def _parse(self, raw: bytes, known: BodyPrefix | None) -> SteeredRequest:
-        if len(raw) < BIG_BYTES:
-            return self._dialect.parse(raw, orjson.loads, known)
-        return await asyncio.to_thread(self._parse_big, raw, known)
+    async def _parse(self, raw: bytes, known: BodyPrefix | None, limit_mb: float) -> SteeredRequest:
+        """The request; without its messages, where these are too much to read."""
+        new_from = known.end if known is not None else 0
+        if len(raw) > limit_mb * 2**20:
+            return await asyncio.to_thread(self._dialect.skim, raw, orjson.loads)
+        if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
+            return self._read(raw, known)
+        return await asyncio.to_thread(self._parse_big, raw, known, new_from)
 
-    def _parse_big(self, raw: bytes, known: BodyPrefix | None) -> SteeredRequest:
-        request = self._dialect.parse(raw, orjson.loads, known)
+    def _parse_big(self, raw: bytes, known: BodyPrefix | None, new_from: int) -> SteeredRequest:
+        if reading_ms(raw, new_from) > _READING_MS:
+            return self._dialect.skim(raw, orjson.loads)
+        request = self._read(raw, known)
         # What fails here fails again while the request is steered, where that is handled.
         with contextlib.suppress(Exception):
             _ = request.prefix
         return request
+
+    def _read(self, raw: bytes, known: BodyPrefix | None) -> SteeredRequest:
+        try:
+            return self._dialect.parse(raw, orjson.loads, known)
+        except BeyondParser:
+            with contextlib.suppress(BadRequest):
+                return self._dialect.skim(raw, orjson.loads)
+            raise

@@ -8,6 +8,11 @@ from datetime import UTC, datetime
 UNKNOWN = "–"  # noqa: RUF001 - the dash is what is shown
 
 
+def about(text: str, estimated: object) -> str:
+    """`text`, marked when `estimated` says that a part of it is not as a provider reported it."""
+    return f"about {text}" if estimated else text
+
+
 def money(value: float | None) -> str:
     """US dollars with as many digits as matter."""
     if value is None:

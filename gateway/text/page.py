@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SHARED = Path(__file__).parent / "page_files"
 _FILTERS = (
+    formatting.about,
     formatting.money,
     formatting.count,
     formatting.counted,

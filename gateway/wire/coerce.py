@@ -40,13 +40,13 @@ def as_number(value: object, default: T) -> float | T:
 
 def as_mapping(value: object) -> Mapping[str, Any]:
     """The value if it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def first_mapping(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     """The object under the first of `names` that holds one; empty when none does."""
     found = (values.get(name) for name in names)
-    return next((value for value in found if isinstance(value, Mapping)), {})
+    return next((value for value in found if isinstance(value, dict)), {})
 
 
 def as_list(value: object) -> list[Any]:

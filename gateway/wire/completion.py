@@ -31,7 +31,7 @@ class CompletionAssembler:
 
     def add(self, chunk: Any) -> None:
         """Add one parsed chunk."""
-        if not isinstance(chunk, Mapping):
+        if not isinstance(chunk, dict):
             self.malformed += 1
             return
         if chunk.get("error"):
@@ -42,7 +42,7 @@ class CompletionAssembler:
             self.usage = chunk["usage"]
         self.began = self.began or isinstance(chunk.get("choices"), list)
         for choice in as_list(chunk.get("choices")):
-            if isinstance(choice, Mapping):
+            if isinstance(choice, dict):
                 self._add_choice(choice)
             else:
                 self.malformed += 1
@@ -76,10 +76,10 @@ class CompletionAssembler:
             self._choices[index] = state
         if choice.get("finish_reason") is not None:
             state["finish_reason"] = choice["finish_reason"]
-        if isinstance(choice.get("logprobs"), Mapping):
+        if isinstance(choice.get("logprobs"), dict):
             state["logprobs"] = _merge_lists(state["logprobs"], choice["logprobs"])
         delta = choice.get("delta")
-        if isinstance(delta, Mapping):
+        if isinstance(delta, dict):
             _add_delta(state, delta)
 
 
@@ -91,9 +91,9 @@ def _add_delta(state: dict[str, Any], delta: Mapping[str, Any]) -> None:
             state["parts"].setdefault(key, []).append(value)
         elif key == "tool_calls" and isinstance(value, list):
             for position, call in enumerate(value):
-                if isinstance(call, Mapping):
+                if isinstance(call, dict):
                     _add_call(state["calls"], call, position)
-        elif key == "function_call" and isinstance(value, Mapping):
+        elif key == "function_call" and isinstance(value, dict):
             _add_call(state["calls"], {"function": value}, -1)
         else:
             state["extra"][key] = value
@@ -107,7 +107,7 @@ def _add_call(calls: dict[int, dict[str, Any]], part: Mapping[str, Any], positio
     if isinstance(part.get("type"), str):
         call["type"] = part["type"]
     function = part.get("function")
-    if isinstance(function, Mapping):
+    if isinstance(function, dict):
         for key in ("name", "arguments"):
             if isinstance(function.get(key), str):
                 call[key].append(function[key])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import blake2b
 from typing import Final
 
 from gateway.wire.sse import SSEDecoder
@@ -19,21 +20,48 @@ class EchoFilter:
     `own` None: the client sent none.
     """
 
-    __slots__ = ("_decoder", "_own", "_sent")
+    __slots__ = ("_cut", "_decoder", "_digest", "_own")
 
     def __init__(self, sent: str, own: str | None) -> None:
-        self._sent = sent
-        self._own = json.dumps(own)
+        cut = _cut(sent, own)
+        self._hold(_digest(sent), cut, None if cut else json.dumps(own))
+
+    def _hold(self, digest: str, cut: tuple[int, int] | None, own: str | None) -> None:
+        self._digest, self._cut, self._own = digest, cut, own
         self._decoder = SSEDecoder()
 
     @property
     def size(self) -> int:
         """Characters that it keeps."""
-        return len(self._sent) + len(self._own)
+        return len(self._digest) + len(self._own or "")
+
+    def to_json(self) -> str:
+        """What `from_json` reads, without a word of the texts; empty where that would take them."""
+        if self._cut is None and self._own != "null":
+            return ""
+        return json.dumps([self._digest, self._cut])
+
+    @classmethod
+    def from_json(cls, text: str) -> EchoFilter:
+        """The filter that `to_json` described."""
+        made = cls.__new__(cls)
+        digest, cut = json.loads(text)
+        made._hold(digest, (cut[0], cut[1]) if cut else None, None if cut else "null")
+        return made
 
     def fresh(self) -> EchoFilter:
         """The same filter, for another answer."""
-        return EchoFilter(self._sent, json.loads(self._own))
+        made = EchoFilter.__new__(EchoFilter)
+        made._hold(self._digest, self._cut, self._own)
+        return made
+
+    def _replacement(self, value: object) -> str | None:
+        """The client's own value as JSON, for the one that was sent; None for any other."""
+        if not isinstance(value, str) or _digest(value) != self._digest:
+            return None
+        if self._cut is None:
+            return self._own
+        return json.dumps(value[: self._cut[0]] + value[self._cut[1] :])
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes of a stream to send, of `chunk` and of what was held back before it."""
@@ -56,9 +84,24 @@ class EchoFilter:
                 value, end = _STRING.raw_decode(text, found.end())
             except ValueError:
                 continue
-            if value == self._sent:
-                out += [text[done : found.end()], self._own]
+            if (own := self._replacement(value)) is not None:
+                out += [text[done : found.end()], own]
                 done = end
         if not out:
             return body
         return "".join([*out, text[done:]]).encode("utf-8", "surrogateescape")
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _cut(sent: str, own: str | None) -> tuple[int, int] | None:
+    """Where the text is that was put into `own`; None when `sent` is not one insertion away."""
+    if own is None or len(sent) < len(own):
+        return None
+    low, high = 0, len(own)
+    while low < high:  # how much both begin with
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sent.startswith(own[:middle]) else (low, middle - 1)
+    return (low, low + len(sent) - len(own)) if sent.endswith(own[low:]) else None

@@ -11,6 +11,10 @@ from gateway.errors import BadRequest
 Loads = Callable[[bytes], Any]
 
 
+class BeyondParser(BadRequest):
+    """Not read, although it may be JSON, which has no limit of depth or digits."""
+
+
 def parse_value(raw: bytes, loads: Loads) -> Any:
     """The JSON value in `raw`.
 
@@ -19,6 +23,7 @@ def parse_value(raw: bytes, loads: Loads) -> Any:
 
     Raises:
         BadRequest: not JSON, with line and column.
+        BeyondParser: nested too deeply, or a number of thousands of digits.
     """
     try:
         return loads(raw)
@@ -45,7 +50,7 @@ def _loads(raw: bytes) -> Any:
         where = f"line {exc.lineno}, column {exc.colno}"
         raise BadRequest(f"the body is not valid JSON: {exc.msg} at {where}") from exc
     except (ValueError, RecursionError) as exc:
-        raise BadRequest(
+        raise BeyondParser(
             "the body is not valid JSON: nested too deeply or too long a number"
         ) from exc
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.json_offsets import Span, object_spans, scannable
+from gateway.wire.parsing import parse_object
 from gateway.wire.values import dataclass
 
 BIG_BYTES = 4 * 2**20
@@ -31,10 +32,11 @@ class Splice:
 class ChatRequest:
     """One chat-completions body. `raw` is never changed; edits give new bytes.
 
-    `known` is the prefix that `raw` begins with, if only the rest of the body was parsed.
+    `known` is the prefix that `raw` begins with, if only the rest of the body was parsed. `skimmed`
+    has the places of the members of a body whose large ones were not read (`gateway.wire.skim`).
     """
 
-    __slots__ = ("_elements", "_prefix", "_spans", "body", "known", "list_key", "raw")
+    __slots__ = ("_elements", "_prefix", "_spans", "body", "known", "list_key", "raw", "unread")
 
     def __init__(
         self,
@@ -42,12 +44,14 @@ class ChatRequest:
         body: dict[str, Any],
         list_key: str = "messages",
         known: BodyPrefix | None = None,
+        skimmed: dict[str, list[Span]] | None = None,
     ) -> None:
         self.raw = raw
         self.body = body
         self.list_key = list_key
         self.known = known
-        self._spans: dict[str, list[Span]] | None = None
+        self.unread = skimmed is not None
+        self._spans: dict[str, list[Span]] | None = skimmed
         self._elements: dict[str, list[Span]] = {}
         self._prefix: BodyPrefix | None = None
 
@@ -69,7 +73,9 @@ class ChatRequest:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """The body with all its messages in one list."""
+        """The body with all its messages in one list. Raises: BadRequest, where it was not read."""
+        if self.unread:
+            return parse_object(self.raw, json.loads)
         if self.known is None:
             return self.body
         return {**self.body, self.list_key: list(self.messages)}
@@ -78,7 +84,7 @@ class ChatRequest:
     def wants_usage(self) -> bool:
         """Whether the client asked for the usage chunk of a stream."""
         options = self.body.get("stream_options")
-        return isinstance(options, Mapping) and options.get("include_usage") is True
+        return isinstance(options, dict) and options.get("include_usage") is True
 
     @property
     def prefix(self) -> BodyPrefix | None:

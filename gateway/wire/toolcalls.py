@@ -55,7 +55,7 @@ class ToolCallStream:
         """The deltas to send for the deltas received; may be empty. Never raises."""
         out: list[dict[str, Any]] = []
         for delta in deltas:
-            if isinstance(delta, Mapping):
+            if isinstance(delta, dict):
                 sent = dict(delta) if _is_custom(delta) else self._push_one(delta)
                 if sent is not None:
                     out.append(sent)
@@ -164,7 +164,7 @@ def repair_message(message: dict[str, Any], new_id: NewId, *, cut: bool = False)
 def _repair_call(
     call: Any, new_id: NewId, taken: set[str], index: int, *, cut: bool
 ) -> dict[str, Any] | None:
-    if not isinstance(call, Mapping):
+    if not isinstance(call, dict):
         return None
     if _is_custom(call):
         return dict(call)

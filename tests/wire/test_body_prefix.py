@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.request import ChatRequest
+from tests.examples import examples
 from tests.wire.texts import SPACES, messages, parsed, standard
 
 WRITERS = [
@@ -39,7 +40,7 @@ def grown(draw: st.DrawFn) -> tuple[bytes, bytes, int]:
     return first.encode(), (head + more + before + '],"y":"\U0001f600"}').encode(), len(new)
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(grown())
 def test_an_extended_prefix_is_the_prefix_of_the_longer_request(
     made: tuple[bytes, bytes, int],
@@ -54,7 +55,7 @@ def test_an_extended_prefix_is_the_prefix_of_the_longer_request(
     assert extended.count == prefix.count + added
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(grown(), st.text(min_size=1, max_size=6))
 def test_reading_only_the_rest_gives_the_same_request(
     made: tuple[bytes, bytes, int], model: str
@@ -71,7 +72,7 @@ def test_reading_only_the_rest_gives_the_same_request(
     assert whole.whole is whole.body
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(grown(), st.data())
 def test_known_messages_are_a_sequence(made: tuple[bytes, bytes, int], data: st.DataObject) -> None:
     """Lengths, places, slices and the order are those of the list, from both ends."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.testing import Reply, ToolCall, Usage, chat
@@ -15,6 +15,7 @@ from gateway.testing.exchange import ID_MARK
 from gateway.testing.received import ReceivedRequest
 from gateway.wire.completion import CompletionAssembler, add_event, assemble
 from gateway.wire.sse import parse_event
+from tests.examples import examples
 
 texts = st.one_of(st.none(), st.text(max_size=30))
 calls = st.lists(
@@ -75,7 +76,7 @@ def without_nothing(value: Any) -> Any:
     return [without_nothing(v) for v in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(replies, st.booleans())
 def test_the_assembled_completion_is_the_one_not_streamed(reply: Reply, logprobs: bool) -> None:
     """Content, calls, reasoning, refusal, logprobs, usage and every choice arrive complete."""
@@ -87,7 +88,7 @@ def test_the_assembled_completion_is_the_one_not_streamed(reply: Reply, logprobs
     assert without_nothing(assembler.completion()) == without_nothing(whole)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(replies, st.sampled_from([b"\n\n", b"\r\n\r\n", b"\n: ping\n\n"]))
 def test_the_fast_path_and_the_decoder_agree(reply: Reply, end: bytes) -> None:
     """Plain streams are parsed at once; any other form of the same stream gives the same."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dialects import RESPONSES
@@ -16,9 +16,10 @@ from gateway.errors import BadRequest
 from gateway.wire.json_offsets import array_spans, object_spans
 from gateway.wire.parsing import parse_object
 from gateway.wire.request import Splice
+from tests.examples import examples
 from tests.wire.texts import Member, bodies, parsed, rendered, standard, values
 
-few = settings(max_examples=40)
+few = examples(40)
 PARSERS = [standard, orjson.loads]
 Body = tuple[list[Member], tuple[str, str, str]]
 

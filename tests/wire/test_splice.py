@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dialects import CHAT
 from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.splice import append_to_message, insert_message
+from tests.examples import examples
 from tests.wire.texts import Member, bodies, parsed, rendered
 
 Body = tuple[list[Member], tuple[str, str, str]]
@@ -54,7 +55,7 @@ def spliced(request: ChatRequest, made: list[Edit]) -> list[Splice]:
     return splices
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(bodies(), st.data())
 def test_splicing_agrees_with_editing(made: Body, data: st.DataObject) -> None:
     """For every kind of edit, at every place, the spliced bytes parse to the edited messages."""
@@ -67,7 +68,7 @@ def test_splicing_agrees_with_editing(made: Body, data: st.DataObject) -> None:
     assert list(after) == list(before)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(bodies(), st.data())
 def test_splices_only_add(made: Body, data: st.DataObject) -> None:
     """Taking the added text out again gives the client's bytes, but for content that was empty."""
@@ -85,7 +86,7 @@ def test_splices_only_add(made: Body, data: st.DataObject) -> None:
     assert len(rest) == len(raw) - sum(map(len, replaced))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(bodies(), st.data())
 def test_splicing_behind_a_known_prefix_is_the_same(made: Body, data: st.DataObject) -> None:
     """What is known of a body changes neither where guidance goes nor where the model's name is."""

@@ -6,10 +6,11 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire.sse import DONE, SSEDecoder, SSEEvent, encode_comment, encode_event, parse_event
+from tests.examples import examples
 
 LINE_ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINES = st.one_of(
@@ -44,7 +45,7 @@ def decoded(pieces: list[bytes]) -> list[SSEEvent]:
     return [event for piece in pieces for event in decoder.feed(piece)] + decoder.flush()
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(cut())
 def test_any_split_gives_the_same_events(made: tuple[bytes, list[bytes]]) -> None:
     """Fed whole, in pieces or byte by byte, a stream has the same events with the same bytes."""
@@ -54,7 +55,7 @@ def test_any_split_gives_the_same_events(made: tuple[bytes, list[bytes]]) -> Non
     assert decoded([bytes([byte]) for byte in stream]) == whole
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(cut())
 def test_the_raw_bytes_join_to_the_stream(made: tuple[bytes, list[bytes]]) -> None:
     """Nothing is lost, added or moved: the events' raw bytes are the stream."""
@@ -118,7 +119,7 @@ def test_the_end_marker(raw: bytes, done: bool) -> None:
     assert parse_event(raw).done is done
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.recursive(st.text() | st.none() | st.floats(allow_nan=False), st.lists))
 def test_an_encoded_event_is_decoded_to_itself(payload: object) -> None:
     """Whatever JSON goes in, one event with that JSON comes out."""

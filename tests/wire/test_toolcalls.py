@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire.toolcalls import ToolCallStream, finish_reason, repair_message
+from tests.examples import examples
 
 Delta = dict[str, Any]
 
@@ -181,7 +182,7 @@ def sent_twice(deltas: list[Delta]) -> list[Delta]:
         lambda deltas: null_fields(sent_twice(deltas)),
     ],
 )
-@settings(max_examples=40)
+@examples(40)
 @given(wanted=calls())
 def test_known_faults_do_not_reach_the_client(
     fault: Callable[[list[Delta]], list[Delta]], wanted: Any
@@ -269,7 +270,7 @@ def test_custom_tool_calls_pass_untouched() -> None:
     assert message["tool_calls"] == [delta]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(json_values | st.dictionaries(st.text(max_size=4), json_values), max_size=4))
 def test_rubbish_never_raises(deltas: list[Any]) -> None:
     """Deltas of any shape are survived."""

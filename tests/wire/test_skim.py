@@ -1,0 +1,131 @@
+"""Bodies that are too much to read: their members are found in short pieces."""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import BadRequest
+from gateway.wire import skim as skimming
+from gateway.wire.json_offsets import object_spans, scannable
+from gateway.wire.skim import SMALL_BYTES, reading_ms, skim
+
+MB = 2**20
+_TEXTS = st.text(st.sampled_from([*string.printable, "ü", "\\", '"', "\ud800", "😀"]), max_size=600)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | _TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+_OBJECTS = st.dictionaries(_TEXTS, _VALUES, max_size=6)
+
+
+@given(body=_OBJECTS, indent=st.sampled_from([None, 2]), ascii_only=st.booleans())
+def test_it_finds_what_a_parser_finds(
+    body: dict[str, Any], indent: int | None, ascii_only: bool
+) -> None:
+    """Every member at its place, whatever it contains."""
+    written = json.dumps(body, indent=indent, ensure_ascii=ascii_only)
+    raw = b" " + written.encode("utf-8", "surrogateescape" if ascii_only else "surrogatepass")
+    found, spans = skim(raw, json.loads)
+    assert [at for places in spans.values() for at in places] == [
+        (start, end) for _, start, end in object_spans(scannable(raw), 0)
+    ]
+    if ascii_only:
+        assert found == json.loads(raw)
+
+
+def test_large_members_are_left_out_and_the_last_of_equal_keys_counts() -> None:
+    """As with a parser; a large member is there, without its value."""
+    large = "[" + ",".join(['{"a": "]}\\""}'] * SMALL_BYTES) + "]"
+    raw = f'{{"model": "a", "messages": {large}, "model": "b", "n": 1e5}}'.encode()
+    body, spans = skim(raw, orjson.loads)
+    assert body == {"model": "b", "messages": None, "n": 1e5}
+    assert [raw[s:e] for s, e in spans["model"]] == [b'"a"', b'"b"']
+    start, end = spans["messages"][0]
+    assert raw[start:end].decode() == large
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"a"',
+        b'{"a":',
+        b'{"a":1',
+        b'{"a":1,',
+        b'{"a":[1}',
+        b'{"a":"\\',
+        b'{"a":"\\"}',
+        b'{"a" 1}',
+        b"{a:1}",
+        b'{"a":1 "b":2}',
+        b'{"a":}',
+        b'{"a":' + b"9" * 20_000 + b"}",
+        b"{" + b",".join(b'"%d":1' % n for n in range(10_001)) + b"}",
+    ],
+)
+def test_what_is_no_body_is_refused(raw: bytes) -> None:
+    """With the same error as by the parser."""
+    with pytest.raises(BadRequest):
+        skim(raw, orjson.loads)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'"' + b"x" * 3 * MB + b'"',
+        b'"' + b'\\"' * MB + b'"',
+        b"[" + b'{"a":1},' * (MB // 4) + b"1]",
+        b"[" + b"1," * MB + b"1]",
+        b"[" + b"[" * MB + b"]" * MB + b"]",
+        b"[" + b'"' + b"y" * 150 + b'",' + b'"a",' * MB + b"1]",
+    ],
+    ids=["string", "escapes", "objects", "numbers", "nested", "strings"],
+)
+def test_no_piece_is_long(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One match covers a bounded part of a text, so that others run between two of them."""
+    lengths: list[int] = []
+    for name in ("_PIECE", "_STRING_PART", "_SPACE", "_SCALAR"):
+        monkeypatch.setattr(skimming, name, _Measured(getattr(skimming, name), lengths))
+    _, spans = skim(b'{"a":' + text + b"}", orjson.loads)
+    assert spans["a"] == [(5, 5 + len(text))]
+    assert max(lengths) < MB
+
+
+class _Measured:
+    """A pattern that notes how much each match covers."""
+
+    def __init__(self, pattern: Any, lengths: list[int]) -> None:
+        self._pattern, self._lengths = pattern, lengths
+
+    def match(self, raw: bytes, at: int) -> Any:
+        found = self._pattern.match(raw, at)
+        self._lengths.append(found.end() - at if found else 0)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        (b"The test fails, again. " * (10 * MB // 23), True),
+        (b"A" * 10 * MB, True),
+        (b'{"role":"user","content":"hi"},' * (MB // 31), True),
+        (b'{"a":1},' * (2 * MB // 8), False),
+        (b"1," * 2 * MB, False),
+        (b"[]," * MB, False),
+    ],
+    ids=["text", "image", "a thousand messages", "objects", "numbers", "arrays"],
+)
+def test_the_number_of_values_counts_more_than_the_size(text: bytes, reads: bool) -> None:
+    """10 MiB of text are read; 2 MiB of tiny values may hold the interpreter for 50 ms."""
+    assert (reading_ms(text) <= 50) is reads
+    assert reading_ms(text, len(text)) == 0
