@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Protocol
 
 from gateway.stores.queries import RunFilter
 
@@ -15,7 +16,11 @@ TAG = "tag:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Sums over runs; `cost_usd` None while no call has a known price."""
+    """Sums over runs; `cost_usd` None while no call has a known price.
+
+    `estimated_calls` of the calls, `estimated_tokens` of the tokens and `estimated_usd` of the cost
+    are estimated, because the provider reported no usage.
+    """
 
     runs: int = 0
     calls: int = 0
@@ -28,6 +33,9 @@ class Sums:
     unpriced_calls: int = 0
     cost_usd: float | None = None
     saved_usd: float | None = None
+    estimated_calls: int = 0
+    estimated_tokens: int = 0
+    estimated_usd: float = 0.0
 
     @property
     def cached_share(self) -> float:
@@ -38,6 +46,24 @@ class Sums:
     def tokens(self) -> int:
         """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
+
+
+SUMMED = tuple(field.name for field in fields(Sums) if field.name != "runs")
+
+
+def sums_of(row: Sequence[Any]) -> Sums:
+    """From a row of the number of runs, and the columns SUMMED."""
+    return Sums(runs=row[0], **dict(zip(SUMMED, row[1:], strict=True)))
+
+
+def added(parts: Sequence[Sums]) -> Sums:
+    """The sums together; one that no part knows stays unknown."""
+
+    def total(name: str) -> Any:
+        known = [value for part in parts if (value := getattr(part, name)) is not None]
+        return sum(known) if known else None
+
+    return Sums(runs=sum(part.runs for part in parts), **{name: total(name) for name in SUMMED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +93,14 @@ class Group:
 
     value: str
     sums: Sums
+
+
+ESTIMATED: Final = {
+    "estimated_calls": "calls",
+    "estimated_tokens": "tokens",
+    "estimated_usd": "cost_usd",
+}
+"""The sums that are counters of a run (`RunTotals.estimated`), and their names there."""
 
 
 class AttributionStore(Protocol):

@@ -63,7 +63,9 @@ class Account:
     """What one subject has used, and what is reserved for its calls on their way.
 
     `limits`: those that an operator set for this subject, by metric; `lifted`: none holds for it.
-    `unpriced`: calls whose price is unknown, which `usd` lacks. `started_at`: its first call.
+    `unpriced`: calls whose price is unknown, which `usd` lacks. `estimated`: the part of `spent`
+    that is estimated, because a provider reported no usage or a gateway ended before the call did;
+    `calls` of it counts agents' calls. `started_at`: its first call.
     """
 
     budget: str
@@ -72,6 +74,7 @@ class Account:
     spent: Amounts = NOTHING
     reserved: Amounts = NOTHING
     unpriced: int = 0
+    estimated: Amounts = NOTHING
     started_at: float = 0.0
     updated_at: float = 0.0
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -155,19 +158,28 @@ class Reserved:
 class Settlement:
     """The end of a claim: what the call used.
 
-    `reserved` False: the claim never reached the store, so that there is nothing to give back.
+    `estimated`: whether `actual` is, for want of a report. `reserved` False: the claim never
+    reached the store, so that there is nothing to give back.
     """
 
     claim: Claim
     actual: Amounts
     at: float
     unpriced: bool = False
+    estimated: bool = False
     reserved: bool = True
 
     def charge(self, found: bool) -> Amounts:
         """What is added to an account: of a reservation that has expired only the difference,
         because its estimate was counted then."""
-        return self.actual if found or not self.reserved else self.actual - self.claim.estimate
+        return self.actual - self._expired(found)
+
+    def charge_estimated(self, found: bool) -> Amounts:
+        """The same of the part that is estimated."""
+        return (self.actual if self.estimated else NOTHING) - self._expired(found)
+
+    def _expired(self, found: bool) -> Amounts:
+        return NOTHING if found or not self.reserved else self.claim.estimate
 
 
 def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
@@ -206,8 +218,14 @@ def settled(account: Account, settlement: Settlement, *, found: bool) -> Account
         account,
         spent=account.spent + settlement.charge(found),
         unpriced=account.unpriced + settlement.unpriced,
+        estimated=account.estimated + settlement.charge_estimated(found),
         updated_at=settlement.at,
     )
+
+
+def expired(account: Account, reserved: Amounts) -> Account:
+    """The account after a reservation that no gateway has ended: its estimate counts as spent."""
+    return replace(account, spent=account.spent + reserved, estimated=account.estimated + reserved)
 
 
 class BudgetStore(Protocol):

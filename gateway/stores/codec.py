@@ -41,6 +41,13 @@ CONVERSATION_COLUMNS = names(ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)
 UPDATE_COLUMNS = (*names(RunUpdate, "id", "tags"), "tags")
 RUN_COLUMNS = (*names(RunRecord, "totals", "tags"), "tags")
+RUN = ", ".join(
+    "c.id" if name == "conversation_id" else f"r.{name}"
+    for name in (*RUN_COLUMNS, *SUM_COLUMNS, "counts")
+)
+"""The columns that `run_of` reads, from RUNS."""
+
+RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
 STEP_COLUMNS = (
     "step_index",
     "at",
@@ -55,6 +62,7 @@ STEP_COLUMNS = (
 # Part of a step's `readings`, where they are not empty.
 _FOUND = ("loop_count", "e1_match", "candidates")
 INJECTION_COLUMNS = names(InjectionRow, "run_id")
+INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
 
 _sums = attrgetter(*SUM_COLUMNS)

@@ -48,6 +48,7 @@ class EvidenceRow:
 
     `kind`: fix, repair, dead_end, fact, distilled or failed_again. `task`: digest of what the run
     was to do, equal for runs of one task. `conversation`: the root of the conversation's tree.
+    `key_name`: of the gateway key that the run was made with, empty for none.
     """
 
     tenant: str
@@ -58,6 +59,7 @@ class EvidenceRow:
     conversation: str
     task: str
     at: float
+    key_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,9 @@ class Posterior:
 class StoredLesson:
     """A lesson, its support and its trial.
 
-    `conversations`, `tasks`: how many different ones support it; `reason`: of its last change.
+    `conversations`, `tasks`, `keys`: how many different ones support it (runs without a gateway key
+    count as one key); `tenant_keys`: how many names the valid keys in the store of its tenant have;
+    `reason`: of its last change.
     """
 
     pattern: Pattern
@@ -143,17 +147,21 @@ class StoredLesson:
     conversations: int
     tasks: int
     reason: str
+    keys: int = 1
+    tenant_keys: int = 0
     posterior: Posterior
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonFilter:
-    """Which lessons; a field of None does not filter. `tenant`: its own and the shared ones."""
+    """Which lessons; a field of None does not filter. `tenant`: its own and the shared ones;
+    `key_prefix`: how the key begins."""
 
     tenant: str | None = None
     statuses: Sequence[Status] = ()
     tier: Tier | None = None
     key: str | None = None
+    key_prefix: str | None = None
     since: float | None = None
 
 

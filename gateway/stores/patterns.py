@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -179,6 +179,13 @@ def check_limit(limit: int) -> None:
     """Raises: ValueError for a page size not in 1 to 1000."""
     if not 1 <= limit <= MAX_PAGE:
         raise ValueError(f"limit: must be from 1 to {MAX_PAGE}, not {limit}")
+
+
+def check_dimensions(dimensions: int, vectors: Iterable[Vector[float] | None]) -> None:
+    """Raises: SpaceMismatch for a vector with another number of dimensions."""
+    for vector in vectors:
+        if vector is not None and len(vector) != dimensions:
+            raise SpaceMismatch(f"a vector of {len(vector)} dimensions in a space of {dimensions}")
 
 
 def decode_cursor(cursor: str | None) -> int | None:

@@ -11,6 +11,7 @@
             ├── StoreReadOnly         the file or its directory cannot be written
             ├── StoreReplaced         the file was deleted or replaced since it was opened
             ├── StoreOverloaded       too many operations are waiting
+            ├── StoreUnreachable      no server answers, or it is starting or stopping
             └── StoreClosed           the store was closed
 
 Every store must pass the checks of `gateway.testing.store_conformance`.
@@ -106,6 +107,11 @@ class StoreReplaced(StoreUnavailable):
     """The file was deleted or replaced: what is written to it would be lost. `reopen` helps."""
 
     label = "replaced"
+
+
+class StoreUnreachable(StoreUnavailable):
+    """No server answers in time, or it is starting, stopping or out of connections: the same
+    attempt may succeed a moment later, without anybody's help."""
 
 
 class StoreOverloaded(StoreUnavailable):

@@ -120,6 +120,13 @@ class CallRow:
         return self.error is not None or self.status >= 400
 
     @property
+    def estimated(self) -> tuple[int, int, float]:
+        """(1, tokens, US dollars) when these are estimated; zeros when they were reported."""
+        if not self.usage_estimated:
+            return 0, 0, 0.0
+        return 1, (self.input_tokens or 0) + (self.output_tokens or 0), self.cost_usd or 0.0
+
+    @property
     def unpriced(self) -> bool:
         """Whether the call may have an unknown cost; a refused call costs nothing."""
         refused = self.status >= 400 and self.error in _UNCHARGED

@@ -193,7 +193,7 @@ class Recovery:
         return True
 
     async def _probe(self) -> bool:
-        """Whether the store works, with nothing left to write; if so the breaker closes."""
+        """Whether the store works; if so, and nothing is left to write, the breaker closes."""
         started = time.monotonic()
         try:
             await self._store.ping()
@@ -202,6 +202,8 @@ class Recovery:
             self.note(error)
             return False
         self._works = True
+        if len(self.spool):
+            return True  # a record came meanwhile: whether the store works, its write shows
         quick = time.monotonic() - started < self._settings.commit_limit_ms / 1000
         if not quick or not self.breaker.may_close:
             return False

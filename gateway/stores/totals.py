@@ -157,14 +157,14 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
 
 
 def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Mapping[str, float]:
-    estimated = [call for call in calls if call.usage_estimated]
+    estimated = [call.estimated for call in calls if call.usage_estimated]
     if not estimated:
         return known
-    tokens = sum([(call.input_tokens or 0) + (call.output_tokens or 0) for call in estimated])
+    _, tokens, cost_usd = zip(*estimated, strict=True)
     return {
         "calls": known.get("calls", 0) + len(estimated),
-        "tokens": known.get("tokens", 0) + tokens,
-        "cost_usd": known.get("cost_usd", 0.0) + sum([call.cost_usd or 0.0 for call in estimated]),
+        "tokens": known.get("tokens", 0) + sum(tokens),
+        "cost_usd": known.get("cost_usd", 0.0) + sum(cost_usd),
     }
 
 

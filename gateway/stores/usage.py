@@ -20,10 +20,14 @@ _MONDAY: Final = 4 * 86_400
 SUMS: Final = (
     *("calls", "errors", "unsteered", "unpriced_calls", "steps", "alarms"),
     *("input_tokens", "cached_tokens", "output_tokens"),
+    *("estimated_calls", "estimated_tokens"),
 )
 """The counts of a UsagePoint that calls and steps add to."""
 
-_ADDED: Final = (*SUMS, "latency_s", "runs", "successes", "failures")
+AMOUNTS: Final = ("latency_s", "estimated_usd")
+"""The same, of what is no whole number."""
+
+_ADDED: Final = (*SUMS, *AMOUNTS, "runs", "successes", "failures")
 
 
 def tag_of(by: str) -> str:
@@ -68,7 +72,9 @@ class UsagePoint:
     """The calls of one bucket, and of one model, agent or tenant where that was asked for.
 
     Calls, tokens, `cost_usd` (None: unknown for all of them) and `latency_s` (their sum) count
-    where the call was made, and under the model that was asked; `steps` are scored ones, `alarms`
+    where the call was made, and under the model that was asked. `estimated_calls` of them, with
+    `estimated_tokens` and `estimated_usd` of the sums, are estimated: the provider reported no
+    usage (0 for calls recorded before this was counted). `steps` are scored ones, `alarms`
     those of them at which a monitor fired. `runs`, `successes` and `failures` count where the run
     began, and under the model requested last.
     """
@@ -84,7 +90,10 @@ class UsagePoint:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    estimated_calls: int = 0
+    estimated_tokens: int = 0
     cost_usd: float | None = None
+    estimated_usd: float = 0.0
     latency_s: float = 0.0
     runs: int = 0
     successes: int = 0

@@ -42,7 +42,12 @@ PLACES: dict[str, Place] = {
 """The settings of every store there is; a new one is a line here."""
 
 _POOLED: dict[str, Place] = {"pooler": _through_pooler}
-_PARAMETERS = [*PLACES, pytest.param("pooler", marks=pytest.mark.nightly)]
+# A store in memory is the one in a file at another path, and `test_stores_agree` compares the two.
+_NIGHTLY = ("memory", "pooler")
+_PARAMETERS = [
+    *(place for place in PLACES if place not in _NIGHTLY),
+    *(pytest.param(place, marks=pytest.mark.nightly) for place in _NIGHTLY),
+]
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.stores.breaker import Breaker
+from gateway.stores.breaker import SLOW, Breaker
 from gateway.stores.commit_limit import CommitLimit
 from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.protocols import StoreBusy, StoreOverloaded, StoreReplaced, VersionConflict
@@ -187,6 +187,36 @@ async def test_one_failure_is_no_incident(
     assert guarded.store.health.incident is None
     await guarded.works_again()
     assert guarded.kinds == ["busy"]
+    assert await states.load(TENANT, "c1") is not None
+
+
+async def test_a_record_that_comes_during_a_probe_keeps_the_incident_open(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe that succeeds says nothing about the record that waits since: its write does."""
+    states, commit = guarded.stores.states, guarded.stores.states.commit
+    probing, answers, writing, returns = (asyncio.Event() for _ in range(4))
+
+    async def ping() -> None:
+        probing.set()
+        await answers.wait()
+
+    async def hangs(record: CallRecord) -> int:
+        writing.set()
+        await returns.wait()
+        return await commit(record)
+
+    monkeypatch.setattr(states, "ping", ping)
+    monkeypatch.setattr(states, "commit", hangs)
+    guarded.store._recovery.open(SLOW, "a commit takes long")
+    await probing.wait()
+    assert await guarded.store.commit(call(0)) == 1
+    answers.set()
+    await writing.wait()
+    assert guarded.store.health.incident is not None
+    assert guarded.store.health.waiting == 1
+    returns.set()
+    await guarded.works_again()
     assert await states.load(TENANT, "c1") is not None
 
 

@@ -21,6 +21,7 @@ from gateway.stores.sqlite.commits import (
 )
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.learning import SQLiteLearningStore
 from gateway.stores.sqlite.migrations import Migration, pending, script
 from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.stores.sqlite.schema import MIGRATIONS
@@ -34,6 +35,7 @@ from gateway.testing.store_conformance.records import (
     a_step,
     an_injection,
     history,
+    one_run,
 )
 
 FIRST_VERSION = Path(__file__).parent / "fixtures" / "v1.sql"
@@ -93,6 +95,28 @@ async def test_an_old_file_becomes_like_a_new_one(oldest: str, tmp_path: Path) -
     for database in databases:
         assert await database.read(lambda c: pending(c, MIGRATIONS)) == ()
         await database.close()
+
+
+async def test_evidence_of_before_gets_the_key_of_its_run(path: str) -> None:
+    """Evidence that was stored without the name of a gateway key gets that of its run, if any."""
+    known = [m for m in MIGRATIONS if m.name != "learning_002_keys_of_evidence"]
+    database = await _open(path, migrations=known)
+    states = SQLiteStateStore(database)
+    await states.commit(one_run(1, key_name="web"))
+    columns = "tenant, pattern_id, run_id, step_index, kind, conversation, task, at"
+
+    def before(connection: apsw.Connection) -> None:
+        for run in ("r0001", "gone"):
+            values = (TENANT, "e1-a", run, 2, "fix", "c", "t", START)
+            sql = f"INSERT INTO pattern_evidence ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            connection.execute(sql, values)
+
+    await database.write(before)
+    await database.close()
+    database = await _open(path)
+    found = await SQLiteLearningStore(database).evidence(TENANT, "e1-a")
+    assert {row.run_id: row.key_name for row in found} == {"r0001": "web", "gone": ""}
+    await database.close()
 
 
 async def test_a_newer_file_is_refused(path: str) -> None:

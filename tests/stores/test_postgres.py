@@ -317,7 +317,8 @@ async def test_a_killed_database_loses_nothing() -> None:
         server.stop()
         for number in range(5, 10):
             assert await guarded.commit(one_run(number)) == 1
-        assert guarded.health.waiting == 5
+        # The server's child that serves the connection may outlive it for one more commit.
+        assert guarded.health.waiting in (4, 5)
         await asyncio.to_thread(server.start)
         while guarded.health.waiting or guarded.health.incident:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.1)

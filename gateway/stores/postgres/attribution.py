@@ -4,27 +4,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
-from typing import Any
 
 import asyncpg
 
-from gateway.stores.attribution import GROUPS, TAG, Group, Sums, Tree, TreeNode
+from gateway.stores.attribution import (
+    ESTIMATED,
+    GROUPS,
+    SUMMED,
+    TAG,
+    Group,
+    Tree,
+    TreeNode,
+    added,
+    sums_of,
+)
 from gateway.stores.postgres import filters
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import Arguments, read_text, stored_text
 from gateway.stores.queries import RunFilter
 
-_SUMMED = [f.name for f in fields(Sums) if f.name != "runs"]
-_SUMS = ", ".join(
-    ["count(r.pk)"]
-    + [
-        f"sum(r.{name})" if name.endswith("usd") else f"coalesce(sum(r.{name}), 0)::bigint"
-        for name in _SUMMED
-    ]
-)
+
+def _sum(name: str) -> str:
+    kind = "float8" if name.endswith("usd") else "bigint"
+    if name in ESTIMATED:
+        counter = f"r.counts::jsonb -> 'estimated' ->> '{ESTIMATED[name]}'"
+        return f"coalesce(sum(({counter})::float8), 0)::{kind}"
+    # sum() of only unknown values is NULL: the cost stays unknown.
+    return f"sum(r.{name})" if kind == "float8" else f"coalesce(sum(r.{name}), 0)::{kind}"
+
+
+_SUMS = ", ".join(["count(r.pk)", *map(_sum, SUMMED)])
 _EXPRESSIONS = {
     "key": "r.key_name",
     "model": "r.model_requested",
@@ -84,7 +94,7 @@ class PostgresAttributionStore:
             GROUP BY 1 ORDER BY coalesce(sum(r.cost_usd), 0) DESC, 1
         """
         rows = await self._database.fetch(sql, *values)
-        return tuple(Group(value=str(read_text(row[0])), sums=_sums(row[1:])) for row in rows)
+        return tuple(Group(value=str(read_text(row[0])), sums=sums_of(row[1:])) for row in rows)
 
 
 async def _tree(
@@ -103,22 +113,9 @@ async def _tree(
             external_key=read_text(row[2]),
             created_at=row[3],
             updated_at=row[4],
-            sums=_sums(row[5:]),
+            sums=sums_of(row[5:]),
         )
         for row in rows
     )
-    total = _added([node.sums for node in nodes])
+    total = added([node.sums for node in nodes])
     return Tree(root_id=read_text(root), nodes=nodes, total=total)
-
-
-def _sums(row: Sequence[Any]) -> Sums:
-    return Sums(runs=row[0], **dict(zip(_SUMMED, row[1:], strict=True)))
-
-
-def _added(parts: Sequence[Sums]) -> Sums:
-    def total(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        known = [value for value in values if value is not None]
-        return sum(known) if known else None
-
-    return Sums(runs=sum(part.runs for part in parts), **{name: total(name) for name in _SUMMED})

@@ -21,6 +21,7 @@ from gateway.stores.budgets import (
     Settlement,
     Wanted,
     decide,
+    expired,
     opened,
     settled,
 )
@@ -31,6 +32,9 @@ _PICO = 10**12
 """Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly."""
 
 _AMOUNTS = "usd, input_tokens, output_tokens, calls"
+_ESTIMATED = ", ".join(f"estimated_{name}" for name in _AMOUNTS.split(", "))
+_ESTIMATED_AFTER = ", ".join(f"{n} = excluded.{n}" for n in _ESTIMATED.split(", "))
+_ESTIMATED_NONE = ", ".join(f"{n} = 0" for n in _ESTIMATED.split(", "))
 _THIS = "WHERE budget = $1 AND subject = $2"
 # An account may not exist yet, so its name is locked and not its row.
 _LOCK = """
@@ -39,7 +43,7 @@ SELECT pg_advisory_xact_lock(key) FROM (
 ) AS keys
 """
 _FIND = f"""
-SELECT tenant, {_AMOUNTS}, unpriced, started_at, updated_at, limits, lifted
+SELECT tenant, {_AMOUNTS}, {_ESTIMATED}, unpriced, started_at, updated_at, limits, lifted
 FROM budget_accounts {_THIS}
 """
 _RESERVED = f"""
@@ -48,12 +52,14 @@ SELECT coalesce(sum(usd), 0)::bigint, coalesce(sum(input_tokens), 0)::bigint,
 FROM budget_reservations {_THIS}
 """
 _SAVE = f"""
-INSERT INTO budget_accounts (budget, subject, tenant, {_AMOUNTS}, unpriced, started_at, updated_at,
-    limits, lifted, ends)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+INSERT INTO budget_accounts (budget, subject, tenant, {_AMOUNTS}, {_ESTIMATED}, unpriced,
+    started_at, updated_at, limits, lifted, ends)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+    $14, $15, $16, $17)
 ON CONFLICT (budget, subject) DO UPDATE SET usd = excluded.usd,
     input_tokens = excluded.input_tokens, output_tokens = excluded.output_tokens,
-    calls = excluded.calls, unpriced = excluded.unpriced, updated_at = excluded.updated_at,
+    calls = excluded.calls, {_ESTIMATED_AFTER},
+    unpriced = excluded.unpriced, updated_at = excluded.updated_at,
     limits = excluded.limits, lifted = excluded.lifted
 """
 _RESERVE = f"""
@@ -69,6 +75,7 @@ ORDER BY updated_at DESC, budget, subject LIMIT $3
 """
 _RESET = f"""
 UPDATE budget_accounts SET usd = 0, input_tokens = 0, output_tokens = 0, calls = 0, unpriced = 0,
+    {_ESTIMATED_NONE},
     started_at = $3, updated_at = $3, limits = '{{}}', lifted = FALSE {_THIS} RETURNING TRUE
 """
 _PRUNE = """
@@ -183,7 +190,7 @@ async def _current(wanted: Wanted, at: float, connection: asyncpg.Connection) ->
     if account is None:
         return opened(wanted, at)
     for row in lost:
-        account = replace(account, spent=account.spent + _amounts(row))
+        account = expired(account, _amounts(row))
     if lost:
         await _save(account, at, wanted.ends, connection)
     return account
@@ -205,9 +212,10 @@ async def _read(key: AccountKey, connection: asyncpg.Connection) -> Account | No
         budget=key.budget,
         subject=key.subject,
         tenant=read_text(tenant),
-        spent=_amounts(amounts),
+        spent=_amounts(amounts[:4]),
         reserved=_amounts(await connection.fetchrow(_RESERVED, *_place(key))),
         unpriced=unpriced,
+        estimated=_amounts(amounts[4:]),
         started_at=started_at,
         updated_at=updated_at,
         limits=orjson.loads(limits),
@@ -221,7 +229,7 @@ async def _save(account: Account, at: float, ends: bool, connection: asyncpg.Con
     await connection.execute(
         _SAVE,
         *(*_place(account.key), stored_text(account.tenant)),
-        *(*_row(account.spent), account.unpriced, *times, *kept),
+        *(*_row(account.spent), *_row(account.estimated), account.unpriced, *times, *kept),
     )
 
 

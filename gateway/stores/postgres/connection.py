@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from gateway.stores.postgres.errors import breaks_connection, translate
 from gateway.stores.postgres.migrations import LOCK, Migration, migrate
 from gateway.stores.postgres.partitions import add_partitions
 from gateway.stores.postgres.schema import VECTORS
-from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
+from gateway.stores.protocols import SchemaMismatch, StoreUnavailable, StoreUnreachable
 
 MIN_VERSION = 14
 """The oldest PostgreSQL that is supported, by its makers too when this was written."""
@@ -24,6 +25,13 @@ STATEMENT_S = 10.0
 """Longest wait for a connection, and for the answer to a statement; then it is given up."""
 
 _STATEMENTS_CACHED = 128
+
+# Another one for a copy of the database than for the original.
+_MADE = """
+SELECT min(applied_at)::text, current_database()::text,
+    (SELECT oid::bigint FROM pg_database WHERE datname = current_database())
+FROM gateway_migrations
+"""
 
 
 async def connect(settings: StorageSettings, url: str | None = None) -> asyncpg.Connection:
@@ -59,7 +67,7 @@ def _refused(error: BaseException, dsn: str, settings: StorageSettings) -> BaseE
     if isinstance(error, OSError) and not isinstance(error, TimeoutError):
         host = urlsplit(dsn).hostname or "the local socket"
         reason = error.strerror or str(error) or type(error).__name__
-        return StoreUnavailable(
+        return StoreUnreachable(
             f"{settings.place} cannot be reached: no PostgreSQL answers at {host} ({reason})"
         )
     return translate(error, settings)
@@ -67,8 +75,8 @@ def _refused(error: BaseException, dsn: str, settings: StorageSettings) -> BaseE
 
 async def prepare(
     settings: StorageSettings, migrations: Sequence[Migration], *, vectors: bool
-) -> None:
-    """Check the server and migrate the schema. Raises: StoreError."""
+) -> str:
+    """Check the server and migrate the schema; the database's identity. Raises: StoreError."""
     connection = await connect(settings)
     try:
         version = connection.get_server_version()
@@ -82,10 +90,12 @@ async def prepare(
         await add_partitions(connection)
         if vectors:
             await _prepare_vectors(connection, settings)
+        made = await connection.fetchrow(_MADE)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translate(error, settings) from error
     finally:
         await _close(connection)
+    return hashlib.blake2b(repr(tuple(made)).encode(), digest_size=8).hexdigest()
 
 
 async def _refuse_read_only(connection: asyncpg.Connection, settings: StorageSettings) -> None:

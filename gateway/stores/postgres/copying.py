@@ -26,6 +26,7 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "steps": ("run_pk", "step_index"),
     "injections": ("run_pk", "step_index", "ordinal"),
     "raw_calls": ("run_pk", "step_index"),
+    "answers": ("tenant", "id"),
     "patterns": ("pk",),
     "pattern_spaces": ("number",),
     "keys": ("pk",),

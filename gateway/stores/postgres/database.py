@@ -45,6 +45,9 @@ class Database:
         self.holder = secrets.token_hex(8)
         """A random name of this process, for leases."""
 
+        self.identity = ""
+        """Names the database: the same for every gateway that uses it."""
+
         self._vectors = vectors
         self._refusal: StoreUnavailable | None = None
         self._closed = False
@@ -70,7 +73,7 @@ class Database:
         Raises: StoreError when the database cannot be used.
         """
         database = cls(settings, vectors=vectors)
-        await prepare(settings, MIGRATIONS, vectors=vectors)
+        database.identity = await prepare(settings, MIGRATIONS, vectors=vectors)
         return database
 
     async def reopen(self) -> None:

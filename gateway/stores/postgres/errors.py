@@ -13,6 +13,7 @@ from gateway.stores.protocols import (
     StoreReadOnly,
     StoreReplaced,
     StoreUnavailable,
+    StoreUnreachable,
 )
 
 # The driver answers with `InternalClientError` when a server dies within a statement.
@@ -31,7 +32,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
     ),
     (
         (asyncpg.TooManyConnectionsError,),
-        StoreUnavailable,
+        StoreUnreachable,
         "has no free connection; raise max_connections, or use fewer gateways",
     ),
     ((asyncpg.DiskFullError, asyncpg.OutOfMemoryError), StoreFull, "has no room"),
@@ -50,14 +51,14 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
     ((asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError), StoreCorrupt, "is damaged"),
     (
         (asyncpg.CannotConnectNowError, asyncpg.OperatorInterventionError),
-        StoreUnavailable,
+        StoreUnreachable,
         "is stopping or starting",
     ),
     ((asyncpg.InsufficientResourcesError,), StoreUnavailable, "has too few resources"),
-    ((asyncpg.QueryCanceledError, TimeoutError), StoreUnavailable, "does not answer in time"),
+    ((asyncpg.QueryCanceledError, TimeoutError), StoreUnreachable, "does not answer in time"),
     (
         (*_LOST, asyncpg.PostgresConnectionError, ConnectionError, OSError),
-        StoreUnavailable,
+        StoreUnreachable,
         "cannot be reached",
     ),
 )

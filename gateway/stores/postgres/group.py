@@ -57,7 +57,7 @@ USAGE = {
     "model": "text",
     **dict.fromkeys(usage.SUMS, "int8"),
     "cost_usd": "float8",
-    "latency_s": "float8",
+    **dict.fromkeys(usage.AMOUNTS, "float8"),
 }
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -212,10 +212,12 @@ def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
         if call is not None:
             tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
             how = (int(call.failed), int(bool(call.unsteered)), int(call.unpriced))
-            sums = (1, *how, *counts, *tokens, call.cost_usd, call.latency_s)
-            yield (hour, run.agent, call.model_asked, *sums)
+            *guessed, guessed_usd = call.estimated
+            amounts = (call.cost_usd, call.latency_s, guessed_usd)
+            yield (hour, run.agent, call.model_asked, 1, *how, *counts, *tokens, *guessed, *amounts)
         elif is_new:
-            yield (hour, run.agent, model, 0, 0, 0, 0, *counts, 0, 0, 0, None, 0.0)
+            none = (0, 0, 0, 0, 0, None, 0.0, 0.0)
+            yield (hour, run.agent, model, 0, 0, 0, 0, *counts, *none)
 
 
 def _bytes_of(delta: Delta) -> int:

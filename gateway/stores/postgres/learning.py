@@ -33,6 +33,8 @@ def _marks(count: int) -> str:
     return ", ".join(f"${number}" for number in range(1, count + 1))
 
 
+# A verdict may be the run's first, so the run's id is locked and not a row.
+_VERDICTS_TURN = "SELECT pg_advisory_xact_lock(hashtextextended($1, 2))"
 _NEWEST = """
 SELECT verdict, score, comment FROM outcomes WHERE run_id = $1 AND source = $2 AND metric = $3
 ORDER BY pk DESC LIMIT 1
@@ -113,6 +115,7 @@ class PostgresLearningStore(PostgresLessons):
         place = [values[name] for name in ("run_id", "source", "metric")]
 
         async def work(connection: asyncpg.Connection) -> bool:
+            await connection.execute(_VERDICTS_TURN, values["run_id"])
             newest = await connection.fetchrow(_NEWEST, *place)
             same = (values["verdict"], outcome.score, values["comment"])
             if newest is not None and tuple(newest) == same:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,31 +13,18 @@ import asyncpg
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores import codec
-from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, Posterior, StoredLesson
+from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, StoredLesson
+from gateway.stores.pattern_codec import SELECT_LESSONS, stored_lesson
 from gateway.stores.postgres import pattern_rows as rows
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import Arguments, read_text, stored_text
 
 _EVIDENCE = codec.names(EvidenceRow)
-_POSTERIOR = codec.names(Posterior)
 _INSERT_EVIDENCE = f"""
 INSERT INTO pattern_evidence ({", ".join(_EVIDENCE)})
 VALUES ({", ".join(f"${n}" for n in range(1, len(_EVIDENCE) + 1))})
 ON CONFLICT DO NOTHING RETURNING TRUE
 """
-_SUPPORT = (
-    "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
-    "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
-)
-_SELECT = (
-    f"SELECT {rows.COLUMNS}, p.reason, "
-    f"(SELECT count(DISTINCT e.conversation) {_SUPPORT}), "
-    f"(SELECT count(DISTINCT e.task) {_SUPPORT}), "
-    + ", ".join(f"q.{name}" for name in _POSTERIOR)
-    + " FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant "
-    "AND q.pattern_id = p.pattern_id AND q.version = p.version WHERE p.origin <> ''"
-)
-_PATTERN_WIDTH = len(rows.COLUMNS.split(","))
 _KNOWN = """
 SELECT pk FROM patterns WHERE pattern_id = $1 AND tenant IN ('', $2) AND origin <> ''
 ORDER BY tenant LIMIT 1
@@ -107,17 +93,20 @@ class PostgresLessons:
         """See LearningStore."""
         values = Arguments()
         condition = _where(wanted, values)
-        sql = f"{_SELECT} AND {condition} ORDER BY p.updated_at DESC, p.pk DESC LIMIT {limit:d}"
-        return [_stored(row) for row in await self._database.fetch(sql, *values)]
+        order = f"ORDER BY p.updated_at DESC, p.pk DESC LIMIT {limit:d}"
+        sql = f"{SELECT_LESSONS} AND {condition} {order}"
+        return [
+            stored_lesson(rows.read_row(row)) for row in await self._database.fetch(sql, *values)
+        ]
 
     async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
         """See LearningStore."""
         sql = (
-            f"{_SELECT} AND p.pattern_id = $1 AND ($2::text IS NULL OR p.tenant IN ('', $2)) "
-            "ORDER BY p.tenant DESC LIMIT 1"
+            f"{SELECT_LESSONS} AND p.pattern_id = $1 "
+            "AND ($2::text IS NULL OR p.tenant IN ('', $2)) ORDER BY p.tenant DESC LIMIT 1"
         )
         found = await self._database.fetch(sql, stored_text(pattern_id), optional(tenant))
-        return _stored(found[0]) if found else None
+        return stored_lesson(rows.read_row(found[0])) if found else None
 
     async def move(
         self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
@@ -194,30 +183,12 @@ def _where(wanted: LessonFilter, values: Arguments) -> str:
         ("p.tenant IN ('', {})", wanted.tenant),
         ("p.tier = {}", wanted.tier.value if wanted.tier else None),
         ("p.key = {}", wanted.key),
+        ("starts_with(p.key, {})", wanted.key_prefix),
         ("p.updated_at >= {}", wanted.since),
         ("p.status = ANY({}::text[])", [str(each) for each in wanted.statuses] or None),
     ]
     used = [form.format(values.add(value)) for form, value in chosen if value is not None]
     return " AND ".join(["TRUE", *used])
-
-
-def _stored(row: Sequence[Any]) -> StoredLesson:
-    pattern = rows.to_pattern(row[:_PATTERN_WIDTH])
-    reason, conversations, tasks, *numbers = row[_PATTERN_WIDTH:]
-    posterior = Posterior()
-    if numbers[0] is not None:
-        posterior = Posterior(**dict(zip(_POSTERIOR, numbers, strict=True)))
-    if pattern.lesson is not None:
-        pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
-    return StoredLesson(
-        pattern=pattern,
-        created_at=row[9],
-        updated_at=row[10],
-        conversations=conversations,
-        tasks=tasks,
-        reason=read_text(reason),
-        posterior=posterior,
-    )
 
 
 async def _trim(tenant: str, tier: Tier, most: int, connection: asyncpg.Connection) -> int:

@@ -9,7 +9,7 @@ import asyncpg
 from gateway.stores import codec
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.postgres import filters
-from gateway.stores.postgres.rows import INJECTIONS, RUN, RUNS, injection_of, run_of, step_of
+from gateway.stores.postgres.rows import injection_of, run_of, step_of
 from gateway.stores.postgres.text import Arguments
 from gateway.stores.queries import RunFilter
 from gateway.stores.severity import LENGTH_MONITOR
@@ -28,7 +28,7 @@ SELECT step_index FROM steps WHERE run_pk = $1 AND (composite IS NULL OR NOT EXI
 )) AND step_index <= $2 ORDER BY step_index DESC LIMIT 1
 """
 _GUIDANCE = f"""
-SELECT {INJECTIONS} FROM injections WHERE run_pk = $1 AND source <> 'e3'
+SELECT {codec.INJECTIONS} FROM injections WHERE run_pk = $1 AND source <> 'e3'
 ORDER BY step_index DESC, ordinal DESC LIMIT 1
 """
 _SPENT = """
@@ -42,7 +42,7 @@ async def live_runs(query: LiveQuery, connection: asyncpg.Connection) -> tuple[L
     values = Arguments()
     condition = filters.where(RunFilter(tenant=query.tenant, since=query.begun), values)
     sql = f"""
-        SELECT {RUN}, r.pk FROM {RUNS}
+        SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
         WHERE {condition} AND r.ended_at IS NULL AND r.outcome IS NULL
             AND r.updated_at >= {values.add(query.since)}
         ORDER BY r.updated_at DESC, r.id DESC LIMIT {values.add(query.limit)}

@@ -109,6 +109,14 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_state ON jobs (kind, state, lease_until);
 """.replace("TXT", _TEXT)
 
+# `key_name`: of the gateway key that the run was made with.
+KEYS_OF_EVIDENCE = """
+ALTER TABLE pattern_evidence ADD COLUMN key_name TXT NOT NULL DEFAULT '';
+UPDATE pattern_evidence SET key_name = coalesce(
+    (SELECT r.key_name FROM runs AS r WHERE r.id = pattern_evidence.run_id LIMIT 1), ''
+);
+""".replace("TXT", _TEXT)
+
 ACCOUNTS = """
 CREATE TABLE budget_accounts (
     budget TXT NOT NULL,
@@ -210,6 +218,17 @@ CREATE TABLE usage_by_hour (
 ) WITH (fillfactor = 70);
 """.replace("TXT", _TEXT)
 
+# The part of the sums that is estimated.
+ESTIMATES = """
+ALTER TABLE usage_by_hour ADD COLUMN estimated_calls bigint NOT NULL DEFAULT 0;
+ALTER TABLE usage_by_hour ADD COLUMN estimated_tokens bigint NOT NULL DEFAULT 0;
+ALTER TABLE usage_by_hour ADD COLUMN estimated_usd double precision NOT NULL DEFAULT 0;
+ALTER TABLE budget_accounts ADD COLUMN estimated_usd bigint NOT NULL DEFAULT 0;
+ALTER TABLE budget_accounts ADD COLUMN estimated_input_tokens bigint NOT NULL DEFAULT 0;
+ALTER TABLE budget_accounts ADD COLUMN estimated_output_tokens bigint NOT NULL DEFAULT 0;
+ALTER TABLE budget_accounts ADD COLUMN estimated_calls bigint NOT NULL DEFAULT 0;
+"""
+
 ALERTS = """
 CREATE TABLE alerts (
     id TXT PRIMARY KEY,
@@ -255,3 +274,16 @@ CREATE TABLE raw_calls (
 );
 CREATE INDEX raw_calls_by_time ON raw_calls (at) INCLUDE (bytes);
 """
+
+ANSWERS = """
+CREATE TABLE answers (
+    tenant TXT NOT NULL,
+    id TXT NOT NULL,
+    at double precision NOT NULL,
+    place text NOT NULL,
+    echo text NOT NULL,
+    call text NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+CREATE INDEX answers_by_time ON answers (at);
+""".replace("TXT", _TEXT)

@@ -4,48 +4,35 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
-import orjson
 
 from gateway.steering.guidance.families import family_matches
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier, content_id
-from gateway.stores.patterns import (
-    Added,
-    Event,
-    PatternConflict,
-    PatternFilter,
-    StoredPattern,
-    Vector,
+from gateway.steering.guidance.pattern import Pattern, content_id
+from gateway.stores.pattern_codec import (
+    COLUMNS,
+    CONTENT_COLUMNS,
+    FAMILIES,
+    FIELDS,
+    NEW_COLUMNS,
+    content_values,
+    new_values,
+    pattern_of,
+    stored_pattern,
 )
+from gateway.stores.patterns import Added, PatternConflict, PatternFilter, StoredPattern, Vector
 from gateway.stores.postgres.text import Arguments, read_text, stored_text
-from gateway.stores.protocols import StoreCorrupt
 
-COLUMNS = (
-    "p.pk, p.tenant, p.pattern_id, p.tier, p.failure_type, p.model_family, p.gate_threshold, "
-    "p.source_trace_id, p.fields, p.created_at, p.updated_at, p.injected, p.helped, p.hurt, "
-    "p.status, p.version, p.supersedes, p.origin, p.trust, p.key, p.applies_when, "
-    "p.last_confirmed_at, p.expires_at"
-)
-_CONTENT = (
-    *("tier", "digest", "failure_type", "model_family", "gate_threshold"),
-    *("source_trace_id", "fields", "updated_at"),
-)
-_LESSON = (
-    *("status", "version", "supersedes", "origin", "trust", "key", "applies_when"),
-    *("last_confirmed_at", "expires_at"),
-)
+_FIELDS_WRITTEN = CONTENT_COLUMNS.index("fields")
 _INSERT = f"""
-INSERT INTO patterns ({", ".join(_CONTENT)}, created_at, tenant, pattern_id, {", ".join(_LESSON)})
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, {", ".join(f"${n}" for n in range(9, 20))}) RETURNING pk
+INSERT INTO patterns ({", ".join(NEW_COLUMNS)})
+VALUES ({", ".join(f"${n}" for n in range(1, len(NEW_COLUMNS) + 1))}) RETURNING pk
 """
 _REPLACE = f"""
-UPDATE patterns SET {", ".join(f"{name} = ${n}" for n, name in enumerate(_CONTENT, 1))}
-WHERE pk = $9
+UPDATE patterns SET {", ".join(f"{name} = ${n}" for n, name in enumerate(CONTENT_COLUMNS, 1))}
+WHERE pk = ${len(CONTENT_COLUMNS) + 1}
 """
 _PUT = """
 INSERT INTO pattern_vectors (space, pk, tenant, tier, vector)
@@ -57,16 +44,6 @@ _IS_LESSON = "SELECT origin <> '' FROM patterns WHERE pk = $1"
 _FIND = """
 SELECT pk FROM patterns WHERE pattern_id = $1 AND ($2::text IS NULL OR tenant IN ('', $2))
 ORDER BY tenant DESC LIMIT 1
-"""
-# Jumps from family to family through the index instead of reading every pattern.
-_FAMILIES = """
-WITH RECURSIVE found(name) AS (
-    SELECT min(model_family) FROM patterns
-    UNION ALL
-    SELECT (SELECT min(model_family) FROM patterns WHERE model_family > name)
-    FROM found WHERE name IS NOT NULL
-)
-SELECT name FROM found WHERE name IS NOT NULL
 """
 
 
@@ -93,9 +70,7 @@ async def add(
 
 async def insert(connection: asyncpg.Connection, pattern: Pattern) -> int:
     """Insert a pattern that is not there yet, without a vector; its row."""
-    names = (stored_text(pattern.tenant), stored_text(pattern.pattern_id))
-    values = (*_content_values(pattern), *names, *_lesson_values(pattern.lesson))
-    return int(await connection.fetchval(_INSERT, *values))
+    return int(await connection.fetchval(_INSERT, *_stored_values(new_values(pattern))))
 
 
 async def replace(
@@ -107,7 +82,7 @@ async def replace(
 ) -> None:
     """Write the content and the vector of `pattern` to row `pk`; the vectors of other embedders,
     which belong to the old text, are removed."""
-    await connection.execute(_REPLACE, *_content_values(pattern), pk)
+    await connection.execute(_REPLACE, *_stored_values(content_values(pattern)), pk)
     await connection.execute("DELETE FROM pattern_vectors WHERE pk = $1", pk)
     if vector is not None:
         await put(connection, space, pk, vector)
@@ -154,7 +129,7 @@ async def select(
         f"WHERE {condition} ORDER BY p.pk DESC LIMIT {limit}",
         *values,
     )
-    return [(row[0], _stored(row)) for row in rows]
+    return [(row[0], stored_pattern(read_row(row))) for row in rows]
 
 
 def where(patterns: PatternFilter, before: int | None, values: Arguments) -> str:
@@ -175,66 +150,25 @@ def where(patterns: PatternFilter, before: int | None, values: Arguments) -> str
 
 async def suitable_families(connection: asyncpg.Connection, model: str) -> list[str] | None:
     """The model families among the patterns that match `model`; None when all do."""
-    families: list[str] = [name for (name,) in await connection.fetch(_FAMILIES)]
+    families: list[str] = [name for (name,) in await connection.fetch(FAMILIES)]
     suitable = [name for name in families if family_matches(read_text(name), model)]
     return None if suitable == families else suitable
 
 
 def to_pattern(row: Sequence[Any]) -> Pattern:
     """The pattern of a row of `COLUMNS`. Raises: StoreCorrupt for an invalid row."""
-    _, tenant, pattern_id, tier, failure_type, family, gate, trace, fields, *others = row
-    try:
-        return Pattern(
-            tenant=read_text(tenant),
-            pattern_id=read_text(pattern_id),
-            tier=Tier(tier),
-            failure_type=read_text(failure_type) or None,
-            model_family=read_text(family),
-            gate_threshold=gate,
-            source_trace_id=read_text(trace),
-            fields=orjson.loads(fields),
-            lesson=_lesson(others[5:14]) if others[8] else None,
-        )
-    except (ValueError, TypeError) as error:
-        raise StoreCorrupt(f"the pattern {pattern_id!r} is damaged ({error})") from error
+    return pattern_of(read_row(row))
 
 
-def _lesson(row: Sequence[Any]) -> Lesson:
-    values = dict(zip(_LESSON, map(read_text, row), strict=True))
-    values["status"], values["trust"] = Status(values["status"]), Trust(values["trust"])
-    values["applies_when"] = orjson.loads(values["applies_when"])
-    return Lesson(**values)
+def read_row(row: Sequence[Any]) -> list[Any]:
+    """The values of a row that begins with `COLUMNS`, as they were before they were stored."""
+    values = list(map(read_text, row))
+    values[FIELDS] = row[FIELDS]  # JSON, which writes a NUL as an escape
+    return values
 
 
-def _lesson_values(lesson: Lesson | None) -> tuple[Any, ...]:
-    """The columns of a lesson; the defaults for a pattern that was not learned."""
-    if lesson is None:
-        return (Status.ACTIVE.value, 1, "", "", "", "", "{}", 0.0, None)
-    values = {name: getattr(lesson, name) for name in _LESSON}
-    values["status"], values["trust"] = lesson.status.value, lesson.trust.value
-    values["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
-    return tuple(stored_text(v) if isinstance(v, str) else v for v in values.values())
-
-
-def _stored(row: Sequence[Any]) -> StoredPattern:
-    return StoredPattern(
-        pattern=to_pattern(row),
-        created_at=row[9],
-        updated_at=row[10],
-        counts=dict(zip((event.value for event in Event), row[11:14], strict=True)),
-        indexed=bool(row[23]),
-    )
-
-
-def _content_values(pattern: Pattern) -> tuple[Any, ...]:
-    trace = pattern.source_trace_id
-    return (
-        pattern.tier.value,
-        content_id(pattern),
-        stored_text(pattern.failure_type or ""),
-        stored_text(pattern.model_family),
-        pattern.gate_threshold,
-        None if trace is None else stored_text(trace),
-        orjson.dumps(dict(pattern.fields)).decode(),
-        time.time(),
-    )
+def _stored_values(values: Sequence[Any]) -> list[Any]:
+    """Values of `CONTENT_COLUMNS`, and others after them, as columns keep them."""
+    stored = [stored_text(value) if isinstance(value, str) else value for value in values]
+    stored[_FIELDS_WRITTEN] = values[_FIELDS_WRITTEN]
+    return stored

@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, content_id, with_id
+from gateway.stores.pattern_codec import COLUMNS
 from gateway.stores.patterns import (
     Added,
     Event,
@@ -25,6 +26,7 @@ from gateway.stores.patterns import (
     SpaceMismatch,
     StoredPattern,
     Vector,
+    check_dimensions,
     check_limit,
     decode_cursor,
 )
@@ -181,7 +183,7 @@ class PostgresPatternStore:
             if families is not None:
                 narrowed += f" AND p.model_family = ANY({values.add(families)}::text[])"
             statement = _NEAREST.format(
-                columns=rows.COLUMNS,
+                columns=COLUMNS,
                 vector=values.add(search.vector),
                 space=values.add(space),
                 tenant=values.add(search.scope),
@@ -206,7 +208,7 @@ class PostgresPatternStore:
             only = "" if families is None else "AND model_family = ANY($2::text[]) "
             values = [limit] if families is None else [limit, families]
             found: list[Any] = await connection.fetch(
-                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE tier = 'e3' {only}"
+                f"SELECT {COLUMNS} FROM patterns AS p WHERE tier = 'e3' {only}"
                 "ORDER BY pattern_id LIMIT $1",
                 *values,
             )
@@ -233,7 +235,7 @@ class PostgresPatternStore:
     async def without_vector(self, limit: int) -> list[Pattern]:
         """See PatternStore."""
         space = self._checked().number
-        sql = f"SELECT {rows.COLUMNS} {_LACKING} ORDER BY p.pk LIMIT $2"
+        sql = f"SELECT {COLUMNS} {_LACKING} ORDER BY p.pk LIMIT $2"
 
         return list(map(rows.to_pattern, await self._database.fetch(sql, space, limit)))
 
@@ -268,10 +270,5 @@ class PostgresPatternStore:
         """The open space, after a check of the vectors' dimensions. Raises: SpaceMismatch."""
         if self._space is None:
             raise SpaceMismatch("no vector space is open")
-        dimensions = self._space.dimensions
-        for vector in vectors:
-            if vector is not None and len(vector) != dimensions:
-                raise SpaceMismatch(
-                    f"a vector of {len(vector)} dimensions in a space of {dimensions}"
-                )
+        check_dimensions(self._space.dimensions, vectors)
         return self._space

@@ -90,6 +90,7 @@ async def prune(
     kept = [pk for (pk,) in await database.fetch(_KEPT, list(map(stored_text, keep)))]
     runs = conversations = 0
     if older_than is not None:
+        await database.fetch("DELETE FROM answers WHERE at < $1", older_than, limit_s=_BATCH_S)
         runs += await _drop_days(database, older_than, kept)
         removed = await _remove_old(database, older_than, kept)
         conversations, runs = removed[0], runs + removed[1]

@@ -10,30 +10,22 @@ from gateway.stores.postgres.text import read_json, read_text
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
 
-RUN = ", ".join(
-    "c.id" if name == "conversation_id" else f"r.{name}"
-    for name in (*codec.RUN_COLUMNS, *codec.SUM_COLUMNS, "counts")
-)
-"""The columns of a run, from RUNS."""
-
-RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
-INJECTIONS = ", ".join(codec.INJECTION_COLUMNS)
 _TAGS = codec.RUN_COLUMNS.index("tags")
 
 
 def run_of(row: Sequence[Any]) -> RunRecord:
-    """From RUN."""
+    """From `codec.RUN`."""
     values = list(map(read_text, row))
     values[_TAGS], values[-1] = read_json(row[_TAGS]), read_json(row[-1])
     return codec.run_of(values)
 
 
 def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
-    """From STEP_COLUMNS, whose last three are JSON."""
+    """From `codec.STEP_COLUMNS`, whose last three are JSON."""
     *columns, readings, call, content = row
     return codec.step_of(run_id, [*map(read_text, columns), readings, call, content])
 
 
 def injection_of(run_id: str, row: Sequence[Any]) -> InjectionRow:
-    """From INJECTIONS."""
+    """From `codec.INJECTIONS`."""
     return codec.injection_of(run_id, list(map(read_text, row)))

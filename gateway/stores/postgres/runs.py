@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import asyncpg
@@ -18,7 +17,7 @@ from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.health import summarize
 from gateway.stores.postgres.live import live_runs
 from gateway.stores.postgres.retention import prune
-from gateway.stores.postgres.rows import INJECTIONS, RUN, RUNS, injection_of, run_of, step_of
+from gateway.stores.postgres.rows import injection_of, run_of, step_of
 from gateway.stores.postgres.text import Arguments, read_text
 from gateway.stores.postgres.usage import usage_of
 from gateway.stores.queries import (
@@ -37,6 +36,7 @@ from gateway.stores.queries import (
     encode_cursor,
 )
 from gateway.stores.redact import MAX_INT
+from gateway.stores.run_export import exported, oldest_first
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
 
@@ -51,9 +51,8 @@ _SORTS = {
 _STEPS = ", ".join(codec.STEP_COLUMNS)
 _STEPS_WITHOUT_CONTENT = _STEPS.replace("content", "NULL")
 _CONVERSATION = codec.names(ConversationSummary, "runs")
-
-# Runs read at once by an export: few enough not to delay other reads.
-_EXPORT_PAGE = 200
+_MANY = 200
+"""Runs that are made into records in a thread."""
 
 
 class PostgresRunStore:
@@ -67,7 +66,7 @@ class PostgresRunStore:
         values = Arguments()
         rows = await self._database.fetch(_list_sql(runs, page, page.after(), values), *values)
         listed, more = rows[: page.limit], len(rows) > page.limit
-        if len(listed) > _EXPORT_PAGE:  # a thousand take as long as ten requests
+        if len(listed) > _MANY:  # a thousand take as long as ten requests
             found = await asyncio.to_thread(lambda: tuple(map(run_of, listed)))
         else:
             found = tuple(map(run_of, listed))
@@ -141,26 +140,11 @@ class PostgresRunStore:
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
         """See RunStore."""
         wanted = RunFilter(tenant=tenant, experiment=experiment)
-        return [run async for run in self._oldest_first(wanted, MAX_PAGE)]
+        return [run async for run in oldest_first(self, wanted, MAX_PAGE)]
 
-    async def export_runs(
-        self, runs: RunFilter, *, content: bool = True
-    ) -> AsyncIterator[RunTrace]:
-        """See RunStore. A run that is removed during the export is left out."""
-        async for run in self._oldest_first(runs, _EXPORT_PAGE):
-            trace = await self.get_run(run.id, tenant=run.tenant, content=content)
-            if trace is not None:
-                yield trace
-
-    async def _oldest_first(self, runs: RunFilter, at_once: int) -> AsyncIterator[RunRecord]:
-        page = PageRequest(limit=at_once, descending=False)
-        while True:
-            found = await self.list_runs(runs, page)
-            for run in found.runs:
-                yield run
-            if found.next_cursor is None:
-                return
-            page = replace(page, cursor=found.next_cursor)
+    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
+        """See RunStore."""
+        return exported(self, runs, content=content)
 
     async def prune(
         self,
@@ -185,8 +169,8 @@ def _list_sql(
         place = f"({values.add(float(after[0]))}, {values.add(after[1])})"
         condition += f" AND ({key}, r.id) {sign} {place}"
     return (
-        f"SELECT {RUN} FROM {RUNS} WHERE {condition} ORDER BY {key} {order}, r.id {order} "
-        f"LIMIT {page.limit + 1}"
+        f"SELECT {codec.RUN} FROM {codec.RUNS} WHERE {condition} "
+        f"ORDER BY {key} {order}, r.id {order} LIMIT {page.limit + 1}"
     )
 
 
@@ -200,7 +184,7 @@ async def _get_run(
     values = Arguments()
     wanted = f"r.id = {values.add(run_id)}"
     condition = filters.where(RunFilter(tenant=tenant), values)
-    sql = f"SELECT {RUN}, r.pk FROM {RUNS} WHERE {wanted} AND {condition}"
+    sql = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE {wanted} AND {condition}"
     found = await connection.fetchrow(sql, *values)
     if found is None:
         return None
@@ -208,7 +192,7 @@ async def _get_run(
     some = "WHERE run_pk = $1 AND step_index > $2 AND step_index <= $3 ORDER BY step_index"
     columns = _STEPS if content else _STEPS_WITHOUT_CONTENT
     steps = await connection.fetch(f"SELECT {columns} FROM steps {some}", pk, *window)
-    sql = f"SELECT {INJECTIONS} FROM injections {some}, ordinal"
+    sql = f"SELECT {codec.INJECTIONS} FROM injections {some}, ordinal"
     injections = await connection.fetch(sql, pk, *window)
     return RunTrace(
         run=run_of(row),

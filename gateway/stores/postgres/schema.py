@@ -14,7 +14,10 @@ from gateway.stores.postgres.migrations import Migration
 from gateway.stores.postgres.more_tables import (
     ACCOUNTS,
     ALERTS,
+    ANSWERS,
     CONTROLS,
+    ESTIMATES,
+    KEYS_OF_EVIDENCE,
     LEARNING,
     RAW,
     TREE,
@@ -243,6 +246,9 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="alerts_001_alerts_and_deliveries", sql=ALERTS),
     Migration(name="routing_001_workloads", sql=WORKLOADS),
     Migration(name="raw_001_raw_calls", sql=RAW),
+    Migration(name="learning_002_keys_of_evidence", sql=KEYS_OF_EVIDENCE),
+    Migration(name="usage_002_estimates", sql=ESTIMATES),
+    Migration(name="answers_001_answers", sql=ANSWERS),
 )
 """Every change a database needs, in order; new ones are appended."""
 

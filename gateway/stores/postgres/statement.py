@@ -55,7 +55,7 @@ _FIRST = ", ".join("1" if n == "version" else n for n in codec.CONVERSATION_COLU
 _RUN = ", ".join(name for name in ("id", *UPDATE, *SUMS, "bytes") if name != "tags")
 _DECISION = ", ".join(DECISION)
 _USAGE_KEY = "hour, tenant, agent, model, tags"
-_USAGE_ADDED = ", ".join(f"{n} = x.{n} + excluded.{n}" for n in (*usage.SUMS, "latency_s"))
+_USAGE_ADDED = ", ".join(f"{n} = x.{n} + excluded.{n}" for n in (*usage.SUMS, *usage.AMOUNTS))
 _USAGE_SUMS = ", ".join(
     f"sum(u.{name})::{kind}" for name, kind in USAGE.items() if name not in _USAGE_KEY
 )

@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncpg
 
 from gateway.stores.postgres.text import Arguments, read_text
-from gateway.stores.usage import SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
+from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
 _STARTED_HOUR = "(floor(r.started_at / 3600)::bigint * 3600)"
-_NAMES = (*SUMS, "cost_usd", "latency_s")
+_NAMES = (*SUMS, "cost_usd", *AMOUNTS)
 _SUMMED = ", ".join(
-    [*(f"sum(u.{name})::bigint" for name in SUMS), "sum(u.cost_usd)", "sum(u.latency_s)"]
+    [f"sum(u.{name})::bigint" if name in SUMS else f"sum(u.{name})" for name in _NAMES]
 )
 _OUTCOMES = ("runs", "successes", "failures")
 

@@ -4,28 +4,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import apsw
 
-from gateway.stores.attribution import GROUPS, TAG, Group, Sums, Tree, TreeNode
+from gateway.stores.attribution import (
+    ESTIMATED,
+    GROUPS,
+    SUMMED,
+    TAG,
+    Group,
+    Tree,
+    TreeNode,
+    added,
+    sums_of,
+)
 from gateway.stores.queries import RunFilter
 from gateway.stores.sqlite import filters
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 
 _MOST_ABOVE = 32
-_SUMMED = [f.name for f in fields(Sums) if f.name != "runs"]
-_SUMS = ", ".join(
-    ["count(r.pk)"]
-    + [
-        f"sum(r.{name})" if name.endswith("usd") else f"coalesce(sum(r.{name}), 0)"
-        for name in _SUMMED
-    ]
-)
+
+
+def _sum(name: str) -> str:
+    if name in ESTIMATED:
+        return f"coalesce(sum(r.counts ->> '$.estimated.{ESTIMATED[name]}'), 0)"
+    # sum() of only unknown values is NULL: the cost stays unknown.
+    return f"sum(r.{name})" if name.endswith("usd") else f"coalesce(sum(r.{name}), 0)"
+
+
+_SUMS = ", ".join(["count(r.pk)", *map(_sum, SUMMED)])
 _EXPRESSIONS = {
     "key": "r.key_name",
     "model": "r.model_requested",
@@ -82,11 +92,11 @@ def _tree(conversation_id: str, tenant: str | None, connection: apsw.Connection)
             external_key=row[2],
             created_at=row[3],
             updated_at=row[4],
-            sums=_sums(row[5:]),
+            sums=sums_of(row[5:]),
         )
         for row in rows
     )
-    return Tree(root_id=root, nodes=nodes, total=_added([node.sums for node in nodes]))
+    return Tree(root_id=root, nodes=nodes, total=added([node.sums for node in nodes]))
 
 
 def _root(conversation_id: str, connection: apsw.Connection) -> str | None:
@@ -113,18 +123,5 @@ def _groups(runs: RunFilter, by: str, connection: apsw.Connection) -> tuple[Grou
     """
     bound = [by.removeprefix(TAG), *values] if is_tag else values
     return tuple(
-        Group(value=str(row[0]), sums=_sums(row[1:])) for row in connection.execute(sql, bound)
+        Group(value=str(row[0]), sums=sums_of(row[1:])) for row in connection.execute(sql, bound)
     )
-
-
-def _sums(row: Sequence[Any]) -> Sums:
-    return Sums(runs=row[0], **dict(zip(_SUMMED, row[1:], strict=True)))
-
-
-def _added(parts: Sequence[Sums]) -> Sums:
-    def total(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        known = [value for value in values if value is not None]
-        return sum(known) if known else None
-
-    return Sums(runs=sum(part.runs for part in parts), **{name: total(name) for name in _SUMMED})

@@ -56,9 +56,20 @@ ALTER TABLE runs ADD COLUMN key_name TEXT NOT NULL DEFAULT '';
 ALTER TABLE runs ADD COLUMN tags TEXT NOT NULL DEFAULT '{}';
 """
 
+# The part of what was spent that is estimated.
+_ESTIMATES = """
+ALTER TABLE budget_accounts ADD COLUMN estimated_usd INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE budget_accounts ADD COLUMN estimated_input_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE budget_accounts ADD COLUMN estimated_output_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE budget_accounts ADD COLUMN estimated_calls INTEGER NOT NULL DEFAULT 0;
+"""
+
 BUDGET_MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="budgets_001_accounts", apply=script(_ACCOUNTS)),
     Migration(name="budgets_002_controls", apply=script(_CONTROLS)),
     Migration(name="budgets_003_tree_and_tags", apply=script(_TREE)),
 )
 """Appended to the schema's list."""
+
+ESTIMATES = Migration(name="budgets_004_estimates", apply=script(_ESTIMATES))
+"""Appended behind what was there before it."""

@@ -21,6 +21,7 @@ from gateway.stores.budgets import (
     Settlement,
     Wanted,
     decide,
+    expired,
     opened,
     settled,
 )
@@ -30,9 +31,12 @@ _PICO = 10**12
 """Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly."""
 
 _AMOUNTS = "usd, input_tokens, output_tokens, calls"
+_ESTIMATED = ", ".join(f"estimated_{name}" for name in _AMOUNTS.split(", "))
+_ESTIMATED_AFTER = ", ".join(f"{n} = excluded.{n}" for n in _ESTIMATED.split(", "))
+_ESTIMATED_NONE = ", ".join(f"{n} = 0" for n in _ESTIMATED.split(", "))
 _THIS = "WHERE budget = ? AND subject = ?"
 _FIND = f"""
-SELECT tenant, {_AMOUNTS}, unpriced, started_at, updated_at, limits, lifted
+SELECT tenant, {_AMOUNTS}, {_ESTIMATED}, unpriced, started_at, updated_at, limits, lifted
 FROM budget_accounts {_THIS}
 """
 _RESERVED = f"""
@@ -41,12 +45,13 @@ SELECT coalesce(sum(usd), 0), coalesce(sum(input_tokens), 0), coalesce(sum(outpu
 FROM budget_reservations {_THIS}
 """
 _SAVE = f"""
-INSERT INTO budget_accounts (budget, subject, tenant, {_AMOUNTS}, unpriced, started_at, updated_at,
-    limits, lifted, ends)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO budget_accounts (budget, subject, tenant, {_AMOUNTS}, {_ESTIMATED}, unpriced,
+    started_at, updated_at, limits, lifted, ends)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (budget, subject) DO UPDATE SET usd = excluded.usd,
     input_tokens = excluded.input_tokens, output_tokens = excluded.output_tokens,
-    calls = excluded.calls, unpriced = excluded.unpriced, updated_at = excluded.updated_at,
+    calls = excluded.calls, {_ESTIMATED_AFTER},
+    unpriced = excluded.unpriced, updated_at = excluded.updated_at,
     limits = excluded.limits, lifted = excluded.lifted
 """
 _RESERVE = f"""
@@ -62,6 +67,7 @@ ORDER BY updated_at DESC, budget, subject LIMIT ?3
 """
 _RESET = f"""
 UPDATE budget_accounts SET usd = 0, input_tokens = 0, output_tokens = 0, calls = 0, unpriced = 0,
+    {_ESTIMATED_NONE},
     started_at = ?, updated_at = ?, limits = '{{}}', lifted = FALSE {_THIS}
 """
 _PRUNE = """
@@ -152,7 +158,7 @@ def _current(wanted: Wanted, at: float, connection: apsw.Connection) -> Account:
     if account is None:
         return opened(wanted, at)
     for row in lost:
-        account = replace(account, spent=account.spent + _amounts(row))
+        account = expired(account, _amounts(row))
     if lost:
         _save(account, at, wanted.ends, connection)
     return account
@@ -202,9 +208,10 @@ def _read(key: AccountKey, connection: apsw.Connection) -> Account | None:
         budget=key.budget,
         subject=key.subject,
         tenant=tenant,
-        spent=_amounts(amounts),
+        spent=_amounts(amounts[:4]),
         reserved=_amounts(reserved[0]),
         unpriced=unpriced,
+        estimated=_amounts(amounts[4:]),
         started_at=started_at,
         updated_at=updated_at,
         limits=orjson.loads(limits),
@@ -216,7 +223,10 @@ def _save(account: Account, at: float, ends: bool, connection: apsw.Connection) 
     place = (account.budget, account.subject, account.tenant)
     times = (account.started_at, max(at, account.updated_at))
     kept = (orjson.dumps(dict(account.limits)).decode(), account.lifted, ends)
-    connection.execute(_SAVE, (*place, *_row(account.spent), account.unpriced, *times, *kept))
+    connection.execute(
+        _SAVE,
+        (*place, *_row(account.spent), *_row(account.estimated), account.unpriced, *times, *kept),
+    )
 
 
 def _row(amounts: Amounts) -> tuple[int, ...]:

@@ -5,38 +5,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import apsw
 
 from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Pattern, Tier, content_id
+from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores import codec
-from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, Posterior, StoredLesson
+from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, StoredLesson
+from gateway.stores.pattern_codec import SELECT_LESSONS, stored_lesson
 from gateway.stores.sqlite import pattern_rows as rows
 from gateway.stores.sqlite.database import Database
 
 _EVIDENCE = codec.names(EvidenceRow)
-_POSTERIOR = codec.names(Posterior)
 _INSERT_EVIDENCE = (
     f"INSERT INTO pattern_evidence ({', '.join(_EVIDENCE)}) "
     f"VALUES ({', '.join('?' * len(_EVIDENCE))}) ON CONFLICT DO NOTHING"
 )
-_SUPPORT = (
-    "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
-    "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
-)
-_SELECT = (
-    f"SELECT {rows.COLUMNS}, p.reason, "
-    f"(SELECT count(DISTINCT e.conversation) {_SUPPORT}), "
-    f"(SELECT count(DISTINCT e.task) {_SUPPORT}), "
-    + ", ".join(f"q.{name}" for name in _POSTERIOR)
-    + " FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant "
-    "AND q.pattern_id = p.pattern_id AND q.version = p.version WHERE p.origin <> ''"
-)
-_PATTERN_WIDTH = len(rows.COLUMNS.split(","))
 
 
 class SQLiteLessons:
@@ -59,17 +45,17 @@ class SQLiteLessons:
     async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
         """See LearningStore."""
         condition, values = _where(wanted)
-        sql = f"{_SELECT} AND {condition} ORDER BY p.updated_at DESC, p.pk DESC LIMIT ?"
-        return [_stored(row) for row in await self._rows(sql, *values, limit)]
+        sql = f"{SELECT_LESSONS} AND {condition} ORDER BY p.updated_at DESC, p.pk DESC LIMIT ?"
+        return [stored_lesson(row) for row in await self._rows(sql, *values, limit)]
 
     async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
         """See LearningStore."""
         sql = (
-            f"{_SELECT} AND p.pattern_id = ? AND (? IS NULL OR p.tenant IN ('', ?)) "
+            f"{SELECT_LESSONS} AND p.pattern_id = ? AND (? IS NULL OR p.tenant IN ('', ?)) "
             "ORDER BY p.tenant DESC LIMIT 1"
         )
         found = await self._rows(sql, pattern_id, tenant, tenant)
-        return _stored(found[0]) if found else None
+        return stored_lesson(found[0]) if found else None
 
     async def move(
         self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
@@ -156,7 +142,7 @@ def _learn(
         (pattern.pattern_id, pattern.tenant),
     ).fetchone()
     if known is None:
-        rows.insert(connection, pattern, content_id(pattern))
+        rows.insert(connection, pattern)
     news = [row for row in evidence if _is_new(connection, row)]
     confirms = [row.at for row in news if row.kind != "failed_again"]
     if confirms and known is not None:
@@ -177,6 +163,7 @@ def _where(wanted: LessonFilter) -> tuple[str, tuple[Any, ...]]:
         ("p.tenant IN ('', ?)", wanted.tenant),
         ("p.tier = ?", wanted.tier.value if wanted.tier else None),
         ("p.key = ?", wanted.key),
+        ("instr(p.key, ?) = 1", wanted.key_prefix),
         ("p.updated_at >= ?", wanted.since),
     ]
     used = [(condition, value) for condition, value in chosen if value is not None]
@@ -186,25 +173,6 @@ def _where(wanted: LessonFilter) -> tuple[str, tuple[Any, ...]]:
     for _, value in used:
         values += [str(each) for each in value] if isinstance(value, tuple | list) else [value]
     return " AND ".join(["TRUE", *(condition for condition, _ in used)]), tuple(values)
-
-
-def _stored(row: Sequence[Any]) -> StoredLesson:
-    pattern = rows.to_pattern(tuple(row[:_PATTERN_WIDTH]))
-    reason, conversations, tasks, *numbers = row[_PATTERN_WIDTH:]
-    posterior = Posterior()
-    if numbers[0] is not None:
-        posterior = Posterior(**dict(zip(_POSTERIOR, numbers, strict=True)))
-    if pattern.lesson is not None:
-        pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
-    return StoredLesson(
-        pattern=pattern,
-        created_at=row[9],
-        updated_at=row[10],
-        conversations=conversations,
-        tasks=tasks,
-        reason=reason,
-        posterior=posterior,
-    )
 
 
 def _trim(tenant: str, tier: Tier, most: int, connection: apsw.Connection) -> int:

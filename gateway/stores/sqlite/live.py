@@ -15,10 +15,6 @@ from gateway.stores.severity import LENGTH_MONITOR
 from gateway.stores.sqlite import filters
 from gateway.stores.totals import RunRecord
 
-_RUN = ", ".join(
-    "c.id" if name == "conversation_id" else f"r.{name}"
-    for name in (*codec.RUN_COLUMNS, *codec.SUM_COLUMNS, "counts")
-)
 _STEP = ", ".join("NULL" if name == "content" else name for name in codec.STEP_COLUMNS)
 _NEWEST = f"""
 SELECT {_STEP} FROM steps WHERE run_pk = ? AND composite IS NOT NULL
@@ -31,7 +27,7 @@ SELECT step_index FROM steps WHERE run_pk = ? AND (composite IS NULL OR NOT EXIS
 )) AND step_index <= ? ORDER BY step_index DESC LIMIT 1
 """
 _GUIDANCE = f"""
-SELECT {", ".join(codec.INJECTION_COLUMNS)} FROM injections WHERE run_pk = ? AND source <> 'e3'
+SELECT {codec.INJECTIONS} FROM injections WHERE run_pk = ? AND source <> 'e3'
 ORDER BY step_index DESC, ordinal DESC LIMIT 1
 """
 _SPENT = """
@@ -44,7 +40,7 @@ def live_runs(query: LiveQuery, connection: apsw.Connection) -> tuple[LiveRun, .
     """See RunStore.live_runs."""
     condition, values = filters.where(RunFilter(tenant=query.tenant, since=query.begun))
     sql = f"""
-        SELECT {_RUN}, r.pk FROM runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk
+        SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
         WHERE {condition} AND r.ended_at IS NULL AND r.outcome IS NULL AND r.updated_at >= ?
         ORDER BY r.updated_at DESC, r.id DESC LIMIT ?
     """

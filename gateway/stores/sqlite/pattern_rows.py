@@ -1,49 +1,34 @@
-"""Rows of the patterns table: writing, finding, reading."""
+"""Rows of the patterns table in SQLite: writing and finding."""
 
 # ruff: noqa: S608 - statements are put together from names of this module; values are bound
 
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 import apsw
-import orjson
 
 from gateway.steering.guidance.families import family_matches
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier, content_id
-from gateway.stores.patterns import (
-    Added,
-    Event,
-    PatternConflict,
-    PatternFilter,
-    StoredPattern,
-    Vector,
+from gateway.steering.guidance.pattern import Pattern, content_id
+from gateway.stores.pattern_codec import (
+    COLUMNS,
+    CONTENT_COLUMNS,
+    FAMILIES,
+    NEW_COLUMNS,
+    content_values,
+    new_values,
+    stored_pattern,
 )
-from gateway.stores.protocols import StoreCorrupt
+from gateway.stores.patterns import Added, PatternConflict, PatternFilter, StoredPattern, Vector
 from gateway.stores.sqlite.pattern_index import VectorSpace
 
-COLUMNS = (
-    "p.pk, p.tenant, p.pattern_id, p.tier, p.failure_type, p.model_family, p.gate_threshold, "
-    "p.source_trace_id, p.fields, p.created_at, p.updated_at, p.injected, p.helped, p.hurt, "
-    "p.status, p.version, p.supersedes, p.origin, p.trust, p.key, p.applies_when, "
-    "p.last_confirmed_at, p.expires_at"
-)
-_CONTENT = (
-    "tier = ?, digest = ?, failure_type = ?, model_family = ?, gate_threshold = ?, "
-    "source_trace_id = ?, fields = ?, updated_at = ?"
-)
-# Jumps from family to family through the index instead of reading every pattern.
-_FAMILIES = """
-WITH RECURSIVE found(name) AS (
-    SELECT min(model_family) FROM patterns
-    UNION ALL
-    SELECT (SELECT min(model_family) FROM patterns WHERE model_family > name)
-    FROM found WHERE name IS NOT NULL
-)
-SELECT name FROM found WHERE name IS NOT NULL
+_INSERT = f"""
+INSERT INTO patterns ({", ".join(NEW_COLUMNS)})
+VALUES ({", ".join("?" * len(NEW_COLUMNS))})
+"""
+_REPLACE = f"""
+UPDATE patterns SET {", ".join(f"{name} = ?" for name in CONTENT_COLUMNS)} WHERE pk = ?
 """
 
 
@@ -54,8 +39,7 @@ def add(
     vector: Vector[float] | None,
 ) -> tuple[Added, str]:
     """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
-    digest = content_id(pattern)
-    same = _of_digest(connection, pattern.tenant, digest)
+    same = same_content(connection, pattern)
     if same is not None:
         if vector is not None:
             space.put(connection, same[0], vector)
@@ -69,28 +53,15 @@ def add(
     if row is not None:
         replace(connection, space, row[0], pattern, vector)
         return Added.REPLACED, pattern.pattern_id
-    insert(connection, pattern, digest)
+    insert(connection, pattern)
     if vector is not None:
         space.put_first(connection, connection.last_insert_rowid(), vector)
     return Added.ADDED, pattern.pattern_id
 
 
-def insert(connection: apsw.Connection, pattern: Pattern, digest: str) -> None:
-    """Insert a pattern that is not there yet, without a vector; `digest`: its content id."""
-    values = _content_values(pattern, digest)
-    connection.execute(
-        "INSERT INTO patterns (tier, digest, failure_type, model_family, gate_threshold, "
-        "source_trace_id, fields, updated_at, created_at, tenant, pattern_id, status, version, "
-        "supersedes, origin, trust, key, applies_when, last_confirmed_at, expires_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *values,
-            values[-1],
-            pattern.tenant,
-            pattern.pattern_id,
-            *_lesson_values(pattern.lesson),
-        ),
-    )
+def insert(connection: apsw.Connection, pattern: Pattern) -> None:
+    """Insert a pattern that is not there yet, without a vector."""
+    connection.execute(_INSERT, new_values(pattern))
 
 
 def replace(
@@ -101,10 +72,7 @@ def replace(
     vector: Vector[float] | None,
 ) -> None:
     """Write the content and the vector of `pattern` to row `pk`."""
-    connection.execute(
-        f"UPDATE patterns SET {_CONTENT} WHERE pk = ?",
-        (*_content_values(pattern, content_id(pattern)), pk),
-    )
+    connection.execute(_REPLACE, (*content_values(pattern), pk))
     _forget(connection, space, pk)
     if vector is not None:
         space.put(connection, pk, vector)
@@ -127,13 +95,9 @@ def _forget(connection: apsw.Connection, space: VectorSpace, pk: int) -> None:
 
 def same_content(connection: apsw.Connection, pattern: Pattern) -> tuple[int, str] | None:
     """Row and id of the tenant's pattern with this content, None when there is none."""
-    return _of_digest(connection, pattern.tenant, content_id(pattern))
-
-
-def _of_digest(connection: apsw.Connection, tenant: str, digest: str) -> tuple[int, str] | None:
     row: Any = connection.execute(
         "SELECT pk, pattern_id FROM patterns WHERE tenant = ? AND digest = ? AND origin = ''",
-        (tenant, digest),
+        (pattern.tenant, content_id(pattern)),
     ).fetchone()
     return (row[0], row[1]) if row else None
 
@@ -162,7 +126,7 @@ def select(
         f"WHERE {condition} ORDER BY p.pk DESC LIMIT ?",
         (*values, limit),
     )
-    return [(row[0], _stored(row)) for row in rows]
+    return [(row[0], stored_pattern(row)) for row in rows]
 
 
 def where(patterns: PatternFilter, before: int | None) -> tuple[str, tuple[Any, ...]]:
@@ -184,79 +148,6 @@ def where(patterns: PatternFilter, before: int | None) -> tuple[str, tuple[Any, 
 
 def suitable_families(connection: apsw.Connection, model: str) -> list[str] | None:
     """The model families among the patterns that match `model`; None when all do."""
-    families: list[str] = [name for (name,) in connection.execute(_FAMILIES)]
+    families: list[str] = [name for (name,) in connection.execute(FAMILIES)]
     suitable = [name for name in families if family_matches(name, model)]
     return None if suitable == families else suitable
-
-
-def to_pattern(row: tuple[Any, ...]) -> Pattern:
-    """The pattern of a row of `COLUMNS`. Raises: StoreCorrupt for an invalid row."""
-    try:
-        return Pattern(
-            tenant=row[1],
-            pattern_id=row[2],
-            tier=Tier(row[3]),
-            failure_type=row[4] or None,
-            model_family=row[5],
-            gate_threshold=row[6],
-            source_trace_id=row[7],
-            fields=orjson.loads(row[8]),
-            lesson=_lesson(row[14:23]) if row[17] else None,
-        )
-    except (ValueError, TypeError) as error:
-        raise StoreCorrupt(f"the pattern {row[2]!r} is damaged ({error})") from error
-
-
-def _lesson(row: tuple[Any, ...]) -> Lesson:
-    status, version, supersedes, origin, trust, key, applies_when, confirmed, expires = row
-    return Lesson(
-        key=key,
-        status=Status(status),
-        version=version,
-        supersedes=supersedes,
-        origin=origin,
-        trust=Trust(trust),
-        applies_when=orjson.loads(applies_when),
-        last_confirmed_at=confirmed,
-        expires_at=expires,
-    )
-
-
-def _lesson_values(lesson: Lesson | None) -> tuple[Any, ...]:
-    """The columns of a lesson; the defaults for a pattern that was not learned."""
-    if lesson is None:
-        return (Status.ACTIVE.value, 1, "", "", "", "", "{}", 0.0, None)
-    return (
-        lesson.status.value,
-        lesson.version,
-        lesson.supersedes,
-        lesson.origin,
-        lesson.trust.value,
-        lesson.key,
-        orjson.dumps(dict(lesson.applies_when)).decode(),
-        lesson.last_confirmed_at,
-        lesson.expires_at,
-    )
-
-
-def _stored(row: tuple[Any, ...]) -> StoredPattern:
-    return StoredPattern(
-        pattern=to_pattern(row),
-        created_at=row[9],
-        updated_at=row[10],
-        counts=dict(zip((event.value for event in Event), row[11:14], strict=True)),
-        indexed=bool(row[23]),
-    )
-
-
-def _content_values(pattern: Pattern, digest: str) -> tuple[Any, ...]:
-    return (
-        pattern.tier.value,
-        digest,
-        pattern.failure_type or "",
-        pattern.model_family,
-        pattern.gate_threshold,
-        pattern.source_trace_id,
-        orjson.dumps(dict(pattern.fields)).decode(),
-        time.time(),
-    )

@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, content_id, with_id
+from gateway.stores.pattern_codec import COLUMNS, pattern_of
 from gateway.stores.patterns import (
     Added,
     Event,
@@ -22,6 +23,7 @@ from gateway.stores.patterns import (
     SpaceMismatch,
     StoredPattern,
     Vector,
+    check_dimensions,
     check_limit,
     decode_cursor,
 )
@@ -157,9 +159,9 @@ class SQLitePatternStore:
                 limit=search.limit,
                 floor=search.floor,
             )
-            statement = f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE pk = ?"
+            statement = f"SELECT {COLUMNS} FROM patterns AS p WHERE pk = ?"
             return [
-                PatternMatch(pattern=rows.to_pattern(row), similarity=similarity)
+                PatternMatch(pattern=pattern_of(row), similarity=similarity)
                 for pk, similarity in nearest
                 for row in connection.execute(statement, (pk,))
             ]
@@ -175,11 +177,11 @@ class SQLitePatternStore:
             allowed = ", ".join("?" * len(families or ()))
             only = "" if families is None else f"AND model_family IN ({allowed}) "
             found = connection.execute(
-                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE tier = 'e3' {only}"
+                f"SELECT {COLUMNS} FROM patterns AS p WHERE tier = 'e3' {only}"
                 "ORDER BY pattern_id LIMIT ?",
                 (*(families or ()), limit),
             )
-            return [PatternMatch(pattern=rows.to_pattern(row), similarity=1.0) for row in found]
+            return [PatternMatch(pattern=pattern_of(row), similarity=1.0) for row in found]
 
         return await self._database.read(work)
 
@@ -203,12 +205,12 @@ class SQLitePatternStore:
 
         def work(connection: apsw.Connection) -> list[Pattern]:
             found = connection.execute(
-                f"SELECT {rows.COLUMNS} FROM patterns AS p WHERE p.tier <> 'e3' AND p.origin = '' "
+                f"SELECT {COLUMNS} FROM patterns AS p WHERE p.tier <> 'e3' AND p.origin = '' "
                 f"AND NOT EXISTS (SELECT 1 FROM {space.vectors} AS v WHERE v.pk = p.pk) "
                 "ORDER BY p.pk LIMIT ?",
                 (limit,),
             )
-            return [rows.to_pattern(row) for row in found]
+            return [pattern_of(row) for row in found]
 
         return await self._database.read(work)
 
@@ -248,12 +250,7 @@ class SQLitePatternStore:
         """The open space, after a check of the vectors' dimensions. Raises: SpaceMismatch."""
         if self._space is None:
             raise SpaceMismatch("no vector space is open")
-        dimensions = self._space.dimensions
-        for vector in vectors:
-            if vector is not None and len(vector) != dimensions:
-                raise SpaceMismatch(
-                    f"a vector of {len(vector)} dimensions in a space of {dimensions}"
-                )
+        check_dimensions(self._space.dimensions, vectors)
         return self._space
 
 

@@ -66,6 +66,7 @@ async def prune(
         max_bytes = most if max_bytes is None else min(max_bytes, most)
     runs = conversations = 0
     if older_than is not None:
+        await database.write(partial(_remove_answers, older_than))
         while pks := await database.read(partial(_column, _OLD_RUNS, older_than, kept)):
             runs += await database.write(partial(_remove_runs, pks))
         while pks := await database.read(partial(_column, _OLD_CONVERSATIONS, older_than, kept)):
@@ -107,6 +108,10 @@ async def _remove_orphaned_heads(database: Database) -> None:
     while keys := await database.read(partial(_orphaned_heads, root)):
         await database.write(partial(_remove_heads, keys))
         root = keys[-1][0]
+
+
+def _remove_answers(older_than: float, connection: apsw.Connection) -> None:
+    connection.execute("DELETE FROM answers WHERE at < ?", (older_than,))
 
 
 def _used_bytes(connection: apsw.Connection) -> int:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from gateway.stores.queries import (
     encode_cursor,
 )
 from gateway.stores.redact import MAX_INT
+from gateway.stores.run_export import exported, oldest_first
 from gateway.stores.sqlite import filters
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
@@ -47,18 +47,9 @@ _SORTS = {
     "cost": "coalesce(r.cost_usd, -1.0)",
     "peak": "r.composite_peak",
 }
-_RUN = ", ".join(
-    "c.id" if name == "conversation_id" else f"r.{name}"
-    for name in (*codec.RUN_COLUMNS, *codec.SUM_COLUMNS, "counts")
-)
-_RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
 _STEPS = ", ".join(codec.STEP_COLUMNS)
 _STEPS_WITHOUT_CONTENT = _STEPS.replace("content", "NULL")
-_INJECTIONS = ", ".join(codec.INJECTION_COLUMNS)
 _CONVERSATION = codec.names(ConversationSummary, "runs")
-
-# Runs read at once by an export: few enough to delay neither other reads nor a checkpoint.
-_EXPORT_PAGE = 200
 
 
 class SQLiteRunStore:
@@ -130,26 +121,11 @@ class SQLiteRunStore:
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
         """See RunStore."""
         wanted = RunFilter(tenant=tenant, experiment=experiment)
-        return [run async for run in self._oldest_first(wanted, MAX_PAGE)]
+        return [run async for run in oldest_first(self, wanted, MAX_PAGE)]
 
-    async def export_runs(
-        self, runs: RunFilter, *, content: bool = True
-    ) -> AsyncIterator[RunTrace]:
-        """See RunStore. A run that is removed during the export is left out."""
-        async for run in self._oldest_first(runs, _EXPORT_PAGE):
-            trace = await self.get_run(run.id, tenant=run.tenant, content=content)
-            if trace is not None:
-                yield trace
-
-    async def _oldest_first(self, runs: RunFilter, at_once: int) -> AsyncIterator[RunRecord]:
-        page = PageRequest(limit=at_once, descending=False)
-        while True:
-            found = await self.list_runs(runs, page)
-            for run in found.runs:
-                yield run
-            if found.next_cursor is None:
-                return
-            page = replace(page, cursor=found.next_cursor)
+    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
+        """See RunStore."""
+        return exported(self, runs, content=content)
 
     async def prune(
         self,
@@ -176,7 +152,8 @@ def _list_runs(
         condition += f" AND ({key}, r.id) {'<' if page.descending else '>'} (?, ?)"
         values.extend(after)
     sql = (
-        f"SELECT {_RUN} FROM {_RUNS} WHERE {condition} ORDER BY {key} {order}, r.id {order} LIMIT ?"
+        f"SELECT {codec.RUN} FROM {codec.RUNS} WHERE {condition} "
+        f"ORDER BY {key} {order}, r.id {order} LIMIT ?"
     )
     # Made into records here, in the thread that reads: a thousand take as long as ten requests.
     return [codec.run_of(row) for row in connection.execute(sql, (*values, page.limit + 1))]
@@ -196,7 +173,7 @@ def _get_run(
     connection: apsw.Connection,
 ) -> RunTrace | None:
     condition, values = filters.where(RunFilter(tenant=tenant))
-    sql = f"SELECT {_RUN}, r.pk FROM {_RUNS} WHERE r.id = ? AND {condition}"
+    sql = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = ? AND {condition}"
     rows = connection.execute(sql, (run_id, *values)).fetchall()
     if not rows:
         return None
@@ -205,7 +182,7 @@ def _get_run(
     columns = _STEPS if content else _STEPS_WITHOUT_CONTENT
     steps = connection.execute(f"SELECT {columns} FROM steps {some}", (pk, *window))
     trace_steps = tuple(codec.step_of(run_id, step) for step in steps)
-    sql = f"SELECT {_INJECTIONS} FROM injections {some}, ordinal"
+    sql = f"SELECT {codec.INJECTIONS} FROM injections {some}, ordinal"
     injections = connection.execute(sql, (pk, *window))
     return RunTrace(
         run=codec.run_of(row),

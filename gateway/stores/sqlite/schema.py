@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gateway.stores.sqlite.alerts_schema import ALERT_TABLES
-from gateway.stores.sqlite.budget_tables import BUDGET_MIGRATIONS
+from gateway.stores.sqlite.answers_schema import ANSWER_TABLES
+from gateway.stores.sqlite.budget_tables import BUDGET_MIGRATIONS, ESTIMATES
 from gateway.stores.sqlite.migrations import Migration, script
 from gateway.stores.sqlite.raw_schema import RAW_TABLES
-from gateway.stores.sqlite.usage_schema import USAGE_TABLES, USAGE_TAGS
+from gateway.stores.sqlite.usage_schema import USAGE_ESTIMATES, USAGE_TABLES, USAGE_TAGS
 
 # The design follows from what a commit costs: each database page that it changes.
 # (`heads` are the prefix hashes; table and column names of shipped files stay.)
@@ -314,6 +315,14 @@ CREATE TABLE workload_models (
 );
 """
 
+# `key_name`: of the gateway key that the run was made with.
+_KEYS_OF_EVIDENCE = """
+ALTER TABLE pattern_evidence ADD COLUMN key_name TEXT NOT NULL DEFAULT '';
+UPDATE pattern_evidence SET key_name = coalesce(
+    (SELECT r.key_name FROM runs AS r WHERE r.id = pattern_evidence.run_id), ''
+);
+"""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_001_conversations_and_runs", apply=script(_CORE)),
     Migration(name="core_002_items_of_answers", apply=script(_ITEMS)),
@@ -326,5 +335,9 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="usage_002_tags", apply=script(USAGE_TAGS)),
     Migration(name="raw_001_calls", apply=script(RAW_TABLES)),
     Migration(name="routing_001_workloads", apply=script(_WORKLOADS)),
+    Migration(name="learning_002_keys_of_evidence", apply=script(_KEYS_OF_EVIDENCE)),
+    Migration(name="usage_003_estimates", apply=script(USAGE_ESTIMATES)),
+    ESTIMATES,
+    Migration(name="answers_001_answers", apply=script(ANSWER_TABLES)),
 )
 """Every change a file needs, in order; new ones are appended."""

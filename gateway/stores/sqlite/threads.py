@@ -151,7 +151,7 @@ class Writer:
             try:
                 self._connection.execute("ROLLBACK")
             except apsw.Error as error:
-                _log.warning("store_rollback_failed", path=self._path, error=str(error))
+                _log.warning("rollback of a transaction failed", path=self._path, error=str(error))
 
     def _on_commit(self, _connection: apsw.Connection, _schema: str, pages: int) -> int:
         self._log_pages = pages
@@ -163,7 +163,7 @@ class Writer:
         try:
             pages, moved = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:
-            _log.warning("store_checkpoint_failed", path=self._path, error=str(error))
+            _log.warning("checkpoint of the database failed", path=self._path, error=str(error))
             pages, moved = self._log_pages, 0
         # A reader that still needs old pages stops the copying; retry when the log has grown.
         self._checkpoint_at = CHECKPOINT_PAGES if pages == moved else pages + CHECKPOINT_PAGES

@@ -14,14 +14,15 @@ from typing import Any
 import apsw
 
 from gateway.stores.records import RunUpdate, StepRow
-from gateway.stores.usage import SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
+from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
 _KEY = ("hour", "tenant", "agent", "model", "tags")
-_COLUMNS = (*_KEY, *SUMS, "cost_usd", "latency_s")
+_NAMES = (*SUMS, "cost_usd", *AMOUNTS)
+_COLUMNS = (*_KEY, *_NAMES)
 _ADD = f"""
 INSERT INTO usage_by_hour ({", ".join(_COLUMNS)}) VALUES ({", ".join("?" * len(_COLUMNS))})
 ON CONFLICT ({", ".join(_KEY)}) DO UPDATE SET
-    {", ".join(f"{n} = usage_by_hour.{n} + excluded.{n}" for n in (*SUMS, "latency_s"))},
+    {", ".join(f"{n} = usage_by_hour.{n} + excluded.{n}" for n in (*SUMS, *AMOUNTS))},
     cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN usage_by_hour.cost_usd
         ELSE coalesce(usage_by_hour.cost_usd, 0.0) + excluded.cost_usd END
 """
@@ -50,12 +51,14 @@ def add_usage(
         hour, model = int(step.at) // 3600 * 3600, run.model_requested
         counts = (int(is_new), int(is_new and bool(step.fired)))
         if call is None:
-            values: tuple[Any, ...] = (0, 0, 0, 0, *counts, 0, 0, 0, None, 0.0)
+            values: tuple[Any, ...] = (0, 0, 0, 0, *counts, 0, 0, 0, 0, 0, None, 0.0, 0.0)
         else:
             model = call.model_asked
             tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
             how = (call.failed, bool(call.unsteered), call.unpriced)
-            values = (1, *how, *counts, *tokens, call.cost_usd, call.latency_s)
+            *guessed, guessed_usd = call.estimated
+            amounts = (call.cost_usd, call.latency_s, guessed_usd)
+            values = (1, *how, *counts, *tokens, *guessed, *amounts)
         connection.execute(_ADD, (hour, tenant, run.agent, model, tags, *values))
 
 
@@ -63,14 +66,13 @@ def usage_of(query: UsageQuery, connection: apsw.Connection) -> list[UsagePoint]
     """See RunStore.usage."""
     column, of_runs, named = _columns(query)
     start = bucket_sql("hour", query.bucket)
-    sums = ", ".join(f"sum({name})" for name in (*SUMS, "cost_usd", "latency_s"))
+    sums = ", ".join(f"sum({name})" for name in _NAMES)
     where, values = _where(query, "", "hour", "model")
     sql = (
         f"SELECT {start} AS start, {column}, {sums} FROM usage_by_hour WHERE {where} GROUP BY 1, 2"
     )
-    names = (*SUMS, "cost_usd", "latency_s")
     usage = {
-        (row[0], row[1]): dict(zip(names, row[2:], strict=True))
+        (row[0], row[1]): dict(zip(_NAMES, row[2:], strict=True))
         for row in connection.execute(sql, (*named, *values))
     }
     where, values = _where(query, "r.", "started_at", "model_requested")

@@ -61,3 +61,9 @@ SELECT hour, tenant, agent, model, '{}', calls, errors, unsteered, unpriced_call
     input_tokens, cached_tokens, output_tokens, cost_usd, latency_s FROM usage_hours;
 DROP TABLE usage_hours;
 """
+
+USAGE_ESTIMATES = """
+ALTER TABLE usage_by_hour ADD COLUMN estimated_calls INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE usage_by_hour ADD COLUMN estimated_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE usage_by_hour ADD COLUMN estimated_usd REAL NOT NULL DEFAULT 0.0;
+"""

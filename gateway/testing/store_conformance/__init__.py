@@ -15,6 +15,7 @@ The checks need the packages of the gateway only. Imports allowed: `gateway.stor
 """
 
 from gateway.testing.store_conformance.alerts import ALERT_CHECKS
+from gateway.testing.store_conformance.answers import ANSWER_CHECKS
 from gateway.testing.store_conformance.attribution import ATTRIBUTION_CHECKS
 from gateway.testing.store_conformance.budgets import BUDGET_CHECKS
 from gateway.testing.store_conformance.check import Check
@@ -47,11 +48,13 @@ ALL_CHECKS: tuple[Check, ...] = (
     *MONITORING_CHECKS,
     *WORKLOAD_CHECKS,
     *RAW_CHECKS,
+    *ANSWER_CHECKS,
 )
 
 __all__ = [
     "ALERT_CHECKS",
     "ALL_CHECKS",
+    "ANSWER_CHECKS",
     "ATTRIBUTION_CHECKS",
     "BUDGET_CHECKS",
     "HISTORY_CHECKS",

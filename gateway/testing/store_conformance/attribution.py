@@ -86,7 +86,7 @@ async def sums_up_a_tree(stores: Stores) -> None:
 
 async def groups_runs(stores: Stores) -> None:
     """By a tag, a key, a day, the costliest first; an unknown price stays unknown."""
-    free = a_step(0, call=a_chat(cost_usd=None, cost_unsteered_usd=None))
+    free = a_step(0, call=a_chat(cost_usd=None, cost_unsteered_usd=None, usage_estimated=True))
     await stores.states.commit(one_run(1, tags={"team": "red"}, key_name="web"))
     await stores.states.commit(one_run(2, tags={"team": "red"}, started_at=START + DAY))
     await stores.states.commit(one_run(3, tags={"team": "blue"}, steps=(free,)))
@@ -98,6 +98,7 @@ async def groups_runs(stores: Stores) -> None:
         ("blue", 1, None),
     ]
     assert groups[1].sums.unpriced_calls == 1
+    assert [(g.sums.estimated_calls, g.sums.estimated_tokens) for g in groups] == [(0, 0), (1, 120)]
     assert [g.value for g in await store.groups(mine, "tag:none")] == [""]
     by_key = {g.value: g.sums.calls for g in await store.groups(mine, "key")}
     assert by_key == {"web": 2, "": 3}

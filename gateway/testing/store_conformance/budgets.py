@@ -75,6 +75,26 @@ async def settles_with_what_was_used(stores: Stores) -> None:
     assert (account.unpriced, account.started_at, account.updated_at) == (1, START, START + 1)
 
 
+async def tells_what_is_estimated(stores: Stores) -> None:
+    """The part of what was spent that nobody reported: of a call whose amounts are estimated, and
+    of a reservation that expired, until a late report corrects it; a reset forgets it."""
+    store = _budgets(stores)
+    lost = claim("lost", wanted(calls=9))
+    await store.reserve(lost)
+    guessed, known = (claim(id, wanted(calls=9), at=START + 61) for id in ("guessed", "known"))
+    for made, estimated in ((guessed, True), (known, False)):
+        await store.reserve(made)
+        end = Settlement(claim=made, actual=CALL, at=START + 62, estimated=estimated)
+        (account,) = await store.settle(end)
+    assert (account.spent.calls, account.estimated) == (3, CALL + CALL)
+    assert (await _account(store)).estimated == CALL + CALL
+    await store.settle(Settlement(claim=lost, actual=CALL, at=START + 63))
+    account = await _account(store)
+    assert (account.spent.calls, account.estimated) == (3, CALL)
+    assert await store.reset(RUN, at=START + 64)
+    assert (await _account(store)).estimated == Amounts()
+
+
 async def counts_an_expired_reservation_as_spent_once(stores: Stores) -> None:
     """A gateway that died is not waited for; a late settlement only corrects the estimate."""
     store = _budgets(stores)
@@ -173,6 +193,7 @@ async def keeps_holds_until_they_are_released(stores: Stores) -> None:
 BUDGET_CHECKS: tuple[Check, ...] = (
     reserves_on_every_account_or_on_none,
     settles_with_what_was_used,
+    tells_what_is_estimated,
     counts_an_expired_reservation_as_spent_once,
     adds_what_was_counted_elsewhere,
     never_admits_more_than_fits,

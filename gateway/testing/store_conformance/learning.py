@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from gateway.stores.learning import (
 )
 from gateway.stores.patterns import PatternFilter
 from gateway.testing.store_conformance.check import Check, raises
+from gateway.testing.store_conformance.keys import a_key
 from gateway.testing.store_conformance.records import START, TENANT, a_call
 
 OTHER = "other"
@@ -88,6 +90,42 @@ async def keeps_every_verdict(stores: Stores) -> None:
     assert await store.outcomes(TENANT, "r1") == [first, second, other]
     assert await store.outcomes(None, "r1") == [first, second, other]
     assert await store.outcomes(OTHER, "r1") == []
+
+
+async def keeps_a_verdict_once_at_once(stores: Stores) -> None:
+    """Of gateways that read a run at the same time one adds what it says."""
+    row = OutcomeRow(run_id="r1", tenant=TENANT, source="result", verdict="failure", at=START)
+    added = await asyncio.gather(*(stores.learning.add_outcome(row) for _ in range(8)))
+    assert added.count(True) == 1
+    assert await stores.learning.outcomes(TENANT, "r1") == [row]
+
+
+async def counts_the_keys_of_a_lesson(stores: Stores) -> None:
+    """How many gateway keys made the supporting runs, and how many valid ones the tenant has; keys
+    of one name count as one."""
+    for key in (
+        *(a_key("k1", name="a"), a_key("k2", name="b"), a_key("k3", name="b")),
+        *(a_key("k4", name=""), a_key("k5", name="old"), a_key("k6", name="c", tenant=OTHER)),
+    ):
+        await stores.keys.add_key(key)
+    await stores.keys.revoke_key("k5", START)
+    rows = [some_evidence(run=f"r{n}", key_name=name) for n, name in enumerate(("a", "a", ""))]
+    rows.append(some_evidence(run="r9", key_name="b", kind="failed_again"))
+    await stores.learning.learn([(a_lesson(), rows)])
+    (stored,) = await stores.learning.lessons(LessonFilter(tenant=TENANT))
+    assert (stored.conversations, stored.keys, stored.tenant_keys) == (3, 2, 3)
+    evidence = await stores.learning.evidence(TENANT, "e1-a")
+    assert {row.run_id: row.key_name for row in evidence}["r0"] == "a"
+
+
+async def lists_lessons_by_the_beginning_of_their_key(stores: Stores) -> None:
+    """Signs with a meaning in a search are none here."""
+    keys = ("error|a_b%|1", "error|a_b%|2", "error|axbc|3")
+    for number, key in enumerate(keys):
+        await stores.learning.learn([(a_lesson(f"e1-{number}", key=key), [])])
+    found = await stores.learning.lessons(LessonFilter(key_prefix="error|a_b%|"))
+    assert sorted(each.pattern.pattern_id for each in found) == ["e1-0", "e1-1"]
+    assert len(await stores.learning.lessons(LessonFilter(key_prefix=""))) == len(keys)
 
 
 async def learns_a_lesson_once(stores: Stores) -> None:
@@ -319,6 +357,9 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
 
 LEARNING_CHECKS: tuple[Check, ...] = (
     keeps_every_verdict,
+    keeps_a_verdict_once_at_once,
+    counts_the_keys_of_a_lesson,
+    lists_lessons_by_the_beginning_of_their_key,
     learns_a_lesson_once,
     keeps_lessons_that_say_the_same,
     keeps_lessons_apart_from_patterns_and_tenants,

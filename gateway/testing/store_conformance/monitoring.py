@@ -124,12 +124,12 @@ async def sums_calls_by_time(stores: Stores) -> None:
 
 
 async def sums_what_calls_were(stores: Stores) -> None:
-    """Every number of a point: failed, unsteered, unpriced and repeated calls among them."""
+    """Every number of a point: failed, unsteered, unpriced, estimated, repeated calls."""
     at = float(DAY * 19_000)
     calls = (
         a_chat("a"),
         a_chat("b", error="cut_off", cost_usd=None),
-        a_chat("c", unsteered="deadline", latency_s=2.5),
+        a_chat("c", unsteered="deadline", latency_s=2.5, usage_estimated=True),
     )
     steps = [
         a_step(n, at=at, call=call, fired=("streak",) if n == 2 else ())
@@ -147,6 +147,8 @@ async def sums_what_calls_were(stores: Stores) -> None:
     assert (point.steps, point.alarms) == (3, 1)
     assert (point.input_tokens, point.cached_tokens, point.output_tokens) == (400, 320, 80)
     assert (point.cost_usd, point.latency_s) == (0.75, 6.5)
+    estimated = (point.estimated_calls, point.estimated_tokens, point.estimated_usd)
+    assert estimated == (1, 120, 0.25)
     assert (point.runs, point.successes, point.failures) == (1, 1, 0)
     assert (point.cached_share, point.success_rate) == (0.8, 1.0)
     assert await stores.runs.usage(UsageQuery(since=at + DAY, until=at + 9 * DAY)) == []

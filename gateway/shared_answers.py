@@ -1,0 +1,131 @@
+"""Answers that are named at another gateway, or after a restart, than the one that relayed them.
+
+Memory comes first: which deployment stores an answer, what to take out of it, and the call that it
+will complete (`gateway/conversations/stored_responses.py`). What is noted there is kept in the
+store, too, and read from it when a request names an answer that memory does not know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from gateway.conversations.pending_calls import Pending, call_to_json, resumed
+from gateway.conversations.stored_responses import Settle
+from gateway.dialects import RESPONSES
+from gateway.observability.logging import get_logger
+from gateway.runtime import Runtime
+from gateway.services import Services
+from gateway.stores.answers import AnswerRecord, AnswerStore
+from gateway.stores.protocols import StoreError
+from gateway.tasks import spawn
+from gateway.upstream.deployments import Target
+from gateway.wire.echo import EchoFilter
+
+Record = Callable[[Services, Any, Mapping[str, Any] | None], Awaitable[None]]
+"""Commits a call with its answer."""
+
+T = TypeVar("T")
+
+_log = get_logger("gateway.steering")
+
+
+class SharedAnswers:
+    """Keeps and reads what is known of answers. `record` commits a call that is completed."""
+
+    def __init__(self, runtime: Runtime, record: Record) -> None:
+        self._runtime = runtime
+        self._record = record
+
+    @property
+    def _store(self) -> AnswerStore | None:
+        # A store that is away is not asked: memory is all there is meanwhile.
+        return None if self._runtime.degraded() else self._runtime.pending_responses.store
+
+    async def keep(
+        self,
+        services: Services,
+        response_id: str,
+        made: Pending,
+        target: Target | None,
+        *,
+        pending: bool = False,
+    ) -> None:
+        """Keep what is known of the answer of a call. With several gateways that is awaited: the
+        next request may go to another one."""
+        tenant = made.exchange.request.tenant
+        place = services.table.place_of(target) if target is not None else ""
+        kept = self._runtime.answer_echoes.find(tenant, response_id)
+        echo = kept.to_json() if kept is not None else ""
+        call = call_to_json(made, time.time()) if pending else ""
+        store = self._store
+        if store is None or not (place or echo or call):
+            return
+        answer = AnswerRecord(
+            tenant=tenant, id=response_id, at=time.time(), place=place, echo=echo, call=call
+        )
+        work = self._attempt(lambda: store.keep_answer(answer), None)
+        if self._runtime.settings.storage.shared:
+            await work
+        else:
+            spawn(work)
+
+    async def learn(self, services: Services, tenant: str, response_id: str | None) -> None:
+        """Read what memory does not know of an answer that a request names."""
+        runtime, store = self._runtime, self._store
+        if not response_id or store is None or self._is_known(tenant, response_id):
+            return
+        found = await self._attempt(lambda: store.find_answer(tenant, response_id), None)
+        if found is None:
+            return
+        target = services.table.at_place(found.place) if found.place else None
+        if target is not None:
+            runtime.response_targets.put(tenant, response_id, target.for_dialect(RESPONSES))
+        if found.echo:
+            runtime.answer_echoes.put(tenant, response_id, EchoFilter.from_json(found.echo))
+        if found.call:
+            runtime.pending_responses.put(tenant, response_id, self._settle(services, found))
+
+    def _is_known(self, tenant: str, response_id: str) -> bool:
+        runtime, key = self._runtime, (tenant, response_id)
+        return (
+            key in runtime.pending_responses
+            or runtime.response_targets.find(*key) is not None
+            or runtime.answer_echoes.find(*key) is not None
+        )
+
+    async def take(self, tenant: str, response_id: str) -> bool:
+        """Whether this gateway is the one that records the call of an answer. While the store is
+        away it is: a call that is recorded twice is one in the run log."""
+        store = self._store
+        if store is None:
+            return True
+        return await self._attempt(lambda: store.take_call(tenant, response_id), True)
+
+    def _settle(self, services: Services, answer: AnswerRecord) -> Settle:
+        """Records a call that another process has made."""
+
+        async def settle(
+            completion: Mapping[str, Any] | None, usage: dict[str, Any] | None
+        ) -> None:
+            loader, index, policy = services.loader, services.index, services.settings.policy()
+            try:
+                call = await resumed(answer, self._runtime.runs, loader, index, policy)
+            except StoreError:
+                return  # the next poll tries again
+            if call is None or not await self.take(answer.tenant, answer.id):
+                return
+            call.exchange.upstream.bill(usage)
+            await self._record(services, call, completion)
+            call.forget()
+
+        return settle
+
+    async def _attempt(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        """The result, within the store's limits; `otherwise` when it fails."""
+        try:
+            return await self._runtime.store.read(work)
+        except StoreError as error:
+            _log.debug("answers are not shared at the moment", reason=str(error))
+            return otherwise
