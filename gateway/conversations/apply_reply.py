@@ -70,7 +70,7 @@ def echoed_items(completion: Mapping[str, Any]) -> list[Any]:
     """The items of an answer, in a dialect that has several for one reply; else empty."""
     choices = completion["choices"]
     first = choices[0] if len(choices) == 1 else None
-    echo = first.get(ECHO) if isinstance(first, Mapping) else None
+    echo = first.get(ECHO) if isinstance(first, dict) else None
     return echo if isinstance(echo, list) else []
 
 
@@ -79,7 +79,7 @@ def replies_in(completion: Mapping[str, Any] | None) -> list[tuple[dict[str, Any
     choices = completion.get("choices") if completion else None
     found = []
     for choice in choices if isinstance(choices, list) else ():
-        message = choice.get("message") if isinstance(choice, Mapping) else None
+        message = choice.get("message") if isinstance(choice, dict) else None
         if isinstance(message, dict):
             found.append((message, choice.get("finish_reason")))
     return found

@@ -153,8 +153,8 @@ def _reply_content(completion: Mapping[str, Any] | None) -> StepContent:
     calls = message.get("tool_calls")
     actions = []
     for call in as_list(calls):
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if isinstance(function, Mapping):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
             name, arguments = function.get("name"), function.get("arguments")
             actions.append(Action(name=str(name or ""), arguments=str(arguments or "")))
     return StepContent(reply_text=as_text(text, ""), reply_actions=tuple(actions))
@@ -175,7 +175,10 @@ def _step_rows(
         # A retry, or a call after one that failed: the step is stored, the call is new.
         newest = _scored_row(run_id, result.latest, now)
     if newest is None:
-        newest = StepRow(run_id=run_id, step_index=result.step, at=now, state=result.state.value)
+        state = result.state.value
+        newest = result.logged or StepRow(
+            run_id=run_id, step_index=result.step, at=now, state=state
+        )
     own = newest.content or StepContent()
     content = replace(
         reply,

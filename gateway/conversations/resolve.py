@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.conversations.compaction import compact
-from gateway.conversations.conversation import Conversation, RunStart, first_hash
+from gateway.conversations.apply_request import apply_request
+from gateway.conversations.conversation import Conversation
 from gateway.conversations.incoming import (
     off_the_loop,
     read_incoming,
@@ -17,13 +17,11 @@ from gateway.conversations.incoming import (
 )
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.opening import open_conversation, task_digest
-from gateway.conversations.run_tags import tags_of
+from gateway.conversations.opening import task_digest
+from gateway.conversations.search import Search
 from gateway.conversations.settled import apart, is_settled
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.dialects import SteeredRequest
-from gateway.errors import BadRequest
-from gateway.steering.experiments import MODES
 from gateway.steering.identity import (
     FINGERPRINT,
     ConversationMatch,
@@ -40,28 +38,8 @@ from gateway.steering.identity import (
 from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive
 from gateway.stores.protocols import StoreError
 
-_OUTCOMES = ("success", "failure")
 _RELOADS = 4
 """Most conversations loaded again for one request, when several begin like it."""
-_CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
-
-
-class ControlHeaders:
-    """The request headers that control the gateway itself.
-
-    Raises:
-        BadRequest: a value that is not allowed; `param` names the header.
-    """
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self.mode = _one_of(headers, "x-gateway-mode", MODES)
-        self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
-        self.unit = headers.get("x-gateway-experiment-unit")
-        self.budget = headers.get("x-gateway-budget")
-        self.tags = tags_of(headers)
-        self.agent = headers.get("user-agent", "").split(" ")[0][:80]
-        self.experiment: str | None = None
-        self.arm: str | None = None
 
 
 @dataclass(slots=True)
@@ -109,6 +87,24 @@ class ConversationResolver:
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, now: float
     ) -> Resolved:
         """The conversation of one request; the request becomes its latest one."""
+        search = await self._read(request, headers, tenant)
+        verdict = await self._find(search)
+        found = apply_request(self._index, verdict, search, now)
+        resolved_id = found.id if found is not None else verdict.conversation_id
+        return Resolved(
+            label=identity_label(search.identity.source, verdict.kind),
+            source=search.identity.source,
+            match=verdict,
+            incoming=search.incoming,
+            conversation=found,
+            conversation_id=resolved_id or "",
+            unread=search.unread,
+        )
+
+    async def _read(
+        self, request: SteeredRequest, headers: Mapping[str, str], tenant: str
+    ) -> Search:
+        """Read what the request says of its conversation, and its history."""
         identity = identify(headers, request.body, self._settings)
         if references := request.references:
             request.named = await self._loader.items(tenant, references)
@@ -118,53 +114,55 @@ class ConversationResolver:
             request.earlier = response.earlier()
             identity = _with_response(identity, request.body)
         known = self._same_bytes(request, identity, tenant) if response is None else None
-        current = known.id if known is not None else None
-        if self._shared and current and not await self._is_current(tenant, current):
+        checked = known.id if known is not None else None
+        if self._shared and checked and not await self._is_current(tenant, checked):
             known = self._same_bytes(request, identity, tenant)
-        shared = known.history if known is not None else None
-        root, tail = (shared.root, shared.tail) if shared is not None else (b"", None)
-        incoming = await off_the_loop(
-            request, partial(read_incoming, request, headers, tenant, resumed_chain(shared))
+        history = known.history if known is not None else None
+        root, tail = (history.root, history.tail) if history is not None else (b"", None)
+        read = partial(read_incoming, request, headers, tenant, resumed_chain(history))
+        value = identity.value
+        return Search(
+            request=request,
+            headers=headers,
+            tenant=tenant,
+            identity=identity,
+            given=conversation_id(tenant, value) if value is not None else None,
+            response=response,
+            response_of=owner,
+            checked=checked,
+            root=root,
+            tail=tail,
+            incoming=await off_the_loop(request, read),
         )
-        given = conversation_id(tenant, identity.value) if identity.value is not None else None
-        verdict, settled = self._match(tenant, identity, given, incoming)
-        if settled and self._shared and _of(verdict) != current:
-            settled = await self._is_current(tenant, _of(verdict))
-            verdict, still = self._match(tenant, identity, given, incoming)
+
+    async def _find(self, search: Search) -> ConversationMatch:
+        """The match from memory, or from the store where that may know more."""
+        verdict, settled = self._match(search)
+        if settled and self._shared and _of(verdict) != search.checked:
+            settled = await self._is_current(search.tenant, _of(verdict))
+            verdict, still = self._match(search)
             settled = settled and still
-        unread = ""
         if not settled:
-            if incoming.hashes.start and response is None:
-                # The store is queried with the prefix hashes of the whole history.
-                whole = partial(read_whole, headers, request, tenant)
-                incoming = await off_the_loop(request, whole)
-            try:
-                await self._load(tenant, identity, given, incoming)
-            except StoreError as exc:
-                unread = exc.label
-            verdict = await self._match_current(tenant, identity, given, incoming)
-        if verdict.kind is MatchKind.NEW and identity.value is None and response is None:
-            verdict = await self._find_rebuilt(tenant, identity, incoming, verdict)
+            verdict = await self._find_stored(search)
+        is_new = verdict.kind is MatchKind.NEW
+        if is_new and search.identity.value is None and search.response is None:
+            verdict = await self._find_rebuilt(search, verdict)
         here = self._index.get(verdict.conversation_id or "") is not None
-        if unread and verdict.kind is MatchKind.NEW and not here:
-            verdict = apart(verdict, tenant, given, incoming)
-        found = self._apply(verdict, identity, given, incoming, tenant, now)
-        if found is not None:
-            if response is not None and found.run.fold is None and verdict.kind in _CONTINUING:
-                found.run.start = RunStart(
-                    snapshot=response.snapshot, offset=request.earlier_count, logged_in=owner
-                )
-            self._remember(found, root, tail, request, incoming)
-        resolved_id = found.id if found is not None else verdict.conversation_id
-        return Resolved(
-            label=identity_label(identity.source, verdict.kind),
-            source=identity.source,
-            match=verdict,
-            incoming=incoming,
-            conversation=found,
-            conversation_id=resolved_id or "",
-            unread=unread,
-        )
+        if search.unread and verdict.kind is MatchKind.NEW and not here:
+            verdict = apart(verdict, search.tenant, search.given, search.incoming)
+        return verdict
+
+    async def _find_stored(self, search: Search) -> ConversationMatch:
+        """The match after the store was asked."""
+        if search.incoming.hashes.start and search.response is None:
+            # The store is queried with the prefix hashes of the whole history.
+            whole = partial(read_whole, search.headers, search.request, search.tenant)
+            search.incoming = await off_the_loop(search.request, whole)
+        try:
+            await self._load(search)
+        except StoreError as exc:
+            search.unread = exc.label
+        return await self._match_current(search)
 
     def _same_bytes(
         self, request: SteeredRequest, identity: Identity, tenant: str
@@ -187,39 +185,36 @@ class ConversationResolver:
             return await self._loader.newest_response(tenant, identity.value)
         return "", None
 
-    def _match(
-        self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
-    ) -> tuple[ConversationMatch, bool]:
+    def _match(self, search: Search) -> tuple[ConversationMatch, bool]:
         """The match from memory, and whether the store could not change it.
 
         The store may know more when another gateway, or this one before its last start, served
         requests of the same history.
         """
+        identity, incoming = search.identity, search.incoming
         if identity.source == FINGERPRINT and not self._settings.fingerprint:
             return match(incoming, {}, {}), True
         known, branches = self._index.known_prefix_hashes(incoming.hashes.candidates())
         if identity.value is not None:
-            branches = self._index.branches_of(tenant, identity.value)
+            branches = self._index.branches_of(search.tenant, identity.value)
         elif incoming.calls:
-            branches |= self._index.awaiting_results(tenant, incoming)
+            branches |= self._index.awaiting_results(search.tenant, incoming)
         verdict = match(
             incoming,
             known,
             branches,
-            conversation_id=given,
+            conversation_id=search.given,
             weak=identity.weak,
             exclusive=identity.exclusive,
         )
         return verdict, is_settled(verdict, incoming, known, branches, shared=self._shared)
 
-    async def _match_current(
-        self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
-    ) -> ConversationMatch:
+    async def _match_current(self, search: Search) -> ConversationMatch:
         """The match from memory; what another gateway has continued since is loaded first."""
-        verdict, _ = self._match(tenant, identity, given, incoming)
+        verdict, _ = self._match(search)
         for _ in range(_RELOADS if self._shared else 0):
-            current = await self._is_current(tenant, _of(verdict))
-            verdict, _ = self._match(tenant, identity, given, incoming)
+            current = await self._is_current(search.tenant, _of(verdict))
+            verdict, _ = self._match(search)
             if current:
                 break
         return verdict
@@ -231,9 +226,8 @@ class ConversationResolver:
         except StoreError:
             return True
 
-    async def _load(
-        self, tenant: str, identity: Identity, given: str | None, incoming: Incoming
-    ) -> None:
+    async def _load(self, search: Search) -> None:
+        tenant, identity, incoming = search.tenant, search.identity, search.incoming
         if identity.value is not None:
             await self._loader.load_key(tenant, identity.value)
             if not self._index.branches_of(tenant, identity.value):
@@ -242,17 +236,16 @@ class ConversationResolver:
             await self._loader.load_awaiting_results(tenant, incoming.calls)
         await self._loader.load_prefix_hashes(tenant, incoming)
 
-    async def _find_rebuilt(
-        self, tenant: str, identity: Identity, incoming: Incoming, verdict: ConversationMatch
-    ) -> ConversationMatch:
+    async def _find_rebuilt(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
         """The match of an unknown history, which may be known from its first reply on."""
+        tenant, incoming = search.tenant, search.incoming
         end = end_of_reply(incoming.messages)
         if end is None or incoming.hashes.start or not self._settings.fingerprint:
             return verdict
         tail = extend_tail(b"", incoming.hashes, last=end)
         with suppress(StoreError):
             await self._loader.load_tail(tenant, tail)
-        verdict, _ = self._match(tenant, identity, None, incoming)
+        verdict, _ = self._match(search)
         if verdict.kind is not MatchKind.NEW:
             return verdict  # another request has opened it in the meantime
         strong = is_distinctive(incoming.hashes, incoming.messages, end)
@@ -277,79 +270,6 @@ class ConversationResolver:
             with suppress(StoreError):
                 await self._loader.load_key(tenant, identity.parent)
 
-    def _apply(
-        self,
-        verdict: ConversationMatch,
-        identity: Identity,
-        given: str | None,
-        incoming: Incoming,
-        tenant: str,
-        now: float,
-    ) -> Conversation | None:
-        if verdict.kind is MatchKind.SIDE:
-            return None
-        current = self._index.get(verdict.conversation_id) if verdict.conversation_id else None
-        if current is not None and verdict.kind is MatchKind.RETRY:
-            current.history.branch = current.history.branch.retried()
-            return current
-        if current is not None and verdict.kind is MatchKind.CONTINUE:
-            _check_fold(current, incoming)
-            _extend(current, incoming)
-            return current
-        if current is not None and verdict.kind is MatchKind.COMPACTION:
-            compact(current, incoming)
-            current.history.chain = None
-            _extend(current, incoming)
-            return current
-        return open_conversation(self._index, verdict, identity, given, incoming, tenant, now)
-
-    def _remember(
-        self,
-        found: Conversation,
-        root: bytes,
-        tail: bytes | None,
-        request: SteeredRequest,
-        incoming: Incoming,
-    ) -> None:
-        """Keep the bytes and the hash state of this request, for the next one to continue from."""
-        self._index.drop_prefix(found)
-        history, hashes = found.history, incoming.hashes
-        read = history.chain.count if history.chain is not None and hashes.start else 0
-        fresh = max(read - hashes.start, 0)
-        history.seen.add(hashes.messages[fresh:])
-        if not read:
-            history.tail = tail if hashes.start else b""
-        if history.tail is not None:
-            history.tail = extend_tail(history.tail, hashes, fresh)
-        history.prefix = None if request.earlier is not None else request.prefix
-        history.chain = hashes.state
-        if not history.root:
-            history.root = self._root(found, root, request, incoming)
-        self._index.keep_prefix(found)
-        self._index.used(found)
-        self._index.add_prefix_hash(found, hashes.full, hashes.full)
-
-    def _root(
-        self, found: Conversation, root: bytes, request: SteeredRequest, incoming: Incoming
-    ) -> bytes:
-        """The hash of the history's first message."""
-        hashes = incoming.hashes
-        shared = root if hashes.start else b""
-        branch = found.history.branch
-        parent = self._index.get(branch.parent) if branch.parent else None
-        if parent is not None and request.earlier is not None:
-            shared = parent.history.root
-        return shared or first_hash(hashes)
-
-
-def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
-    value = headers.get(name)
-    if value is None:
-        return None
-    if value not in allowed:
-        raise BadRequest(f"{name} must be one of {', '.join(allowed)}", param=name)
-    return value
-
 
 def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
     """The identity of a request that names the answer it continues from.
@@ -365,24 +285,3 @@ def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
 def _of(verdict: ConversationMatch) -> str | None:
     """The stored conversation that a match goes on from."""
     return verdict.parent or verdict.conversation_id
-
-
-def _extend(conversation: Conversation, incoming: Incoming) -> None:
-    history = conversation.history
-    history.branch = history.branch.extended(incoming)
-
-
-def _check_fold(conversation: Conversation, incoming: Incoming) -> None:
-    """Drop the fold when the messages it has read are at other positions in this request.
-
-    A client may echo one reply as two messages, or add a system message: the same history, but no
-    longer the same positions.
-    """
-    fold = conversation.run.fold
-    if fold is None:
-        return
-    hashes = incoming.hashes
-    at = fold.consumed - hashes.start
-    served = conversation.history.branch.served_hash
-    if not 0 <= at < len(hashes.digests) or hashes.digests[at] != served:
-        conversation.run.fold = None

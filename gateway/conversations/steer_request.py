@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
 from gateway.conversations.judge import StepJudge, judge_newest
+from gateway.conversations.long_transcripts import read_ahead, tasks_of
 from gateway.conversations.own_time import OwnTime
 from gateway.conversations.prompts import later_prompts, opening_prompts
 from gateway.conversations.run_workloads import RunWorkloads
@@ -45,7 +46,6 @@ from gateway.steering.steer import (
     repeat,
 )
 from gateway.steering.transcript.steps import Step
-from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage
 from gateway.wire.coerce import as_list
 from gateway.wire.values import replace
@@ -176,7 +176,7 @@ class RequestSteerer:
         retries = result.resolved.kind is MatchKind.RETRY
         async with result.conversation.lock:
             try:
-                self._read_transcript(result, request, now)
+                await self._read_transcript(result, request, now)
             except Exception:
                 result.conversation.run.unscored_calls += not retries
                 raise
@@ -195,7 +195,7 @@ class RequestSteerer:
 
     async def _observe(self, result: SteeringResult, request: SteeredRequest, now: float) -> None:
         """Score what is new in the transcript, and find where the run is."""
-        run = self._read_transcript(result, request, now)
+        run = await self._read_transcript(result, request, now)
         if self._judge is not None:
             with _timed(result.timings_ms, "judge"):
                 asks = result.mode != "off" and result.resolved.kind is not MatchKind.RETRY
@@ -203,10 +203,10 @@ class RequestSteerer:
                 result.reasons += await judge_newest(judge, result.conversation, run)
             result.position, result.state_after = RunPosition.of(run), run.state
 
-    def _read_transcript(
+    async def _read_transcript(
         self, result: SteeringResult, request: SteeredRequest, now: float
     ) -> RunFold:
-        """Fold the new steps of a request; its newest run."""
+        """Fold the new steps of a request, a long one in parts; its newest run."""
         conversation = result.conversation
         with _timed(result.timings_ms, "observe"):
             transcript = request.transcript
@@ -214,14 +214,15 @@ class RequestSteerer:
                 self.rules.policy, prior=self._workloads.prior(result, request)
             )
             try:
+                await read_ahead(fold, transcript)
                 run = self._score(conversation, fold, transcript, now)
-            except Exception:
+            except BaseException:
                 conversation.run.fold = None  # what is stored counts, not a fold half read
                 raise
             stored = conversation.unsaved.snapshot
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
             result.position, result.state_after = RunPosition.of(run), run.state
-            result.tasks = {r.index: task_of(transcript, r.start) for r in fresh}
+            result.tasks = await tasks_of(fresh, transcript)
             result.prompts = _prompts(conversation, request, run)
             result.observed = True
         return run

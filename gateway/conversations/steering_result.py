@@ -14,7 +14,7 @@ from gateway.steering.guidance.edits import Edit
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import MatchKind
 from gateway.steering.steer import Decision, RunPosition
-from gateway.stores.records import PromptMessage
+from gateway.stores.records import PromptMessage, StepRow
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class SteeringResult:
     does not have. `prompts`: new messages of this call that belong to no step; on the first call of
     a run, its opening. `stored`: whether the store has the call already, without its answer.
     `advice`: what the call's budgets ask of it. `agent`: the client's program.
+    `logged`: the step as it is in the run log, when another process has scored it.
     `usable`: whether the answer says or calls anything; a client asks again after one without.
     """
 
@@ -45,6 +46,7 @@ class SteeringResult:
     prompts: list[PromptMessage] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     stored: bool = False
+    logged: StepRow | None = None
     usable: bool = False
     timings_ms: dict[str, float] = field(default_factory=dict)
     advice: Advice = NO_ADVICE

@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.dialects.history import EarlierHistory
 from gateway.steering.fold import RunSnapshot
+from gateway.stores.answers import AnswerStore
 from gateway.upstream.deployments import Target
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import digest_fields
@@ -105,10 +106,12 @@ def slim(item: Any) -> Any:
 class PendingResponses:
     """Calls whose answers are made in the background, by tenant and answer id.
 
-    Each is settled once, when a request brings the finished answer.
+    Each is settled once, when a request brings the finished answer. `store`: where other gateways
+    find them.
     """
 
     def __init__(self) -> None:
+        self.store: AnswerStore | None = None
         self._calls: OrderedDict[tuple[str, str], Settle] = OrderedDict()
 
     def __contains__(self, key: tuple[str, str]) -> bool:

@@ -108,7 +108,7 @@ class Workloads:
         models count as a few more."""
         own = self._known.by_workload.get((workload.tenant, workload.key), {})
         others = [known for model, known in own.items() if model != workload.requested]
-        return own.get(workload.requested, NO_OUTCOMES).beside(others)
+        return own.get(workload.requested, NO_OUTCOMES).informed_by(others)
 
     def rates(self, workload: Workload, run: str, prices: Mapping[str, float]) -> WorkloadRates:
         """What is known for a run of the workload; `prices` by model."""

@@ -5,7 +5,7 @@ The transcript is the only source: everything in a fold can be recomputed from t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from gateway.steering.fsm import FSMState
@@ -42,9 +42,11 @@ class ConversationFold:
         "_closed",
         "_consumed",
         "_earlier",
+        "_has_changed",
         "_judged",
         "_keep",
         "_offset",
+        "_outcomes",
         "_pending",
         "_policy",
         "_priors",
@@ -117,6 +119,24 @@ class ConversationFold:
         self._returned += len(outcomes)
         return outcomes
 
+    def read_ahead(self, messages: Sequence[Any], most: int) -> bool:
+        """Read up to `most` new messages of a transcript before `extend`; whether there are more.
+
+        `extend` gives the outcomes then. Where it does not follow, the fold cannot be used again.
+
+        Raises:
+            Exception: as `extend` does.
+        """
+        try:
+            self._has_changed = not self._read_until(
+                messages, min(self._consumed + most, len(messages))
+            )
+        except BaseException:
+            self._returned = 0
+            self._restart()
+            raise
+        return not self._has_changed and self._consumed < len(messages)
+
     def peek_final(self, reply: object) -> bool:
         """Whether this assistant message, as the next one, would end the run.
 
@@ -125,7 +145,7 @@ class ConversationFold:
         """
         if self._never_ends or self._reader.would_call(reply):
             return False
-        content = reply.get("content") if isinstance(reply, Mapping) else None
+        content = reply.get("content") if isinstance(reply, dict) else None
         return not self._asks(read_content(content).text)
 
     def continue_in(self, consumed: int) -> None:
@@ -150,6 +170,9 @@ class ConversationFold:
     def _restart(self) -> None:
         self._reader = StepReader()
         self._consumed = 0
+        # Of what was read ahead: the steps, and whether one that was returned has changed.
+        self._outcomes: list[StepOutcome] = []
+        self._has_changed = False
         # The newest step: not scored yet, or scored and returned, but possibly without all results.
         self._pending: Draft | None = None
         self._scored: Draft | None = None
@@ -170,19 +193,25 @@ class ConversationFold:
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
         """The outcomes of all new steps; None when a step that was returned has changed."""
-        outcomes: list[StepOutcome] = []
-        while self._consumed < len(messages):
-            if self._consumed in self._answers and not _is_user(messages[self._consumed]):
-                self._close()
-            if not self._read(self._consumed, messages[self._consumed], outcomes):
-                return None
-            self._consumed += 1
+        if self._has_changed or not self._read_until(messages, len(messages)):
+            return None
         if self._consumed in self._answers:
             self._close()
         if self._pending is not None and not self._waits(self._pending):
             self._scored = self._pending
-            self._score(outcomes)
+            self._score(self._outcomes)
+        outcomes, self._outcomes = self._outcomes, []
         return outcomes
+
+    def _read_until(self, messages: Sequence[Any], end: int) -> bool:
+        """Read the new messages before `end`; False when a step that was returned has changed."""
+        while self._consumed < end:
+            if self._consumed in self._answers and not _is_user(messages[self._consumed]):
+                self._close()
+            if not self._read(self._consumed, messages[self._consumed], self._outcomes):
+                return False
+            self._consumed += 1
+        return True
 
     def _close(self) -> None:
         """End the run at a delivered final answer; in a group's chat the next speaker goes on."""
@@ -239,4 +268,4 @@ class ConversationFold:
 
 
 def _is_user(message: object) -> bool:
-    return isinstance(message, Mapping) and message.get("role") == "user"
+    return isinstance(message, dict) and message.get("role") == "user"

@@ -423,18 +423,21 @@ def latest(outcomes: list[StepOutcome]) -> dict[tuple[int, int], StepOutcome]:
     cuts=st.sets(st.integers(0, 24)),
     policy=st.sampled_from([POLICY, ENDLESS]),
     offset=st.integers(0, 4),
+    ahead=st.sampled_from([1, 2, 5, None]),
 )
 def test_folding_in_any_split_gives_the_same(
-    messages: list[Any], cuts: set[int], policy: Policy, offset: int
+    messages: list[Any], cuts: set[int], policy: Policy, offset: int, ahead: int | None
 ) -> None:
-    """Folding piece by piece equals folding at once: outcomes, runs, states, histories."""
+    """Folding piece by piece, or reading ahead, equals folding at once: outcomes, runs, states,
+    histories."""
     at_once = ConversationFold(policy, offset=offset)
     expected = at_once.extend(messages)
     in_parts = ConversationFold(policy, offset=offset)
     given_out: list[StepOutcome] = []
-    for cut in sorted(cuts):
-        given_out += in_parts.extend(messages[:cut])
-    given_out += in_parts.extend(messages)
+    for part in (*(messages[:cut] for cut in sorted(cuts)), messages):
+        while ahead and in_parts.read_ahead(part, ahead):
+            pass
+        given_out += in_parts.extend(part)
     assert list(latest(given_out).values()) == expected
     for one, other in zip(at_once.runs, in_parts.runs, strict=True):
         assert (one.state, one.history, one.start, one.index, list(one.outcomes)) == (

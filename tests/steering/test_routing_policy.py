@@ -121,10 +121,10 @@ def test_a_run_that_is_likely_to_fail_moves_only_to_what_is_known_to_be_better()
 def test_other_models_say_how_hard_a_workload_is() -> None:
     """A workload that fails on other models begins at their rate, for two runs' worth."""
     unknown = WorkloadPrior()
-    assert unknown.beside([]) == unknown
-    hard = unknown.beside([WorkloadPrior(failed=98)])
+    assert unknown.informed_by([]) == unknown
+    hard = unknown.informed_by([WorkloadPrior(failed=98)])
     assert hard.log_odds == pytest.approx(math.log(99))
-    assert WorkloadPrior(solved=50).beside([WorkloadPrior(failed=98)]).log_odds < -3.0
+    assert WorkloadPrior(solved=50).informed_by([WorkloadPrior(failed=98)]).log_odds < -3.0
 
 
 def test_state_and_risk_are_one_factor() -> None:

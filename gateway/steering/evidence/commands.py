@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from gateway.steering.evidence.arguments import Question, is_noise, read_question
@@ -151,10 +150,10 @@ def _plain(value: Any) -> str:
 def _shell_command(name: str, values: Any, arguments: str) -> str | None:
     keys: tuple[str, ...] = _COMMAND_KEYS
     if name.lower() not in SHELL_TOOLS:
-        if not isinstance(values, Mapping) or not _names_shell(name):
+        if not isinstance(values, dict) or not _names_shell(name):
             return None
         keys = _COMMAND_LINE_KEYS
-    if not isinstance(values, Mapping):
+    if not isinstance(values, dict):
         return arguments if values is None else None
     for key in keys:
         value = values.get(key)
@@ -222,7 +221,7 @@ def _first_program(command: str) -> str:
 
 
 def _operation(name: str, values: Any) -> str:
-    if isinstance(values, Mapping):
+    if isinstance(values, dict):
         sub = values.get("command")
         if isinstance(sub, str) and 0 < len(sub) <= _SUBCOMMAND_CHARS and " " not in sub:
             return f"{name}.{sub}"

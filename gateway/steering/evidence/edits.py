@@ -48,7 +48,7 @@ def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
     """The edits that a call of an editing tool asks for; `values` are its parsed arguments."""
     if operation.endswith(".view") or _EDIT_NAME.search(operation) is None:
         return ()
-    if not isinstance(values, Mapping):
+    if not isinstance(values, dict):
         return _patch_edits(arguments)
     given = _squeezed(values)
     path = _first_text(given, _PATH_KEYS)
@@ -71,7 +71,7 @@ def _old_and_new(given: Mapping[str, Any]) -> tuple[str, str]:
     if not isinstance(several, list):
         new = _first_text(given, _NEW_KEYS) or _first_text(given, _WHOLE_KEYS)
         return _first_text(given, _OLD_KEYS), new
-    parts = [_old_and_new(_squeezed(each)) for each in several if isinstance(each, Mapping)]
+    parts = [_old_and_new(_squeezed(each)) for each in several if isinstance(each, dict)]
     return "\n".join([old for old, _ in parts]), "\n".join([new for _, new in parts])
 
 

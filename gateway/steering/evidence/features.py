@@ -76,8 +76,8 @@ class ActionFacts:
     signature, None for a result that reports none. `program` is what the call executes, `reads`
     says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
     the answer is to come later. `settles`: its success makes the state of the files a good one.
-    `told` is the words of the result that are neither numbers nor words of the call, and `negative`
-    says that a short answer denies, refuses or has nothing.
+    `answer_words` is the words of the result that are neither numbers nor words of the call, and
+    `negative` says that a short answer denies, refuses or has nothing.
     """
 
     operation: str
@@ -95,7 +95,7 @@ class ActionFacts:
     reads: bool
     changes: bool
     settles: bool
-    told: frozenset[str]
+    answer_words: frozenset[str]
     negative: bool
     edits: tuple[Edit, ...]
 
@@ -176,9 +176,9 @@ def describe_action(action: Action) -> ActionFacts:
         # The picture is the result; its caption may be the same each time.
         words = frozenset((f"image {action.image}",))
     short = len(result) <= STATUS_CHARS
-    told = frozenset([word for word in words if word.isalpha()])
+    answer_words = frozenset([word for word in words if word.isalpha()])
     if short:
-        told -= frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
+        answer_words -= frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
     return ActionFacts(
         operation=call.operation,
         call=hash((call.operation, call.canonical)),
@@ -195,8 +195,8 @@ def describe_action(action: Action) -> ActionFacts:
         reads=call.reads_content,
         changes=call.changes,
         settles=call.settles,
-        told=told,
-        negative=line is not None or (short and not _NEGATIVE.isdisjoint(told)),
+        answer_words=answer_words,
+        negative=line is not None or (short and not _NEGATIVE.isdisjoint(answer_words)),
         edits=call.edits,
     )
 

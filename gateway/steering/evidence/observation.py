@@ -78,7 +78,7 @@ class RunObserver:
         """The next step of the run. Never raises."""
         facts = describe(step)
         actions = tuple([(action, self._memory.observe(action)) for action in facts.actions])
-        tells = tuple([self._known.tells(action.told) for action in facts.actions])
+        tells = tuple([self._known.tells(action.answer_words) for action in facts.actions])
         novelty = tuple([self._known.novelty(action.result_words) for action in facts.actions])
         echoes, retold = self._listen(facts.vocabulary)
         trouble = self._trouble(actions)

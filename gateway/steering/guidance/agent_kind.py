@@ -22,12 +22,12 @@ _RECORDS = frozenset(word_list("agent_kind", "records"))
 def offered_tools(body: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of a request's tools, in any dialect; a tool of the provider has its type's."""
     tools = [*as_list(body.get("tools")), *as_list(body.get("functions"))]
-    return tuple(name for tool in tools if isinstance(tool, Mapping) and (name := _name(tool)))
+    return tuple(name for tool in tools if isinstance(tool, dict) and (name := _name(tool)))
 
 
 def _name(tool: Mapping[str, Any]) -> str:
     function = tool.get("function")
-    inner = function.get("name") if isinstance(function, Mapping) else None
+    inner = function.get("name") if isinstance(function, dict) else None
     name = inner or tool.get("name") or tool.get("type")
     return name if isinstance(name, str) else ""
 

@@ -49,6 +49,10 @@ _LOOKUP_NAME = re.compile(
     re.IGNORECASE,
 )
 _PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl|test|build", re.IGNORECASE)
+_CHECK_NAME = re.compile(r"^(?:can|is|has|check|verify|test)[_.A-Z]")
+"""A tool that asks whether something holds, such as `can_send_mail`."""
+_FILTERED = re.compile(r"\|\s{0,8}(?:grep|rg|ag|ack)\b")
+"""A listing whose lines are searched: `dpkg -l | grep jdk`."""
 _EDIT_NAME = re.compile(r"edit|write|replace|patch|insert", re.IGNORECASE)
 _SLIP = re.compile(r"\b\w{1,30}[.,;]{1,3}: (?:command )?not found")
 """`cd..` or `find. -name x`: the name of the program runs into what follows."""
@@ -108,9 +112,12 @@ def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situati
     steps = recent[-COMPARED_STEPS:]
     if not steps:
         return None
+    return _stuck_call(steps, calls) if steps[-1].actions else _talk(steps)
+
+
+def _stuck_call(steps: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
+    """What the newest step's worst call is stuck on."""
     newest = steps[-1]
-    if not newest.actions:
-        return _talk(steps)
     if len(calls) != len(newest.actions):
         observer = RunObserver()
         calls = [observer.observe(step).actions for step in steps][-1]
@@ -206,14 +213,17 @@ def _waiting(action: Action, repeat: Repeat) -> Situation | None:
 def _reworded(
     steps: Sequence[Step], facts: ActionFacts, properties: frozenset[str]
 ) -> Situation | None:
-    """Calls of one tool in other words; how many of them came in a row."""
+    """Calls of one tool in other words; how many of them came in a row.
+
+    One alone is none: what it resembles lies further back, and the steps since were something else.
+    """
     row = 0
     for step in reversed(steps):
         if not any(_alike(describe_action(action), facts) for action in step.actions):
             break
         row += 1
     cause = cause_of("reworded", properties)
-    return Situation(cause=cause, count=row) if cause else None
+    return Situation(cause=cause, count=row) if cause and row > 1 else None
 
 
 def _alike(call: ActionFacts, newest: ActionFacts) -> bool:
@@ -221,12 +231,18 @@ def _alike(call: ActionFacts, newest: ActionFacts) -> bool:
 
 
 def _talk(steps: Sequence[Step]) -> Situation | None:
-    """Messages that say the same and call nothing."""
+    """Messages that say the same; or the failure that they keep announcing another try of."""
     words = frozenset(steps[-1].thought.lower().split())
-    said = 1
-    for step in reversed(steps[:-1]):
-        if not step.actions:
-            said += alike(words, frozenset(step.thought.lower().split()), SAME_MESSAGE)
+    said, acted, tried = 1, 0, 0
+    for at in range(len(steps) - 1, 0, -1):
+        step = steps[at - 1]
+        if step.actions:
+            acted = acted or at
+        elif alike(words, frozenset(step.thought.lower().split()), SAME_MESSAGE):
+            said, tried = said + 1, acted
+    failed = _stuck_call(steps[:tried]) if tried else None
+    if failed is not None and failed.cause.when == "failed" and failed.persists:
+        return failed
     asks = frozenset({"asks"}) if asks_user(steps[-1].thought) else frozenset()
     cause = cause_of("talk", asks)
     return Situation(cause=cause, count=said) if cause and said > 1 else None
@@ -236,14 +252,18 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
     """What a call is, as the causes ask for it."""
     operation = facts.operation
     searches = _SEARCH_NAME.search(operation) is not None
+    if not searches and operation.startswith("$"):
+        searches = _FILTERED.search(_command(action, facts)) is not None
+    named = _EDIT_NAME.search(action.name) is not None and not facts.reads
+    edits = bool(facts.edits) or named
     found = {
         "shell": operation.startswith("$"),
-        "edit": bool(facts.edits)
-        or (_EDIT_NAME.search(action.name) is not None and not facts.reads),
+        "edit": edits,
         "program": facts.program is not None or _PROGRAM_NAME.search(action.name) is not None,
         "runs": facts.program is not None
         or (operation.startswith("$") and not (searches or facts.reads)),
         "search": searches,
+        "check": not edits and facts.program is None and _CHECK_NAME.match(action.name) is not None,
         "empty_search": facts.empty and (searches or facts.reads),
         "read": facts.reads,
         "lookup": _LOOKUP_NAME.search(operation) is not None or searches,

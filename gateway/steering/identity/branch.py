@@ -221,7 +221,7 @@ class Incoming:
     def has_compaction(self, known: int = 0) -> bool:
         """Whether an item after the first `known` messages stands for a compacted history."""
         return any(
-            isinstance(message, Mapping) and message.get("type") in COMPACTION_ITEMS
+            isinstance(message, dict) and message.get("type") in COMPACTION_ITEMS
             for message in self.messages[known:]
         )
 

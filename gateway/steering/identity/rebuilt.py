@@ -6,7 +6,7 @@ they saved. Its prefix hashes change with that message; from the first reply on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from gateway.wire.messages import SYSTEM_ROLES, content_text
@@ -43,7 +43,7 @@ def end_of_reply(messages: Sequence[object]) -> int | None:
     user answers."""
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
-        role = message.get("role") if isinstance(message, Mapping) else None
+        role = message.get("role") if isinstance(message, dict) else None
         if role == "assistant":
             return position + 1 if position + 1 < len(messages) else None
         if role != "user" and role not in SYSTEM_ROLES:
@@ -54,5 +54,5 @@ def end_of_reply(messages: Sequence[object]) -> int | None:
 def is_distinctive(hashes: PrefixHashes, messages: Sequence[object], end: int) -> bool:
     """Whether no two conversations have the same messages from the first reply to this end."""
     last = messages[end - 1]
-    said = content_text(last.get("content")) if isinstance(last, Mapping) else ""
+    said = content_text(last.get("content")) if isinstance(last, dict) else ""
     return hashes.state.turns >= _MANY_TURNS or len(said) >= _LONG_REPLY_CHARACTERS

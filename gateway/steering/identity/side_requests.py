@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gateway.wire.messages import content_text
 
@@ -68,7 +68,7 @@ def _outer(messages: Sequence[object]) -> list[object]:
 
 
 def _user_text(message: object) -> str:
-    if isinstance(message, Mapping) and message.get("role") == "user":
+    if isinstance(message, dict) and message.get("role") == "user":
         return content_text(message.get("content"))
     return ""
 

@@ -7,7 +7,7 @@ calls no tool, so it looks like a final answer until its lines appear in a messa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gateway.wire.messages import content_text, digest_fields
 
@@ -38,7 +38,7 @@ def is_summary_of(line_hashes: Sequence[bytes], messages: Sequence[object]) -> b
         return False
     missing = set(line_hashes)
     for message in messages:
-        if isinstance(message, Mapping) and message.get("role") not in (None, "assistant"):
+        if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
             missing.difference_update(_hash_lines(content_text(message.get("content"))))
     return len(line_hashes) - len(missing) >= len(line_hashes) * _LEAST_SHARE
 

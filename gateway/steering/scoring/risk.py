@@ -56,7 +56,7 @@ class WorkloadPrior:
         """The prior after one more run."""
         return WorkloadPrior(solved=self.solved + (not failed), failed=self.failed + failed)
 
-    def beside(self, others: Iterable[WorkloadPrior]) -> WorkloadPrior:
+    def informed_by(self, others: Iterable[WorkloadPrior]) -> WorkloadPrior:
         """The prior, given what the same workload's runs on other models came to.
 
         They say how hard the tasks are: in place of one run of each outcome, BORROWED_RUNS are

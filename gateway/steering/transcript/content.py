@@ -72,7 +72,7 @@ def read_content(value: object) -> Content:
     for part in _parts(value):
         if isinstance(part, str):
             texts.append(part)
-        elif isinstance(part, Mapping):
+        elif isinstance(part, dict):
             _read_part(part, texts, reasoning, content)
     joined = "".join(texts)
     content.text = without_guidance(joined)
@@ -128,7 +128,7 @@ def _result_texts(value: object) -> Iterator[str]:
     for part in _parts(value):
         if isinstance(part, str):
             yield part
-        elif isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS:
+        elif isinstance(part, dict) and part.get("type") in _TEXT_PARTS:
             yield as_text(part.get("text"), "")
 
 
@@ -137,7 +137,7 @@ def images_sum(value: object) -> int:
     checksum = 0
     if isinstance(value, list | tuple):
         for part in value:
-            if isinstance(part, Mapping):
+            if isinstance(part, dict):
                 checksum = image_sum(part, checksum)
     return checksum
 
@@ -149,7 +149,7 @@ def image_sum(part: Mapping[str, object], before: int = 0) -> int:
         return before
     for key in _IMAGE_FIELDS:
         value = part.get(key)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             value = value.get("url") or value.get("data") or value.get("file_id")
         if isinstance(value, str):
             return zlib.crc32(value.encode("utf-8", "surrogatepass"), before)
@@ -167,15 +167,15 @@ def read_calls(message: Mapping[str, object], content: Content) -> list[Requeste
         entries = []
     if not entries and not content.calls:
         legacy = message.get("function_call")
-        entries = [legacy] if isinstance(legacy, Mapping) else []
+        entries = [legacy] if isinstance(legacy, dict) else []
     return [_read_call(entry) for entry in entries] or content.calls
 
 
 def _read_call(entry: object) -> RequestedCall:
-    if not isinstance(entry, Mapping):
+    if not isinstance(entry, dict):
         return RequestedCall()
     inner = entry.get("function") or entry.get("custom")
-    return _call(entry, inner if isinstance(inner, Mapping) else entry)
+    return _call(entry, inner if isinstance(inner, dict) else entry)
 
 
 def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> RequestedCall:

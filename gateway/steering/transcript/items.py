@@ -54,7 +54,7 @@ def item_result(item: Mapping[str, Any]) -> Result | None:
     output = item.get("output")
     return Result(
         text=without_guidance(_output_text(output)),
-        image=image_sum(output) if isinstance(output, Mapping) else images_sum(output),
+        image=image_sum(output) if isinstance(output, dict) else images_sum(output),
         id=as_text(item.get("call_id"), ""),
         is_error=item.get("is_error") is True or item.get("status") in _FAILED,
     )
@@ -66,9 +66,7 @@ def item_reasoning(item: Mapping[str, Any]) -> str:
         return ""
     for key in ("content", "summary"):
         parts = item.get(key)
-        shown = (
-            [as_text(p.get("text"), "") for p in parts if isinstance(p, Mapping)] if parts else []
-        )
+        shown = [as_text(p.get("text"), "") for p in parts if isinstance(p, dict)] if parts else []
         if any(shown):
             return "\n".join(shown)
     return ""
@@ -85,7 +83,7 @@ def _output_text(value: object) -> str:
     """The text of an output: as it is, of its parts, or what a shell printed, one after another."""
     if isinstance(value, str):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return json_text(value)
     if not isinstance(value, list):
         return read_content(value).text
@@ -94,7 +92,7 @@ def _output_text(value: object) -> str:
 
 
 def _printed(part: object) -> str:
-    if not isinstance(part, Mapping):
+    if not isinstance(part, dict):
         return ""
     shown = (part.get(key) for key in ("stdout", "stderr", "logs"))
     return "\n".join(filter(None, (as_text(value, "") for value in shown)))

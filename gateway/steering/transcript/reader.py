@@ -149,7 +149,7 @@ class StepReader:
 
     def read(self, message: object) -> Change:
         """Read the next message of the transcript."""
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             return self._unreadable()
         role = message.get("role")
         if role == "assistant":
@@ -168,7 +168,7 @@ class StepReader:
 
     def would_call(self, reply: object) -> bool:
         """Whether an assistant message, were it the next one, calls anything in any protocol."""
-        return isinstance(reply, Mapping) and bool(self._reply(reply).calls)
+        return isinstance(reply, dict) and bool(self._reply(reply).calls)
 
     def _unreadable(self) -> Change:
         if self.draft is not None:

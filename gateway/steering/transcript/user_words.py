@@ -7,7 +7,7 @@ user's words, in tags or in messages of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.wire.coerce import as_text
@@ -56,7 +56,7 @@ def task_of(transcript: Sequence[Any], start: int) -> str:
     """
     first = ""
     for message in transcript[start:]:
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             continue
         if message.get("role") == "user":
             words = words_of(message.get("content"))
@@ -72,7 +72,7 @@ def words_of(content: object) -> str:
     """The user's words in a message's content; empty when a client wrote all of it."""
     if not isinstance(content, list):
         return user_words(content_text(content))
-    texts = [as_text(part.get("text"), "") for part in content if isinstance(part, Mapping)]
+    texts = [as_text(part.get("text"), "") for part in content if isinstance(part, dict)]
     return "\n".join(filter(None, map(user_words, texts)))
 
 

@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering.guidance.families import ModelFamily, family_matches, model_family
@@ -19,6 +19,7 @@ from gateway.steering.guidance.render import (
     sanitise,
 )
 from gateway.steering.transcript.frame import FRAME_CLOSE, FRAME_OPEN, without_guidance
+from tests.examples import examples
 from tests.steering.guidance.builders import e1, e2, e3
 
 ATTACKS = (
@@ -67,7 +68,7 @@ def test_no_known_escape_survives(attack: str) -> None:
 
 
 @given(HOSTILE, st.integers(200, 400))
-@settings(max_examples=300)
+@examples(300)
 def test_no_mixture_escapes_and_the_limit_holds(text: str, limit: int) -> None:
     """However the pieces are joined and cut, the result is plain and short enough."""
     clean = sanitise(text * 8, limit)

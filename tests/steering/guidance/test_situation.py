@@ -162,6 +162,31 @@ def test_texts_are_about_what_failed() -> None:
     assert len(ends - {""}) == 7
 
 
+def test_talk_about_a_failure_is_told_what_failed() -> None:
+    """An announcement of another try between two equal refusals is no idle talk; alone it is."""
+    said = "There is still an issue with the payment. Shall I try the same card once more for you?"
+    refused = "Error: Payment method card_1 not found"
+    steps = []
+    for n in range(0, 6, 2):
+        steps += [Step(index=n, thought=said), call(n + 1, "book", {"card": "card_1"}, refused)]
+    text = text_after(*steps, Step(index=6, thought=said))
+    assert 'has come 3 times in this run: "Error: Payment method card_1 not found"' in text
+    idle = text_after(*[Step(index=n, thought=said) for n in range(4)])
+    assert "messages say the same" in idle
+
+
+def test_one_call_alone_rewords_nothing() -> None:
+    """What it resembles lies before the newest other call: no text speaks of "these attempts"."""
+    asked = [{"query": f"green tea shop opening hours {word}"} for word in ("now", "today", "x")]
+    hits = "1. Tea - tea.test\n2. Cups - cups.test"
+    row = [call(n, "web_search", each, hits) for n, each in enumerate(asked)]
+    situation = read_situation(row)
+    assert situation is not None
+    assert situation.count == len(row)
+    other = call(3, "open_page", {"url": "tea.test"}, "We sell tea.")
+    assert read_situation([row[0], other, row[2]]) is None
+
+
 def test_the_directive_lets_a_repair_be_finished() -> None:
     """Edited and not tested since: restore first. After a green test or a commit: hand over."""
     edited = call(0, "edit_file", {"path": "a.py", "old_text": "x", "new_text": "y"}, "ok")

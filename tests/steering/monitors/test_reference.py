@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering.monitors import MONITORS, make_suite
@@ -13,6 +13,7 @@ from gateway.steering.monitors.reference.edit_revert import EDIT_TOOLS, edited_p
 from gateway.steering.monitors.reference.hedge import PHRASES
 from gateway.steering.monitors.reference.test_repeat import failure_signature
 from gateway.steering.transcript.steps import Action, Step, steps_from_records
+from tests.examples import examples
 from tests.steering.builders import acts, evaluate_reference, reference, thinks
 from tests.steering.monitors import direct
 
@@ -390,7 +391,7 @@ _RECORDS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(_RECORDS, max_size=26))
 def test_the_suite_equals_the_formulas(trace: list[dict[str, Any]]) -> None:
     """After each push the incremental scores are those of the whole-trace formulas."""

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering.evidence.observation import RunObserver
@@ -24,6 +24,7 @@ from gateway.steering.scoring.calibration import (
 from gateway.steering.scoring.risk import WorkloadPrior
 from gateway.steering.scoring.scorer import DifficultySettings, make_scorer
 from gateway.steering.transcript.steps import Action, Step
+from tests.examples import examples
 from tests.steering.robust.planting import (
     edit_test_edit,
     identical_call,
@@ -111,21 +112,21 @@ steps = st.builds(
 )
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(steps, max_size=12))
 def test_scores_are_numbers_in_range_for_any_run(run: list[Step]) -> None:
     """Whatever the steps hold, every score lies strictly between 0 and 1."""
     assert all(0.0 < score < 1.0 for score in scores(run))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(steps, max_size=10), st.lists(steps, max_size=5))
 def test_a_score_uses_nothing_after_its_step(run: list[Step], later: list[Step]) -> None:
     """What follows a step does not change its score."""
     assert scores([*run, *later])[: len(run)] == scores(run)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(steps, min_size=1, max_size=10))
 def test_trouble_never_lowers_a_score(run: list[Step]) -> None:
     """Each weight pushes its feature's way: the score is monotone in every feature."""

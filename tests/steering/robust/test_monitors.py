@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering.monitors import MONITORS, MonitorSettings, Readings, make_suite
@@ -11,6 +11,7 @@ from gateway.steering.monitors.robust.suite import RobustSuite
 from gateway.steering.monitors.settings import RobustSettings
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Step
+from tests.examples import examples
 from tests.steering.robust.planting import say, step
 from tests.steering.robust.test_calibrated import steps
 
@@ -222,7 +223,7 @@ def test_bad_settings_are_refused(bad: dict) -> None:
         RobustSettings(**bad)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(steps, max_size=15))
 def test_readings_are_in_range_and_causal_for_any_run(run: list[Step]) -> None:
     """Scores lie in [0, 1], fired ones reach the threshold, each scoring one says why."""

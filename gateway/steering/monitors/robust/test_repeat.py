@@ -86,7 +86,7 @@ class TestRepeat:
 
     def _failure(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
         failure = None if repeat.waits else action.failure
-        if failure is None and not (tells or action.told or action.program is not None):
+        if failure is None and not (tells or action.answer_words or action.program is not None):
             return 0.0, ""  # an acknowledgement between two failures
         if failure is None and tells:
             _forgive(self._failures, action.operation, fine=None)

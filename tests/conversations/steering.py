@@ -1,0 +1,188 @@
+"""The real resolver and steerer driven by function calls, without HTTP; nothing is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from gateway.backends import open_stores
+from gateway.config.storage import StorageSettings
+from gateway.conversations.apply_reply import apply_reply
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.own_time import DeadlinePassed, OwnTime
+from gateway.conversations.resolve import ConversationResolver
+from gateway.conversations.steer_request import ModelTraits, RequestSteerer
+from gateway.conversations.steering_result import SteeringResult, unobserved
+from gateway.dialects import CHAT, SteeredRequest
+from gateway.offline.replay import policy_from_dict
+from gateway.steering.acting import ACTIONS
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
+from gateway.steering.guidance.settings import Gates
+from gateway.steering.guidance.target import GuidanceTarget
+from gateway.steering.identity import ConversationSettings
+from gateway.steering.lessons import LessonMatch, LessonQuery
+from gateway.steering.steer import Found
+from gateway.steering.transcript.steps import Step
+
+TENANT = "team"
+REQUESTED = "asked"
+EAGER = {"act_above": dict.fromkeys(ACTIONS, 0.0)}
+"""Every action is taken at any sign."""
+
+BASH = {"type": "function", "function": {"name": "bash"}}
+TASK = [
+    {"role": "system", "content": "You repair programs."},
+    {"role": "user", "content": "Fix the parser."},
+]
+
+
+def calls(command: str, id: str) -> dict[str, Any]:
+    """A reply that calls the one tool."""
+    function = {"name": "bash", "arguments": orjson.dumps({"command": command}).decode()}
+    call = {"id": id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def step(number: int, command: str = "pytest", result: str = "E   assert 1 == 2\n1 failed") -> Any:
+    """A reply with a call, and the message with its result."""
+    id = f"call_{number}"
+    return calls(command, id), {"role": "tool", "tool_call_id": id, "content": result}
+
+
+class Patterns:
+    """A library that answers each look-up with one pattern; it notes what it was asked, and whether
+    the conversation was locked meanwhile."""
+
+    gates = Gates(e1=0.0, e2=0.0)
+
+    def __init__(self, wait_s: float = 0.0) -> None:
+        self.asked: list[tuple[str, Query]] = []
+        self.wait_s = wait_s
+
+    async def look_up_all(self, queries: Sequence[Query], tenant: str) -> Found:
+        await asyncio.sleep(self.wait_s)
+        self.asked += [(tenant, query) for query in queries]
+        return {query.tier: [self._match(query)] for query in queries}
+
+    def _match(self, query: Query) -> PatternMatch:
+        name = f"{query.tier.value}-{len(query.exclude)}"
+        text = {"instruction": f"Advice {name}."}
+        fields = text if query.tier is Tier.E3 else {"situation": "Stuck.", "unlock": name}
+        return PatternMatch(
+            pattern=Pattern(tier=query.tier, fields=fields, pattern_id=name), similarity=0.9
+        )
+
+
+class Lessons:
+    """Learned lessons that answer every look-up with the same one."""
+
+    def __init__(self, lesson: Pattern) -> None:
+        self.lesson = lesson
+        self.asked: list[tuple[str, LessonQuery]] = []
+
+    async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]:
+        self.asked.append((tenant, query))
+        return [LessonMatch(pattern=self.lesson, similarity=1.0, key=query.keys[0])]
+
+
+class Judge:
+    """A model that gives every step the same score; None: it has none in time."""
+
+    def __init__(self, score: float | None) -> None:
+        self.answer = score
+        self.asked = 0
+
+    async def score(self, steps: Sequence[Step], whose: Any, run: int) -> float | None:
+        self.asked += 1
+        return self.answer
+
+
+class Expiring(OwnTime):
+    """A deadline that has passed at the check of this number; the first one is 1."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__(3600.0)
+        self._left = at
+
+    def check(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise DeadlinePassed
+
+
+class Agent:
+    """One client of a gateway with these settings; its history, and its latest request.
+
+    `refusals`: why a model cannot serve, by its name. `targets`: the models that were asked how
+    guidance may be placed for them. `others`: what the steerer is made with.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], **others: Any) -> None:
+        self.rules = policy_from_dict(settings).rules
+        self.refusals: dict[str, str] = {}
+        self.targets: list[str] = []
+        self.target = GuidanceTarget()
+        models = ModelTraits(target_of=self._target, refusal=lambda m, _: self.refusals.get(m))
+        self.steerer = RequestSteerer(self.rules, models, others.pop("lookup", None), **others)
+        self.messages: list[Any] = list(TASK)
+        self.tools: list[Any] = [BASH]
+        self.model = REQUESTED
+        self.index = ConversationIndex(
+            max_conversations=100, max_transcripts=100, max_prefix_bytes=2**20
+        )
+        self._resolver: ConversationResolver | None = None
+        self.request: SteeredRequest
+
+    async def resolved(self, mode: str = "on") -> SteeringResult:
+        """The next request, which sends the history, before it is steered."""
+        if self._resolver is None:
+            stores = await open_stores(StorageSettings(path=":memory:"))
+            loader = ConversationLoader(self.index, stores.states)
+            self._resolver = ConversationResolver(self.index, loader, ConversationSettings())
+            await stores.close()
+        body = {"model": self.model, "messages": self.messages, "tools": self.tools}
+        raw = orjson.dumps(body)
+        known = self.index.known_prefix(TENANT, raw, CHAT.list_key)
+        self.request = CHAT.parse(raw, orjson.loads, known)
+        found = await self._resolver.resolve(self.request, {}, TENANT, now=1.0)
+        assert found.conversation is not None
+        return unobserved(found.conversation, found, mode, self.model)
+
+    async def call(
+        self, *, mode: str = "on", own_time: OwnTime | None = None, **how: Any
+    ) -> SteeringResult:
+        """The next request, steered; `how`: further arguments of `steer`."""
+        result = await self.resolved(mode)
+        await self.steerer.steer(result, self.request, 2.0, own_time or Expiring(), **how)
+        return result
+
+    async def turn(self, number: int, **how: Any) -> SteeringResult:
+        """A request, its answer that calls the tool, and the failing result."""
+        result = await self.call(**how)
+        self.answered(result, number)
+        return result
+
+    def answered(self, result: SteeringResult, number: int) -> None:
+        """The answer to a request has arrived, and the agent has done what it says."""
+        reply, outcome = step(number)
+        self.finish(result, reply, "tool_calls")
+        self.messages.append(outcome)
+
+    def lost(self, result: SteeringResult) -> None:
+        """No whole answer has arrived: the same request again is a retry."""
+        apply_reply(result, None, self.index)
+
+    def finish(self, result: SteeringResult, reply: Mapping[str, Any], reason: str) -> None:
+        """A whole answer has arrived; it belongs to the history from now on."""
+        completion = {"choices": [{"message": dict(reply), "finish_reason": reason}]}
+        apply_reply(result, completion, self.index)
+        result.note_delivered()
+        self.messages.append(reply)
+
+    def _target(self, model: str) -> GuidanceTarget:
+        self.targets.append(model)
+        return self.target
