@@ -7,9 +7,13 @@ from dataclasses import replace
 from gateway.learning.life_cycle import may_approve
 from gateway.learning.mining import lesson_id
 from gateway.learning.posterior import ACTIVE_SHARE
+from gateway.learning.secrets import has_secret
 from gateway.steering.guidance.lesson import Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores.learning import LearningStore, StoredLesson
+
+MAX_ADVICE_CHARS = 600
+"""Longest text of a lesson that an operator writes. Source: `learning.md`, 7."""
 
 
 class LessonActions:
@@ -49,8 +53,10 @@ class LessonActions:
         Raises: ValueError for a text that no lesson may have.
         """
         old = stored.pattern
-        if old.lesson is None or not advice.strip():
-            raise ValueError("advice: a lesson says something")
+        if old.lesson is None or not 0 < len(advice.strip()) <= MAX_ADVICE_CHARS:
+            raise ValueError(f"the text needs 1 to {MAX_ADVICE_CHARS} characters")
+        if has_secret(advice):
+            raise ValueError("the text holds what looks like a credential")
         name = "intervention" if old.tier is Tier.E2 else "recommended_action"
         lesson = replace(
             old.lesson,

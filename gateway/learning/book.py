@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gateway.embedding.base import Embedder, EmbeddingError
 from gateway.learning.mining import SIGNS
-from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
+from gateway.learning.signs import lesson_signs, signs_of
 from gateway.steering.guidance.lesson import RETRIEVED
 from gateway.steering.guidance.pattern import Pattern
 from gateway.steering.lessons import LessonMatch, LessonQuery
@@ -130,16 +130,3 @@ def _exact(shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
         for pattern in shelf.by_key.get(key, ())
         if pattern.pattern_id not in query.exclude
     ]
-
-
-def signs_of(failure: Failure) -> str:
-    """The text by which a failure is compared with others: the situation, never the advice."""
-    return f"{failure.head} {KIND_WORDS[failure.kind]} {failure.words}"
-
-
-def lesson_signs(pattern: Pattern) -> str:
-    """The same of a lesson."""
-    lesson = pattern.lesson
-    marks = {} if lesson is None else lesson.applies_when
-    words = KIND_WORDS.get(marks.get("kind", ""), "")
-    return f"{marks.get('head', '')} {words} {marks.get(SIGNS, '')}"

@@ -2,8 +2,9 @@
 
 A job is added when a run is read, claimed by one gateway at a time, and claimed again when that one
 died. Its lesson has an id that follows from the job, so that a job done twice makes one lesson.
-What an attempt may use is counted when it is claimed: a gateway that is killed amid a call leaves
-the call counted.
+What an attempt may use is counted when it is claimed: a gateway that is killed or stopped amid a
+call leaves the call counted. A stopped one gives its job back; a killed one's is free when the
+lease ends.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
         "failure": finding.key,
         "conversation": run.conversation,
         "task": run.task,
+        "key_name": run.key_name,
         "at": run.at,
     }
     return Job(kind=KIND, key=key, tenant=run.tenant, payload=payload, created_at=run.at)
@@ -121,7 +123,7 @@ class Distiller:
                 while await self.do_one():
                     pass
             except StoreError as error:
-                _log.warning("nothing distilled", reason=str(error))
+                _log.warning("questions for learning.model not asked", reason=str(error))
             await asyncio.sleep(self._settings().interval_s)
 
     async def do_one(self) -> bool:
@@ -145,7 +147,11 @@ class Distiller:
         )
         if job is None:
             return False
-        await self._do(job, reserved, settings)
+        try:
+            await self._do(job, reserved, settings)
+        except asyncio.CancelledError:
+            await self._stop(job)
+            raise
         return True
 
     def _reserved(self, model: str) -> Amounts:
@@ -181,6 +187,17 @@ class Distiller:
             await self._rest(_used(job, reserved, error.used), rest_s, "error")
             return
         await self._keep(_used(job, reserved, answer.used), question, answer.text)
+
+    async def _stop(self, job: Job) -> None:
+        """Let another gateway do the job at once: this one stops amid it.
+
+        What was reserved stays counted, because the model may have been asked already.
+        """
+        again = replace(job, attempts=job.attempts - 1)
+        try:
+            await self._store.give_back(again, self._now())
+        except StoreError as error:
+            _log.warning("a job is held until its lease ends", reason=str(error))
 
     async def _question(self, job: Job) -> Question | None:
         run, step, failure = (job.payload.get(name) for name in ("run", "step", "failure"))
@@ -269,6 +286,7 @@ def _evidence(job: Job, pattern_id: str) -> EvidenceRow:
         conversation=str(given.get("conversation")),
         task=str(given.get("task")),
         at=_number(given, "at"),
+        key_name=str(given.get("key_name", "")),
     )
 
 

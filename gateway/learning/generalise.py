@@ -1,7 +1,8 @@
 """From instances to a general lesson: what several runs on several tasks support. Pure.
 
-A general lesson (tier e2) belongs to one key. Its text is that of the most typical of the instances
-(the medoid), never a summary, and is not written again when more evidence comes.
+A general lesson (tier e2) belongs to one key, or to the situations of one tool and kind of failure
+that resemble each other. Its key and text are those of the most typical of the instances (the
+medoid), never a summary, and are not written again when more evidence comes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
 from gateway.learning.mining import lesson_id
+from gateway.learning.signs import lesson_signs
 from gateway.steering.guidance.pattern import Pattern, Tier, content
 from gateway.stores.learning import EvidenceRow
 
@@ -20,10 +22,11 @@ Vectors = Mapping[str, Sequence[float]]
 
 
 def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -> Entry | None:
-    """The general lesson of instances with one key, with its evidence; None without support.
+    """The general lesson of instances of one situation, with its evidence; None without support.
 
-    `instances`: of one tenant. `vectors`: of the instances' advice, for the choice of the medoid;
-    without them it is the instance that most runs support. What a model wrote supports nothing.
+    `instances`: of one tenant. `vectors`: of the instances' `texts_of`, for the choice of the
+    medoid; without them it is the instance that most runs support. What a model wrote supports
+    nothing.
     """
     instances = [entry for entry in instances if _advises(entry[0])]
     rows = [row for _, evidence in instances for row in evidence if row.kind != "failed_again"]
@@ -53,20 +56,21 @@ def _advises(pattern: Pattern) -> bool:
 def _medoid(instances: Sequence[Entry], vectors: Vectors | None) -> Pattern:
     def support(entry: Entry) -> tuple[float, int, str]:
         pattern, evidence = entry
-        near = 0.0
-        own = vectors.get(advice(pattern)) if vectors else None
-        if vectors and own is not None:
-            others = (vectors.get(advice(other)) for other, _ in instances)
-            near = sum(_dot(own, other) for other in others if other is not None)
+        near = sum(_nearness(pattern, other, vectors) for other, _ in instances) if vectors else 0.0
         return near, len({row.run_id for row in evidence}), pattern.pattern_id
 
     return max(instances, key=support)[0]
 
 
-def advice(pattern: Pattern) -> str:
-    """What the lesson says, as one text."""
-    return content(pattern.fields).move
+def _nearness(a: Pattern, b: Pattern, vectors: Vectors) -> float:
+    return sum(dot(vectors[x], vectors[y]) for x, y in zip(texts_of(a), texts_of(b), strict=True))
 
 
-def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+def texts_of(pattern: Pattern) -> tuple[str, str]:
+    """What the lesson is about, and what it says."""
+    return lesson_signs(pattern), content(pattern.fields).move
+
+
+def dot(a: Sequence[float], b: Sequence[float]) -> float:
+    """The cosine of two unit vectors."""
     return sum(x * y for x, y in zip(a, b, strict=True))

@@ -8,6 +8,7 @@ brings one back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gateway.steering.guidance.lesson import Status
@@ -31,7 +32,9 @@ LEAST_PER_ARM = 6
 """Decisions of each arm without which no trial is judged."""
 NEEDED_CONVERSATIONS = 2
 NEEDED_TASKS = 2
-"""Different conversations, and for a general lesson tasks, that support a lesson in trial."""
+NEEDED_KEYS = 2
+"""Different conversations, for a general lesson tasks, and where the tenant has several gateway
+keys also keys, that support a lesson in trial: nobody opens a trial for the others alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +45,25 @@ class Move:
     reason: str
 
 
-def next_move(lesson: StoredLesson, now: float, *, trials: bool) -> Move | None:
-    """The change that is due, None for none. `trials`: whether lessons may be tried at all."""
+def next_move(
+    lesson: StoredLesson, now: float, *, trials: bool, config_tenants: Collection[str] = ()
+) -> Move | None:
+    """The change that is due, None for none.
+
+    `trials`: whether lessons may be tried at all; `config_tenants`: those with a key in the config.
+    """
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
     if known.expires_at is not None and now >= known.expires_at:
         return Move(status=Status.RETIRED, reason="expired: not given for too long")
     if known.status is Status.CANDIDATE:
-        return _first_move(lesson) if trials else None
+        return _first_move(lesson, config_tenants) if trials else None
     return judged(lesson.posterior, active=known.status is Status.ACTIVE)
 
 
-def _first_move(lesson: StoredLesson) -> Move | None:
-    if missing_support(lesson):
+def _first_move(lesson: StoredLesson, config_tenants: Collection[str]) -> Move | None:
+    if missing_support(lesson, config_tenants):
         return None
     return Move(
         status=Status.TRIAL,
@@ -63,8 +71,11 @@ def _first_move(lesson: StoredLesson) -> Move | None:
     )
 
 
-def missing_support(lesson: StoredLesson) -> str:
-    """What a candidate lacks for a trial; empty when it lacks nothing."""
+def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
+    """What a candidate lacks for a trial; empty when it lacks nothing.
+
+    All keys that a tenant has in the config bear its name, so they count as one.
+    """
     known = lesson.pattern.lesson
     if known is not None and not known.trust.advises:
         return f"an operator has to approve it: its text comes from the {known.trust.value}"
@@ -72,6 +83,9 @@ def missing_support(lesson: StoredLesson) -> str:
         return f"{NEEDED_CONVERSATIONS - lesson.conversations} more conversation has to confirm it"
     if lesson.pattern.tier is Tier.E2 and lesson.tasks < NEEDED_TASKS:
         return f"{NEEDED_TASKS - lesson.tasks} more task has to confirm it"
+    known_keys = lesson.tenant_keys + (lesson.pattern.tenant in config_tenants)
+    if lesson.keys < min(NEEDED_KEYS, known_keys):
+        return f"runs of {NEEDED_KEYS - lesson.keys} more gateway key have to confirm it"
     return ""
 
 
@@ -97,7 +111,9 @@ def due(found: Posterior) -> bool:
     return enough and found.decisions % LOOK_EVERY == 0
 
 
-def why_not_active(lesson: StoredLesson, *, trials: bool) -> str:
+def why_not_active(
+    lesson: StoredLesson, *, trials: bool, config_tenants: Collection[str] = ()
+) -> str:
     """Why the lesson is not active, in a sentence for its page; empty when it is."""
     known = lesson.pattern.lesson
     if known is None or known.status is Status.ACTIVE:
@@ -105,7 +121,7 @@ def why_not_active(lesson: StoredLesson, *, trials: bool) -> str:
     if known.status in (Status.QUARANTINED, Status.RETIRED):
         return lesson.reason or f"it is {known.status.value}"
     if known.status is Status.CANDIDATE:
-        missing = missing_support(lesson)
+        missing = missing_support(lesson, config_tenants)
         return missing or ("waits for the next look" if trials else "learning.trials is off")
     found = lesson.posterior
     if found.decisions < FIRST_LOOK:

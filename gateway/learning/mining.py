@@ -56,7 +56,8 @@ class MinedRun:
     """One run to learn from.
 
     `conversation`: the root of its tree; `task`: digest of what it was to do; `at`: when it ended,
-    in seconds of the epoch. `steps` have the index that the run log gives them, from 1.
+    in seconds of the epoch; `key_name`: of the gateway key, empty for none. `steps` have the index
+    that the run log gives them, from 1.
     """
 
     id: str
@@ -65,6 +66,7 @@ class MinedRun:
     task: str
     steps: Sequence[Step]
     at: float
+    key_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +245,7 @@ class _Miner:
             conversation=run.conversation,
             task=run.task,
             at=run.at,
+            key_name=run.key_name,
         )
         return Finding(
             kind=kind, key=failure.key, step=call.step, pattern=pattern, evidence=evidence

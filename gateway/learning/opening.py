@@ -79,6 +79,7 @@ def open_learning(
         embedder=embedder,
         changed=book.forget,
         failed=lambda error: log.warning("runs not read", reason=str(error)),
+        config_tenants=lambda: frozenset(host.settings.auth.gateway_keys.values()),
     )
     distiller = Distiller(
         stores.learning,

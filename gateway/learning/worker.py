@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from gateway.config.learning import LearningSettings
-from gateway.embedding.base import Embedder, EmbeddingError
+from gateway.embedding.base import Embedder
 from gateway.learning.distiller import job_about
-from gateway.learning.generalise import Entry, Vectors, advice, general_lesson
+from gateway.learning.generalise import Entry
+from gateway.learning.generaliser import Generaliser
 from gateway.learning.life_cycle import next_move
 from gateway.learning.mining import (
     WINDOW_CALLS,
@@ -27,7 +28,7 @@ from gateway.learning.mining import (
     task_digest,
 )
 from gateway.learning.near import near_outcome
-from gateway.learning.posterior import observations, posterior
+from gateway.learning.posterior import Observation, observations, posterior
 from gateway.learning.templates import HasSecret
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.steering.guidance.lesson import RETRIEVED, Status
@@ -48,6 +49,8 @@ MOST_PARENTS = 16
 MOST_PER_LOOK = 8
 MOST_WAITING = 10_000  # the runs without a call for longest are not read
 """Runs read at one look: requests share the interpreter with this, also from another thread."""
+MOST_RECOMPUTED = 5
+"""Times that a posterior is computed again because another gateway has settled decisions."""
 MOST_REVIEWED = 20_000
 REVIEW_S = 3600.0
 """Seconds after which all lessons are looked at, though nothing is new about them: some expire."""
@@ -89,7 +92,10 @@ class _Touched:
 
 
 class Learner:
-    """Learns from the runs of one store. `now`: seconds of the epoch."""
+    """Learns from the runs of one store.
+
+    `now`: seconds of the epoch; `config_tenants`: those with a gateway key in the config.
+    """
 
     def __init__(
         self,
@@ -102,6 +108,7 @@ class Learner:
         embedder: Embedder | None = None,
         changed: Callable[[], None] = lambda: None,
         failed: Callable[[StoreError], None] = lambda error: None,
+        config_tenants: Callable[[], Collection[str]] = tuple,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -109,9 +116,10 @@ class Learner:
         self._states = states
         self._settings = settings
         self._has_secret = has_secret
-        self._embedder = embedder
+        self._generaliser = Generaliser(store, embedder, lambda: settings().similarity)
         self._changed = changed
         self._failed = failed
+        self._config_tenants = config_tenants
         self._now = now
         self._verdicts = Verdicts(store, runs)
         self._touched: dict[str, _Touched] = {}
@@ -178,10 +186,12 @@ class Learner:
             self._touched.setdefault(run.id, known)
 
     async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> Report:
-        """Learn from one run. `over`: no call will come; otherwise only decisions are settled."""
+        """Learn from one run. `over`: no call is expected; otherwise, and while another gateway
+        serves the run, only decisions are settled."""
         trace = await self._runs.get_run(run_id, tenant=tenant)
         if trace is None:
             return Report()
+        over = over and not self._goes_on(trace.run)
         steps = steps_of(trace)
         calls = await asyncio.to_thread(read_run, steps)
         report = Report(runs=1)
@@ -192,6 +202,16 @@ class Learner:
         if self._settings().mining:
             await self._mine(trace.run, steps, calls, report)
         return report
+
+    def _goes_on(self, run: RunRecord) -> bool:
+        """Whether the store knows of a later call, which another gateway served: then the run is
+        looked at again when that one, too, is long ago."""
+        if run.ended_at is not None or self._now() - run.updated_at >= self._settings().idle_s:
+            return False
+        known = self._touched.get(run.id)
+        if known is not None:
+            self._touched[run.id] = replace(known, at=run.updated_at, ended=False)
+        return True
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
         waiting = await self._store.open_decisions(trace.run.id)
@@ -207,16 +227,23 @@ class Learner:
     async def recompute(self, owner: str, pattern_id: str, version: int) -> None:
         """Compute the posterior of a lesson from all its decisions."""
         stored = await self._store.lesson(owner or None, pattern_id)
-        seen = observations(await self._store.decisions(owner, pattern_id, version))
         lesson = stored.pattern.lesson if stored else None
         active = lesson is not None and lesson.status is Status.ACTIVE
         parent = await self._parent(stored) if stored else None
-        found = await asyncio.to_thread(posterior, seen, active=active, parent=parent)
-        now = self._now()
-        await self._store.put_posterior(owner, pattern_id, version, found, now)
+        now, newest = self._now(), await self._observations(owner, pattern_id, version)
+        for _ in range(MOST_RECOMPUTED):
+            seen = newest
+            found = await asyncio.to_thread(posterior, seen, active=active, parent=parent)
+            await self._store.put_posterior(owner, pattern_id, version, found, now)
+            newest = await self._observations(owner, pattern_id, version)
+            if newest == seen:
+                break  # no other gateway has settled a decision meanwhile, so this is the newest
         if seen:
             await self._store.prolong(owner, pattern_id, now + self._settings().expire_s)
         self._changed()
+
+    async def _observations(self, owner: str, pattern_id: str, version: int) -> list[Observation]:
+        return observations(await self._store.decisions(owner, pattern_id, version))
 
     async def _parent(self, stored: StoredLesson) -> Posterior | None:
         """The posterior of the general lesson of an instance."""
@@ -242,6 +269,7 @@ class Learner:
             task=task_digest(run.task_preview),
             steps=steps,
             at=run.updated_at,
+            key_name=run.key_name,
         )
         found = await asyncio.to_thread(
             mine, mined, calls, has_secret=self._has_secret, expires_s=settings.expire_s
@@ -261,35 +289,12 @@ class Learner:
         report.evidence += learned.evidence
         if learned.evidence:
             for key in {f.key for f in found if f.pattern}:
-                await self._generalise(run.tenant, key, report)
+                general = await self._generaliser.generalise(run.tenant, key)
+                report.lessons += general.lessons
+                report.evidence += general.evidence
             await self._store.trim(run.tenant, Tier.E1, settings.max_instances)
             await self._store.trim(run.tenant, Tier.E2, settings.max_general)
             self._changed()
-
-    async def _generalise(self, tenant: str, key: str, report: Report) -> None:
-        """Make, or confirm, the general lesson of a key."""
-        wanted = LessonFilter(tenant=tenant, tier=Tier.E1, key=key)
-        instances: list[Entry] = [
-            (stored.pattern, await self._store.evidence(tenant, stored.pattern.pattern_id))
-            for stored in await self._store.lessons(wanted)
-            if stored.pattern.tenant == tenant
-        ]
-        general = general_lesson(instances, await self._vectors(instances))
-        if general is not None:
-            learned = await self._store.learn([general])
-            report.lessons += learned.lessons
-            report.evidence += learned.evidence
-
-    async def _vectors(self, instances: Sequence[Entry]) -> Vectors | None:
-        """Of what the instances say; None without an embedder, or when it fails."""
-        texts = sorted({advice(pattern) for pattern, _ in instances})
-        if self._embedder is None or len(texts) < 2:
-            return None
-        try:
-            found = await self._embedder.embed(texts)
-        except EmbeddingError:
-            return None
-        return {text: vector.tolist() for text, vector in zip(texts, found, strict=True)}
 
     async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
         """Lessons whose own fix failed in this run, with the failure that it was to answer; not
@@ -323,11 +328,11 @@ class Learner:
         """Move the lessons whose time has come; how many moved."""
         settings, now, moved = self._settings(), self._now(), 0
         self._reviewed = now
-        trials = settings.trials == "on"
+        trials, config_tenants = settings.trials == "on", self._config_tenants()
         statuses = (Status.CANDIDATE, *RETRIEVED)
         wanted = LessonFilter(tenant=tenant, statuses=statuses)
         for stored in await self._store.lessons(wanted, limit=MOST_REVIEWED):
-            move = next_move(stored, now, trials=trials)
+            move = next_move(stored, now, trials=trials, config_tenants=config_tenants)
             pattern = stored.pattern
             if move is None or not await self._store.move(
                 pattern.tenant, pattern.pattern_id, move.status, reason=move.reason, at=now

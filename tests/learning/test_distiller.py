@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -175,6 +176,32 @@ async def test_a_model_that_fails_is_asked_again(
     assert job.error == "the answer is no JSON object"
 
 
+async def test_a_gateway_that_stops_gives_its_job_back(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """What it was asking stays counted, but no lease has to end and no attempt is lost."""
+    answer = proposing()
+    upstream.script(Reply(answer.content, usage=answer.usage, first_byte_delay_s=30.0))
+    upstream.default = answer
+    path = str(tmp_path / "runs.db")
+    async with opened(path=path) as stores:
+        await fill(stores, [stored(0, unsaid())])
+        config = settings(upstream, path)
+        first = gateway_server(config)
+        await asyncio.to_thread(upstream.wait_for_requests, 1)
+        await asyncio.to_thread(first.stop)
+        (job,) = await stores.learning.jobs(KIND)
+        assert (job.state, job.attempts, job.tokens) == (
+            *("waiting", 0),
+            RESERVED_INPUT + RESERVED_OUTPUT,
+        )
+        assert job.lease_until <= time.time()
+        gateway_server(config)
+        (job,) = await finished(stores, 1)
+        assert (job.state, job.attempts) == ("done", 1)
+        assert job.tokens == RESERVED_INPUT + RESERVED_OUTPUT + TOKENS
+
+
 async def killed(
     where: dict[str, Any], directory: Path, *, jobs: int, kills: int, last: int
 ) -> None:
@@ -191,16 +218,17 @@ async def killed(
             folder.mkdir()
         async with opened(**where) as stores:
             assert await fill(stores, [stored(n, unsaid(n)) for n in range(jobs)]) == jobs
+            cut_off = 0
             for number in range(kills):
                 before = len(upstream.requests)
                 with GatewayProcess(folders[0], json.dumps(config)) as gateway:
                     await asyncio.to_thread(upstream.wait_for_requests, before + 1 + number % 3)
                     gateway.process.kill()
                     gateway.end()
-                await end_leases(stores)
+                cut_off += await end_leases(stores)
             with GatewayProcess(folders[0], json.dumps(config)):
                 await used_up(stores, room)
-            await end_leases(stores)
+            assert await end_leases(stores) == 0  # a gateway that stops holds nothing
             assert TOKENS * len(upstream.requests) <= room + TOKENS
             with ExitStack() as gateways:
                 for folder in folders:
@@ -212,14 +240,17 @@ async def killed(
         assert Counter(job.state for job in over) == {"done": jobs}
         assert len({each.source_trace_id for each in distilled}) == len(distilled) == jobs
         # The gateway that was stopped when all was used up may have been amid a call, too.
-        assert jobs <= len(upstream.requests) <= jobs + kills + 1
+        assert cut_off <= kills
+        assert jobs <= len(upstream.requests) <= jobs + cut_off + 1
 
 
-async def end_leases(stores: Stores) -> None:
-    """Give back what a gateway held that is gone, as time would."""
-    for job in await stores.learning.jobs(KIND, limit=1000):
-        if job.state == "waiting" and job.lease_until:
-            await stores.learning.give_back(job, 0.0)
+async def end_leases(stores: Stores) -> int:
+    """Give back what a gateway held that is gone, as time would; how many jobs."""
+    jobs = await stores.learning.jobs(KIND, limit=1000)
+    held = [job for job in jobs if job.state == "waiting" and job.lease_until > time.time()]
+    for job in held:
+        await stores.learning.give_back(job, 0.0)
+    return len(held)
 
 
 async def used_up(stores: Stores, room: int) -> None:

@@ -10,10 +10,13 @@ from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.embedding.base import Embedder
 from gateway.embedding.hashing import HashingEmbedder
+from gateway.embedding.static import StaticEmbedder
+from gateway.learning.life_cycle import next_move
 from gateway.learning.worker import Report
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
+from gateway.testing.store_conformance.keys import a_key
 from tests.learning.distilling import read_again, stored, unsaid
 from tests.learning.runs import Call
 
@@ -67,6 +70,41 @@ async def test_a_second_pass_changes_nothing(stores: Stores) -> None:
     assert Status.QUARANTINED in {lesson.status for lesson in moved}
 
 
+INDEXES = ("list index", "pop index", "page index")
+
+
+async def test_situations_that_resemble_each_other_have_one_general_lesson(stores: Stores) -> None:
+    """Failures of one tool and kind in similar words, each on one task: the first two make it, the
+    third confirms it without a change of its text; another failure and another pass add nothing."""
+    runs = [
+        [search(900, f"IndexError: {what} out of range"), search(10, "[1]")] for what in INDEXES
+    ]
+    other = [search(900, "UnicodeError: the letters of the name are odd"), search(10, "[1]")]
+    for number, calls in enumerate([*runs, other]):
+        await stores.states.commit(stored(number, calls, task_preview=f"task {'abcd'[number]}"))
+    embedder = StaticEmbedder.load()
+    await read(stores, range(2), embedder)
+    (first,) = [e for e in await lessons(stores) if e.pattern.tier is Tier.E2]
+    assert (first.conversations, first.tasks) == (2, 2)
+    await read(stores, range(2, 4), embedder)
+    (confirmed,) = [e for e in await lessons(stores) if e.pattern.tier is Tier.E2]
+    assert (confirmed.conversations, confirmed.tasks) == (3, 3)
+    assert confirmed.pattern.fields == first.pattern.fields
+    known = await lessons(stores)
+    again = await read(stores, range(4), embedder)
+    assert (again.lessons, again.evidence) == (0, 0)
+    assert await lessons(stores) == known
+
+
+async def test_without_an_embedder_only_equal_keys_are_one_situation(stores: Stores) -> None:
+    """Similar words alone make no general lesson then."""
+    for number, what in enumerate(INDEXES):
+        calls = [search(900, f"IndexError: {what} out of range"), search(10, "[1]")]
+        await stores.states.commit(stored(number, calls, task_preview=f"task {'abc'[number]}"))
+    await read(stores, range(3))
+    assert {each.pattern.tier for each in await lessons(stores)} == {Tier.E1}
+
+
 @pytest.mark.parametrize(("embedder", "chosen"), [(None, "`q`"), (HashingEmbedder(), "`limit`")])
 async def test_a_general_lesson_says_what_is_typical(
     stores: Stores, embedder: Embedder | None, chosen: str
@@ -80,3 +118,19 @@ async def test_a_general_lesson_says_what_is_typical(
     await read(stores, range(len(runs)), embedder)
     (general,) = [e.pattern for e in await lessons(stores) if e.pattern.tier is Tier.E2]
     assert f"{chosen}." in general.fields["intervention"]
+
+
+async def test_one_gateway_key_of_several_opens_no_trial(stores: Stores) -> None:
+    """Two conversations with one key leave a candidate, a third one with another key opens it."""
+    for name in ("team", "guest"):
+        await stores.keys.add_key(a_key(name, name=name))
+    for number, key in enumerate(("guest", "guest", "team")):
+        calls = [search(900, TOO_MANY), search(50, "[1]")]
+        task = f"task {'abc'[number]}"
+        await stores.states.commit(stored(number, calls, task_preview=task, key_name=key))
+        await read(stores, range(number + 1))
+        for each in await lessons(stores):
+            move = next_move(each, 0.0, trials=True)
+            opened = move.status if move else Status.CANDIDATE
+            assert opened is (Status.TRIAL if key == "team" else Status.CANDIDATE)
+            assert (each.keys, each.tenant_keys) == (1 + (key == "team"), 2)

@@ -131,6 +131,14 @@ def test_when_a_lesson_moves() -> None:
         held = stored(candidate, **lacking)
         assert next_move(held, 0.0, trials=True) is None
         assert why_not_active(held, trials=True)
+    alone = {"keys": 1, "tenant_keys": 2}
+    for lacking in (alone, alone | {"tenant_keys": 1}):
+        held = stored(candidate, **lacking)
+        assert next_move(held, 0.0, trials=True, config_tenants={"acme"}) is None
+        why = why_not_active(held, trials=True, config_tenants={"acme"})
+        assert why == "runs of 1 more gateway key have to confirm it"
+    for enough in (alone | {"keys": 2}, alone | {"tenant_keys": 1}, {"keys": 1}):
+        assert next_move(stored(candidate, **enough), 0.0, trials=True, config_tenants={"other"})
     gone = next_move(stored(Status.ACTIVE), 2000.0, trials=True)
     assert gone is not None
     assert gone.status is Status.RETIRED

@@ -99,8 +99,14 @@ TROUBLE: dict[str, list[Case]] = {
     ],
     "cause-nothing-found": [
         ("bash", {"command": "grep -rn frobnicate src"}, ""),
+        ("bash", {"command": "dpkg -l | grep -i frobnicate"}, ""),
         ("web_search", {"query": "frobnicate"}, "No results found"),
     ],
+    "cause-command-slip": [
+        ("bash", {"command": "find. -name a"}, "bash: find.: command not found")
+    ],
+    "cause-check-still-denies": [("can_send_mail", {}, "Your mail app cannot send mail.")],
+    "cause-same-failure": [("book", {"day": 3}, "Error: something went wrong")],
     "cause-same-hits": [("web_search", {"query": "tea"}, "1. Tea - tea.test\n2. Cups - cups.test")],
     "cause-same-content": [("read_file", {"path": "a.py"}, "def a():\n    return 1\n" * 4)],
     "cause-same-record": [("get_order", {"id": "W1"}, '{"status": "delivered", "total": 20}')],

@@ -1,0 +1,155 @@
+"""Several gateways on one store read the same runs: nothing is learned or counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.backends import Stores, open_stores
+from gateway.config.learning import LearningSettings
+from gateway.config.storage import StorageSettings
+from gateway.embedding.static import StaticEmbedder
+from gateway.learning.secrets import has_secret
+from gateway.learning.worker import Learner, Report
+from gateway.steering.guidance.pattern import Tier
+from gateway.stores.learning import DecisionRow, LessonFilter
+from gateway.testing.store_conformance.records import START, TENANT
+from tests.learning.distilling import MODEL, stored, unsaid
+from tests.learning.runs import Call, shell
+from tests.postgres import empty_database
+
+GATEWAYS = 3
+MISSING = "bash: mvn: command not found"
+SETTINGS = LearningSettings(trials="on", model=MODEL)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def gateways(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Stores]]:
+    """The stores of several gateways over one database."""
+    async with AsyncExitStack() as opened:
+        where: dict[str, Any] = {"path": str(tmp_path / "runs.db")}
+        if request.param == "postgres":
+            where = {"url": opened.enter_context(empty_database())}
+        found = [await open_stores(StorageSettings(**where)) for _ in range(GATEWAYS)]
+        for stores in found:
+            opened.push_async_callback(stores.close)
+        yield found
+
+
+def learner(stores: Stores, now: float = START + 10_000.0) -> Learner:
+    return Learner(
+        stores.learning,
+        stores.runs,
+        stores.states,
+        lambda: SETTINGS,
+        has_secret=has_secret,
+        embedder=StaticEmbedder.load(),
+        now=lambda: now,
+    )
+
+
+async def test_gateways_that_read_the_same_runs_at_once_learn_them_once(
+    gateways: list[Stores],
+) -> None:
+    """Each run is one piece of evidence, one outcome and one job, as if one gateway had read it."""
+    fixed: list[Call] = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
+    failing: list[Call] = [shell("pytest", "1 failed"), shell("pytest", "E  Error: 1 failed")]
+    runs = [fixed, fixed, unsaid(), failing]
+    for number, calls in enumerate(runs):
+        task = f"task {'abcd'[number]}"
+        await gateways[0].states.commit(stored(number, calls, task_preview=task))
+
+    async def read_all(one: Learner) -> Report:
+        report = Report()
+        for number in range(len(runs)):
+            report.add(await one.read(f"r{number:04}", TENANT))
+        report.moves += await one.review()
+        return report
+
+    learners = [learner(stores) for stores in gateways]
+    reports = await asyncio.gather(*map(read_all, learners))
+    store = gateways[0].learning
+    found = await store.lessons(LessonFilter())
+    (general,) = [each for each in found if each.pattern.tier is Tier.E2]
+    assert (general.conversations, general.tasks) == (2, 2)
+    assert sum(report.lessons for report in reports) == len(found)
+    evidence = [
+        row for each in found for row in await store.evidence(TENANT, each.pattern.pattern_id)
+    ]
+    assert sum(report.evidence for report in reports) == len(evidence)
+    assert len({(row.pattern_id, row.run_id) for row in evidence}) == len(evidence)
+    outcomes = [row for n in range(len(runs)) for row in await store.outcomes(TENANT, f"r{n:04}")]
+    assert sum(report.outcomes for report in reports) == len(outcomes)
+    assert len({(row.run_id, row.source) for row in outcomes}) == len(outcomes) > 0
+    assert sum(report.jobs for report in reports) == len(await store.jobs("distil")) > 0
+    assert sum(report.moves for report in reports) == 2
+    again = await read_all(learners[0])
+    assert (again.lessons, again.evidence, again.outcomes, again.jobs) == (0, 0, 0, 0)
+
+
+class _Overtaken:
+    """A store whose first posterior is written late, after something else has happened."""
+
+    def __init__(self, store: Any, happens: Callable[[], Awaitable[Any]]) -> None:
+        self._store = store
+        self._happens: list[Callable[[], Awaitable[Any]]] = [happens]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put_posterior(self, *values: Any) -> None:
+        while self._happens:
+            await self._happens.pop()()
+        await self._store.put_posterior(*values)
+
+
+async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
+    gateways: list[Stores],
+) -> None:
+    """Another gateway settles a run's decision between reading them and storing the result."""
+    calls = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
+    await gateways[0].states.commit(stored(0, calls))
+    await learner(gateways[0]).read("r0000", TENANT)
+    (lesson,) = await gateways[0].learning.lessons(LessonFilter())
+    pattern = lesson.pattern
+    for number in (1, 2):
+        decision = DecisionRow(
+            run_id=f"r{number:04}",
+            step_index=1,
+            pattern_id=pattern.pattern_id,
+            owner=TENANT,
+            version=1,
+            share=0.5,
+            given=number == 1,
+            similarity=1.0,
+            key=pattern.lesson.key if pattern.lesson else "",
+            state="NORMAL",
+        )
+        await gateways[0].states.commit(replace(stored(number, calls), decisions=(decision,)))
+    fast = learner(gateways[1])
+    late = replace(
+        gateways[0], learning=_Overtaken(gateways[0].learning, lambda: fast.read("r0002", TENANT))
+    )
+    await learner(late).read("r0001", TENANT)
+    (lesson,) = await gateways[2].learning.lessons(LessonFilter(tier=Tier.E1))
+    assert (lesson.posterior.decisions, lesson.posterior.given) == (2, 1)
+
+
+async def test_a_run_that_another_gateway_serves_is_not_over(gateways: list[Stores]) -> None:
+    """A gateway that has not seen a call for long asks the store when the newest was."""
+    record = stored(0, [shell("mvn test", MISSING)], state="SLOW", ended_at=None)
+    await gateways[0].states.commit(record)
+    here = learner(gateways[0], now=START + 5.0)
+    here.touch("r0000", TENANT, step=1, ended=True, decided=False)
+    report = await here.look()
+    assert (report.runs, report.outcomes, here.waiting) == (1, 0, 1)
+    later = learner(gateways[0])
+    later.touch("r0000", TENANT, step=1, ended=True, decided=False)
+    report = await later.look()
+    assert (report.runs, report.outcomes, later.waiting) == (1, 1, 0)
