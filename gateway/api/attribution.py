@@ -34,6 +34,9 @@ class SumsView(BaseModel):
     unpriced_calls: int
     cost_usd: float | None
     saved_usd: float | None
+    estimated_calls: Annotated[int, Field(description="Whose provider reported no usage.")]
+    estimated_tokens: Annotated[int, Field(description="The part of the tokens that is estimated.")]
+    estimated_usd: Annotated[float, Field(description="The part of cost_usd that is estimated.")]
     tokens: Annotated[int, Field(description="Input and output tokens together.")]
     cached_share: Annotated[float, Field(ge=0, le=1, description="Cached of all input tokens.")]
 

@@ -61,6 +61,9 @@ class AccountView(BaseModel):
     spent: Spent
     reserved: Annotated[Spent, Field(description="Estimates of calls on their way.")]
     unpriced: Annotated[int, Field(description="Calls whose price is unknown, which usd lacks.")]
+    estimated: Annotated[
+        Spent, Field(description="The part of `spent` that no provider has reported.")
+    ]
     started_at: float
     updated_at: float
     limits: Annotated[Mapping[str, float], Field(description="In force; none when lifted.")]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gateway.config import Settings
 from gateway.config.learning import LearningSettings
 from gateway.learning.distiller import KIND, day_start
 from gateway.learning.life_cycle import why_not_active
@@ -21,9 +22,10 @@ from gateway.stores.learning import (
 )
 
 
-def lesson_view(stored: StoredLesson, *, trials: bool) -> dict[str, Any]:
+def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
     """A lesson with its support, its trial, and why it is not active."""
-    pattern = stored.pattern
+    pattern, trials = stored.pattern, settings.learning.trials == "on"
+    config_tenants = frozenset(settings.auth.gateway_keys.values())
     lesson, texts = pattern.lesson or Lesson(key=""), content(pattern.fields)
     return {
         "pattern_id": pattern.pattern_id,
@@ -40,12 +42,13 @@ def lesson_view(stored: StoredLesson, *, trials: bool) -> dict[str, Any]:
         "source_trace_id": pattern.source_trace_id,
         "conversations": stored.conversations,
         "tasks": stored.tasks,
+        "keys": stored.keys,
         "created_at": stored.created_at,
         "updated_at": stored.updated_at,
         "last_confirmed_at": lesson.last_confirmed_at,
         "expires_at": lesson.expires_at,
         "reason": stored.reason,
-        "why_not_active": why_not_active(stored, trials=trials),
+        "why_not_active": why_not_active(stored, trials=trials, config_tenants=config_tenants),
         "posterior": asdict(stored.posterior),
         "arms": arm_views(stored.posterior),
     }

@@ -14,7 +14,7 @@ from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.api.params import DIGITS, OneOf, PathText, Time
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, Forbidden, NotFound
-from gateway.learning.actions import LessonActions
+from gateway.learning.actions import MAX_ADVICE_CHARS, LessonActions
 from gateway.runtime import Runtime
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Tier
@@ -22,7 +22,6 @@ from gateway.stores.learning import LessonFilter, StoredLesson
 
 STATUSES = tuple(status.value for status in Status)
 TIERS = (Tier.E1.value, Tier.E2.value)
-MAX_ADVICE_CHARS = 600
 _MOST_DECISIONS = 1000
 
 
@@ -89,6 +88,7 @@ class LessonRecord(BaseModel):
     source_trace_id: str | None
     conversations: int
     tasks: int
+    keys: int
     created_at: float
     updated_at: float
     last_confirmed_at: float
@@ -198,6 +198,8 @@ async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     """Remove what only one run supports."""
     run_id = request.params.run_id
     removed = await request.runtime.learning.forget(request.tenant, run_id)
+    if request.runtime.book is not None:
+        request.runtime.book.forget()
     _tell(request.runtime, "forgotten", run_id=run_id)
     return ApiResponse(payload={"run_id": run_id, "removed": removed})
 
@@ -253,7 +255,10 @@ async def change_lesson(
     if change.share:
         changed = await actions.share(stored, now)
     elif change.advice is not None:
-        kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
+        try:
+            kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
+        except ValueError as error:
+            raise BadRequest(str(error), param="advice") from error
     else:
         status = Status(change.status or "")
         changed = await actions.move(stored, status, f"{status.value} by the operator", now)
@@ -264,7 +269,7 @@ async def change_lesson(
 
 
 def _view(runtime: Runtime, stored: StoredLesson) -> dict[str, Any]:
-    return lesson_view(stored, trials=runtime.settings.learning.trials == "on")
+    return lesson_view(stored, runtime.settings)
 
 
 def _tell(runtime: Runtime, what: str, **details: Any) -> None:

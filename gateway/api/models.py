@@ -49,8 +49,9 @@ class Health(HealthSummary):
     unrecorded_calls: Annotated[
         Mapping[str, int],
         Field(
-            description="Unsteered calls by reason whose conversation was not found, since the "
-            "start of the process; empty for a tenant's own key."
+            description="Unsteered calls by reason whose conversation was not found, or whose "
+            "body was too large to read, since the start of the process; empty for a "
+            "tenant's own key."
         ),
     ]
 

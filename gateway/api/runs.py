@@ -128,7 +128,7 @@ async def report_outcome(
     )
     if trace is None or not kept:
         raise _unknown(run_id)
-    told = OutcomeRow(
+    reported = OutcomeRow(
         run_id=run_id,
         tenant=trace.run.tenant,
         source="told_api",
@@ -137,7 +137,7 @@ async def report_outcome(
         comment=mask_secrets(body.comment) if masks else body.comment,
         at=time.time(),
     )
-    await runtime.learning.add_outcome(told)
+    await runtime.learning.add_outcome(reported)
     runtime.events.publish(
         {"type": "outcome", "tenant": trace.run.tenant, "run_id": run_id, "outcome": outcome}
     )

@@ -12,8 +12,8 @@ from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
 from gateway.budgets.ledger import BudgetLedger, Held
 from gateway.budgets.rules import (
     Applied,
+    BudgetStatus,
     CallSubject,
-    Standing,
     applying,
     cheaper_model,
     fallback_model,
@@ -27,7 +27,7 @@ from gateway.steering.advice import NO_ADVICE, Advice
 from gateway.stores.budgets import NOTHING, Account, Amounts, Claim, Settlement, decide, opened
 from gateway.stores.protocols import StoreError
 
-Reached = Callable[[Standing, CallSubject], None]
+Reached = Callable[[BudgetStatus, CallSubject], None]
 """Called with each budget that a call counts on, before and after the call."""
 
 
@@ -54,7 +54,7 @@ class Admission:
 
     subject: CallSubject
     applied: tuple[Applied, ...]
-    standings: tuple[Standing, ...]
+    standings: tuple[BudgetStatus, ...]
     estimate: Estimate
     held: list[Held] = field(default_factory=list)
     would_stop: dict[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Admission:
 class Refused(Exception):
     """A budget lets a call go no further; `error` is how it is answered, or `ending` otherwise."""
 
-    def __init__(self, error: BudgetExceeded, ending: Ending, standing: Standing) -> None:
+    def __init__(self, error: BudgetExceeded, ending: Ending, standing: BudgetStatus) -> None:
         super().__init__(error.message)
         self.error = error
         self.ending = ending
@@ -178,13 +178,22 @@ class BudgetGuard:
         return True
 
     async def settle(
-        self, admission: Admission, actual: Amounts | None, *, unpriced: bool = False
+        self,
+        admission: Admission,
+        actual: Amounts | None,
+        *,
+        unpriced: bool = False,
+        estimated: bool = False,
     ) -> None:
-        """End a call that used `actual`, None = unknown, so that its estimate counts. Once."""
+        """End a call that used `actual`, None = unknown, so that its estimate counts. Once.
+
+        `estimated`: whether `actual` is, because the provider reported no usage.
+        """
         if admission.settled:
             return
         admission.settled = True
         if actual is None:
+            estimated = True
             actual = admission.estimate.amounts
         elif not unpriced:
             self._estimator.learn(admission.estimate, actual, self._cost)
@@ -195,6 +204,7 @@ class BudgetGuard:
                 actual=NOTHING if index else actual,
                 at=now,
                 unpriced=unpriced and not index,
+                estimated=estimated and not index,
             )
             accounts = await self._ledger.settle(held, end)
         for each, account in zip(admission.applied, accounts, strict=True):

@@ -118,7 +118,7 @@ class Holds:
         try:
             await self._write(self._store, subject, control)
         except StoreError as error:
-            _log.error("a stop or pause holds on this gateway only", reason=str(error))
+            _log.error("a stop or pause applies to this gateway only", reason=str(error))
             return False
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from gateway.budgets.rules import CallSubject, Standing
+from gateway.budgets.rules import BudgetStatus, CallSubject
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -27,7 +27,7 @@ class BudgetNotices:
         self._metrics = metrics
         self._told: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
-    def reached(self, found: Standing, call: CallSubject) -> None:
+    def reached(self, found: BudgetStatus, call: CallSubject) -> None:
         """Tell of the steps that this standing has reached for the first time."""
         budget, account = found.applied.budget, found.account
         for step in found.reached:

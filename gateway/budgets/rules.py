@@ -45,7 +45,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BudgetStatus:
     """How far an applied budget is used: the share, its metric, and the steps that are reached."""
 
     applied: Applied
@@ -113,10 +113,10 @@ def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
     return f"{name}@{day}" if name and budget.daily else name
 
 
-def standing(applied: Applied, account: Account, now: float) -> Standing:
+def standing(applied: Applied, account: Account, now: float) -> BudgetStatus:
     """How far a budget is used by its account."""
     share, metric = account.share(applied.limits, now)
-    return Standing(applied=applied, account=account, share=share, metric=metric)
+    return BudgetStatus(applied=applied, account=account, share=share, metric=metric)
 
 
 def seconds_to_midnight(now: float) -> int:
@@ -126,7 +126,7 @@ def seconds_to_midnight(now: float) -> int:
     return max(1, int((midnight - at).total_seconds()) + 1)
 
 
-def wrap_up_reason(found: Sequence[Standing]) -> str:
+def wrap_up_reason(found: Sequence[BudgetStatus]) -> str:
     """Why the agent is to hand over its work; empty when it is not."""
     for each in found:
         if each.step("wrap_up") is not None:
@@ -137,7 +137,7 @@ def wrap_up_reason(found: Sequence[Standing]) -> str:
     return ""
 
 
-def cheaper_model(found: Sequence[Standing]) -> str:
+def cheaper_model(found: Sequence[BudgetStatus]) -> str:
     """The model to use instead, by the budget that is used most; empty for none."""
     ordered = sorted(found, key=lambda each: -each.share)
     steps = (each.step("cheaper") for each in ordered)

@@ -30,7 +30,8 @@ class Spending:
     async def settle(self, model: str) -> None:
         """End the reservation with what the call used, at the prices of `model`; once."""
         used, unpriced = self._used(model)
-        await self.guard.settle(self.admission, used, unpriced=unpriced)
+        estimated = self.exchange.upstream.usage_estimated
+        await self.guard.settle(self.admission, used, unpriced=unpriced, estimated=estimated)
 
     def _used(self, model: str) -> tuple[Amounts | None, bool]:
         """(what the call used, None = unknown; whether its price is unknown)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.budgets.rules import Standing, seconds_to_midnight
+from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.errors import BudgetExceeded, Headers, RunPaused, RunRefused, RunStopped
 from gateway.stores.controls import Control
 from gateway.wire.own_text import OWN_ANSWER
@@ -30,7 +30,7 @@ def amount(metric: str, value: float) -> str:
     return f"{shown} {_WORDS[metric]}"
 
 
-def used_up(found: Standing, metric: str, now: float) -> str:
+def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     """Which budget refuses a call, and how far it is used."""
     budget, account = found.applied.budget, found.account
     limit = account.limits_of(found.applied.limits).get(metric, 0.0)
@@ -42,7 +42,7 @@ def used_up(found: Standing, metric: str, now: float) -> str:
     )
 
 
-def budget_error(found: Standing, metric: str, now: float) -> BudgetExceeded:
+def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded:
     """The refusal of a call, with when to try again where that is known.
 
     A day ends at midnight. What is only reserved for calls on their way may become free.
@@ -91,7 +91,7 @@ def answer_text(message: str) -> str:
     )
 
 
-def budget_header(found: Sequence[Standing], refused: Sequence[str], *, stored: bool) -> str:
+def budget_header(found: Sequence[BudgetStatus], refused: Sequence[str], *, stored: bool) -> str:
     """The value of `x-gateway-budget`: each budget at or above the first step of its ladder.
 
     `refused`: names of those that would have stopped the call, if they were in force.

@@ -25,6 +25,7 @@ def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float
         "spent": asdict(account.spent),
         "reserved": asdict(account.reserved),
         "unpriced": account.unpriced,
+        "estimated": asdict(account.estimated),
         "started_at": account.started_at,
         "updated_at": account.updated_at,
         "limits": account.limits_of(configured),

@@ -37,7 +37,9 @@ async def _test(_stores: Stores, settings: Settings, args: argparse.Namespace) -
     if not sinks:
         names = ", ".join(s.name for s in settings.alerts.sinks)
         known = (
-            f"no {args.sink!r} among alerts.sinks: {names}" if names else "alerts.sinks is empty"
+            f"no {args.sink!r} among alerts.sinks: {names}"
+            if names
+            else "the config names no receiver (alerts.sinks)"
         )
         raise ConfigError(f"alerts test: {known}")
     alert = AlertRecord(

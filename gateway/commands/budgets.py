@@ -137,15 +137,17 @@ def _table(views: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("limits")
     for view in views:
-        spent = view["spent"]
+        spent, guessed = view["spent"], view["estimated"]
+        guessed_tokens = guessed["input_tokens"] + guessed["output_tokens"]
+        tokens = formatting.count(spent["input_tokens"] + spent["output_tokens"])
         limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
         table.add_row(
             view["budget"],
             view["subject"],
             formatting.ago(view["updated_at"]),
             f"{view['used']:.0%} {view['step'] or ''}".strip(),
-            formatting.money(spent["usd"]),
-            formatting.count(spent["input_tokens"] + spent["output_tokens"]),
+            formatting.about(formatting.money(spent["usd"]), guessed["usd"]),
+            formatting.about(tokens, guessed_tokens),
             str(spent["calls"]),
             str(view["reserved"]["calls"] or ""),
             "lifted" if view["lifted"] else limits,

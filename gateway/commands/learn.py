@@ -12,6 +12,7 @@ from gateway.api.lesson_views import decision_views, distiller_view, job_view, l
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
+from gateway.embedding import Embedder, EmbeddingError, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.actions import LessonActions
 from gateway.learning.distiller import KIND
@@ -48,9 +49,13 @@ def add_parser(commands: Any) -> None:
     approve.add_argument("--share", action="store_true", help="give an e2 lesson to all tenants")
     retire = add_verb(verbs, "retire", "stop giving a lesson", _retire, existing=True)
     retire.add_argument("--pause", action="store_true", help="only until it is approved again")
-    for parser in (show, approve, retire):
+    edit = add_verb(
+        verbs, "edit", "give a lesson another text: a new version, in trial", _edit, existing=True
+    )
+    for parser in (show, approve, retire, edit):
         parser.add_argument("pattern_id", help="the id that `gateway learn status` shows")
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
+    edit.add_argument("advice", help="what it says from now on, at most 600 characters")
     forget = add_verb(
         verbs, "forget", "remove the lessons that only this run supports", _forget, existing=True
     )
@@ -79,7 +84,11 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
         return
     if not settings.storage.store_content:
         raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
-    learner = _learner(stores, settings)
+    try:
+        embedder = await open_embedder(settings.embedding) if settings.etraces.enabled else None
+    except EmbeddingError as error:
+        raise ConfigError(f"embedding: {error}") from error
+    learner = _learner(stores, settings, embedder)
     report = Report()
     page = PageRequest(limit=_PAGE, descending=False)
     while True:
@@ -101,9 +110,8 @@ async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) 
     statuses = (Status(args.status),) if args.status else ()
     wanted = LessonFilter(tenant=args.tenant, statuses=statuses)
     found = await stores.learning.lessons(wanted, limit=args.limit)
-    trials = settings.learning.trials == "on"
     for stored in found:
-        view = lesson_view(stored, trials=trials)
+        view = lesson_view(stored, settings)
         if args.json:
             say(json.dumps(view))
             continue
@@ -122,7 +130,7 @@ async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     stored = await _stored(stores, args)
     pattern = stored.pattern
-    view = lesson_view(stored, trials=settings.learning.trials == "on")
+    view = lesson_view(stored, settings)
     evidence = await stores.learning.evidence(pattern.tenant, pattern.pattern_id)
     version = pattern.lesson.version if pattern.lesson else 1
     decisions = await stores.learning.decisions(pattern.tenant, pattern.pattern_id, version)
@@ -163,6 +171,18 @@ async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) 
     _told(args, stored.pattern.pattern_id, changed)
 
 
+async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    stored = await _stored(stores, args)
+    try:
+        new = await LessonActions(stores.learning).edit(stored, args.advice, time.time())
+    except ValueError as error:
+        raise ConfigError(f"advice: {error}") from error
+    if args.json:
+        say(json.dumps({"pattern_id": new.pattern_id, "changed": True}))
+    else:
+        say(new.pattern_id)
+
+
 async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     removed = await stores.learning.forget(args.tenant, args.run_id)
     if args.json:
@@ -196,13 +216,15 @@ async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) 
         say(to_line(stored.pattern))
 
 
-def _learner(stores: Stores, settings: Settings) -> Learner:
+def _learner(stores: Stores, settings: Settings, embedder: Embedder | None) -> Learner:
     return Learner(
         stores.learning,
         stores.runs,
         stores.states,
         lambda: settings.learning,
         has_secret=has_secret,
+        embedder=embedder,
+        config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
     )
 
 

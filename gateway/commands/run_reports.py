@@ -117,9 +117,9 @@ def _cells(sums: Sums) -> tuple[str, ...]:
     return (
         str(sums.runs),
         str(sums.calls),
-        formatting.count(sums.tokens),
+        formatting.about(formatting.count(sums.tokens), sums.estimated_tokens),
         formatting.percent(sums.cached_share),
-        formatting.money(sums.cost_usd),
+        formatting.about(formatting.money(sums.cost_usd), sums.estimated_usd),
         formatting.money(sums.saved_usd),
     )
 

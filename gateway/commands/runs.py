@@ -200,7 +200,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
             formatting.score(totals.composite_peak),
             str(totals.injections or ""),
             formatting.count(totals.input_tokens + totals.output_tokens),
-            formatting.money(totals.cost_usd),
+            formatting.about(formatting.money(totals.cost_usd), totals.estimated),
             run.outcome or "",
         )
     return table
@@ -232,11 +232,12 @@ def _print_run(trace: RunTrace, settings: Settings) -> None:
 
 def _facts(run: RunRecord) -> Iterator[str]:
     totals = run.totals
+    tokens = formatting.count(totals.input_tokens + totals.output_tokens)
     yield f"{run.id}  tenant {run.tenant}  agent {one_line(run.agent, 40)}  mode {run.mode}"
     yield (
         f"{totals.steps} steps, {totals.calls} calls, "
-        f"{formatting.count(totals.input_tokens + totals.output_tokens)} tokens, "
-        f"{'about ' if totals.estimated else ''}{formatting.money(totals.cost_usd)} "
+        f"{formatting.about(tokens, totals.estimated)} tokens, "
+        f"{formatting.about(formatting.money(totals.cost_usd), totals.estimated)} "
         f"(saved {formatting.money(totals.saved_usd)}), "
         f"peak composite {formatting.score(totals.composite_peak)}, "
         f"outcome {run.outcome or 'unknown'}"

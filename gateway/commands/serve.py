@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gateway.commands.store import found_storage
 from gateway.config import DEFAULT_FILE, Settings, load_settings
+from gateway.config.environment import SET_BY
 from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
 from gateway.running import running_gateways
@@ -90,8 +91,19 @@ def _dashboard(args: argparse.Namespace) -> int:
 
 
 def _loaded(path: Path | None, given: Mapping[str, Any]) -> Settings:
-    env = dict(os.environ) | {name: str(each) for name, each in given.items() if each is not None}
-    return load_settings(path, env)
+    asked = {name: str(each) for name, each in given.items() if each is not None}
+    try:
+        return load_settings(path, dict(os.environ) | asked)
+    except ConfigError as error:
+        raise ConfigError(*(_by_option(fault, asked) for fault in error.faults)) from None
+
+
+def _by_option(fault: str, asked: Iterable[str]) -> str:
+    """A fault of a value that came by an option, with that option instead of its variable."""
+    for name in asked:
+        option = f"--{name.rpartition('__')[2].lower()}"
+        fault = fault.replace(f"{SET_BY}{name})", f"{SET_BY}{option})")
+    return fault
 
 
 def _tell(settings: Settings, url: str) -> None:

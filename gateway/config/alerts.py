@@ -54,11 +54,11 @@ class AlertSink:
 class AlertRuleSettings:
     """When each rule reports; null switches a rule off.
 
-    `run_stuck`: newest steps in a row at which a monitor other than call_count fired, of a run that
-    is under way. `budget`: shares of a budget. `cached_share`: the part of yesterday's cached share
-    of the input tokens that is left in the window. `error_rate` and `unsteered`: shares of the
-    calls in the window. `window_s`, `min_calls`: the window of these three, and how many calls it
-    must have.
+    `run_stuck`: steps in a row, up to the newest, at which a monitor other than call_count fired,
+    of a run that is under way. `budget`: shares of a budget. `cached_share`: the part of
+    yesterday's cached share of the input tokens that is left in the window. `error_rate` and
+    `unsteered`: shares of the calls in the window. `window_s`, `min_calls`: the window of these
+    three, and how many calls it must have.
     """
 
     run_stuck: int | None = 5

@@ -125,6 +125,8 @@ class SteeringSettings:
     and what it waits for left out. `max_wait_ms`: the longest time from its first step until the
     request is forwarded, waits for the store, look-ups and a judge included. `max_at_once`: how
     many requests are steered at one time; the others wait for their turn, in order of arrival.
+    `max_body_mb`: the largest body that is read, in MiB; a larger one is forwarded unsteered, and
+    so is one with so many values that reading it would stop all else (`gateway/wire/skim.py`).
     `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
     `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
     call of a run that has used them asks the agent to hand over its results.
@@ -142,6 +144,7 @@ class SteeringSettings:
     deadline_ms: float = 50
     max_wait_ms: float = 5000
     max_at_once: int = 16
+    max_body_mb: float = 10
     stream_usage: Literal["auto", "always", "never"] = "always"
     token_budget: int | None = None
     budget_action: Literal["none", "wrap_up"] = "none"
@@ -156,6 +159,8 @@ class SteeringSettings:
             raise ValueError("deadline_ms: must be above 0")
         if self.max_wait_ms <= 0:
             raise ValueError("max_wait_ms: must be above 0")
+        if self.max_body_mb <= 0:
+            raise ValueError("max_body_mb: must be above 0")
         self.acting()
         if self.token_budget is not None:
             at_least(self.token_budget, 1, "token_budget")

@@ -15,7 +15,7 @@ URL_SCHEMES = ("postgresql", "postgres")
 _NOT_NEGATIVE = (
     "raw_mb",
     *("retention_days", "max_size_mb", "busy_timeout_ms"),
-    *("spool_records", "spool_mb", "clock_settle_s"),
+    *("spool_records", "spool_mb", "clock_settle_s", "start_wait_s"),
 )
 _POSITIVE = (
     "raw_max_kb",
@@ -41,8 +41,9 @@ class StorageSettings:
     at most, and more than 2,047 MB cannot be stored.
     `commit_limit_ms`, `breaker_failures`, `probe_interval_s`, `spool_records`, `spool_mb`: when the
     store counts as unavailable, and how much waits in memory until it works again
-    (`gateway/stores/guarded.py`). `clock_jump_s`, `clock_settle_s`: when the wall clock is not
-    trusted with the age of runs, and for how long (`gateway/retention.py`).
+    (`gateway/stores/guarded.py`). `start_wait_s`: how long a gateway that starts waits for a server
+    that does not answer (`gateway/start_wait.py`). `clock_jump_s`, `clock_settle_s`: when the wall
+    clock is not trusted with the age of runs, and for how long (`gateway/retention.py`).
 
     Raises: ValueError (`<field>: <what is wrong>`).
     """
@@ -66,6 +67,7 @@ class StorageSettings:
     commit_limit_ms: float = 2000.0
     breaker_failures: int = 3
     probe_interval_s: float = 1.0
+    start_wait_s: float = 60.0
     spool_records: int = 10_000
     spool_mb: float = 64.0
     clock_jump_s: float = 3600.0

@@ -19,6 +19,7 @@ from gateway.stores.records import StepRow
 from gateway.stores.severity import SEVERITY_WORDS, run_severity, step_severity, streaks
 from gateway.stores.totals import RunRecord
 from gateway.text import formatting
+from gateway.text.formatting import about
 from gateway.text.sanitize import one_line
 
 COMPARED_STEPS = 200
@@ -89,10 +90,13 @@ def facts(a: RunRecord, b: RunRecord) -> list[tuple[str, str, str]]:
         ("Policy", lambda run: run.policy_digest[:12]),
         ("Steps", lambda run: f"{run.totals.steps:,}"),
         ("Calls", lambda run: f"{run.totals.calls:,}, {run.totals.errors} failed"),
-        ("Cost", lambda run: formatting.money(run.totals.cost_usd)),
+        ("Cost", lambda run: about(formatting.money(run.totals.cost_usd), run.totals.estimated)),
         (
             "Tokens",
-            lambda run: formatting.count(run.totals.input_tokens + run.totals.output_tokens),
+            lambda run: about(
+                formatting.count(run.totals.input_tokens + run.totals.output_tokens),
+                run.totals.estimated,
+            ),
         ),
         ("Input from cache", lambda run: formatting.percent(_cached(run))),
         ("Guidance", lambda run: f"{run.totals.advice} without the universal rules"),

@@ -72,7 +72,8 @@ def _unsteered_note(summary: HealthSummary, unrecorded: int) -> str:
     note = f"Forwarded without a decision, and recorded: {share} of the calls."
     if unrecorded:
         since = counted(unrecorded, "call")
-        note += f" {since} since the start could not be recorded: the conversation was not found."
+        note += f" {since} since the start could not be recorded: the conversation was not found,"
+        note += " or the body was too large to read."
     return note
 
 

@@ -10,7 +10,6 @@ from urllib.parse import quote
 from gateway.api.filters import TenantParameter
 from gateway.api.lesson_views import distiller_view, lesson_view
 from gateway.api.lessons import (
-    MAX_ADVICE_CHARS,
     STATUSES,
     TIERS,
     LessonChange,
@@ -21,6 +20,7 @@ from gateway.api.lessons import (
 from gateway.api.params import Flag, OneOf
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
+from gateway.learning.actions import MAX_ADVICE_CHARS
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
@@ -55,8 +55,7 @@ async def show_list(visit: Visit) -> Page:
         tier=Tier(values["tier"]) if values["tier"] else None,
     )
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
-    trials = runtime.settings.learning.trials == "on"
-    views = [lesson_view(stored, trials=trials) for stored in found]
+    views = [lesson_view(stored, runtime.settings) for stored in found]
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
     settings, now = runtime.settings.learning, time.time()
     return Page(
@@ -65,7 +64,7 @@ async def show_list(visit: Visit) -> Page:
             "title": "Lessons",
             "groups": [(name, rows) for name, rows in groups if rows],
             "week": _this_week(found, views),
-            "trials": trials,
+            "trials": settings.trials == "on",
             "mining": settings.mining,
             "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
             "chosen": values,

@@ -40,11 +40,12 @@ class NowParameters(RunsParameters):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
     """What runs under way cost: in the last `SPENT_S` seconds, as an hourly rate, and in all; None
-    where no price is known."""
+    where no price is known. `total_estimated`: the part of `total_usd` that is estimated."""
 
     recent_usd: float | None
     hourly_usd: float | None
     total_usd: float | None
+    total_estimated: float
     today_usd: float | None
 
 
@@ -100,7 +101,13 @@ def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
     for point in today:
         day = plus(day, point.cost_usd)
     hourly = None if recent is None else recent * 3600 / SPENT_S
-    return Spending(recent_usd=recent, hourly_usd=hourly, total_usd=total, today_usd=day)
+    return Spending(
+        recent_usd=recent,
+        hourly_usd=hourly,
+        total_usd=total,
+        total_estimated=sum(one.run.totals.estimated.get("cost_usd", 0.0) for one in live),
+        today_usd=day,
+    )
 
 
 async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[str, Any]:

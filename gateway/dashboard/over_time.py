@@ -154,6 +154,8 @@ def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
 
     latency, slowest = line(series, lambda point: point.mean_latency_s)
     unpriced = formatting.counted(total.unpriced_calls, "call")
+    guessed = f", {count(total.estimated_tokens)} estimated" if total.estimated_tokens else ""
+    tokens = count(total.tokens) + guessed
     judged = formatting.counted(total.successes + total.failures, "run")
     alarms = percent(total.alarms / total.steps if total.steps else None)
     return [
@@ -161,9 +163,11 @@ def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
             "Cost",
             lambda point: point.cost_usd or 0.0,
             money,
-            money(total.cost_usd) + (f", {unpriced} unpriced" if total.unpriced_calls else ""),
+            money(total.cost_usd)
+            + (f", {unpriced} unpriced" if total.unpriced_calls else "")
+            + (f", {money(total.estimated_usd)} estimated" if total.estimated_usd else ""),
         ),
-        summed("Tokens", lambda point: point.tokens, count, count(total.tokens)),
+        summed("Tokens", lambda point: point.tokens, count, tokens),
         summed("Calls", lambda point: point.calls, count, f"{total.calls:,}"),
         share("Success", lambda p: p.success_rate, f"{percent(total.success_rate)} of {judged}"),
         summed(

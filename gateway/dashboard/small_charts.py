@@ -66,7 +66,8 @@ def sparkline(runs: Sequence[RecentRun]) -> Markup:
     ]
     bars = [_run_bar(run, slot, slots) for slot, run in enumerate(runs)]
     mean = slot_curve([run.mean_composite for run in runs], height, margin=1, class_="curve-mean")
-    return drawing(height, *lines, *bars, mean, class_="plot spark")
+    label = "Highest composite of the newest runs, oldest first, with links to them"
+    return drawing(height, *lines, *bars, mean, class_="plot spark", aria_label=label)
 
 
 def _run_bar(run: RecentRun, slot: int, slots: int) -> Markup:

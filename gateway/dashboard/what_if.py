@@ -85,7 +85,7 @@ def changed_settings(settings: Settings, base: str, change: str) -> Settings:
         raise BadRequest("change: must be a mapping of sections", param="change")
     if unknown := [str(name) for name in given if name not in SECTIONS]:
         names = ", ".join(SECTIONS)
-        raise BadRequest(f"change: {unknown[0][:40]!r} decides nothing here; known: {names}")
+        raise BadRequest(f"change: {unknown[0][:40]!r} does not affect decisions; known: {names}")
     hints = typing.get_type_hints(Settings)
     sections = {
         name: _merged(_plain(getattr(Settings() if base != "own" else settings, name)), patch)

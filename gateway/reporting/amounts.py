@@ -77,10 +77,12 @@ def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio |
     units = min(len({unit for unit, _ in spent.runs}) for spent in (treated, baseline))
     if units < _FEWEST_UNITS:
         return AmountRatio(mean=None, median=None)
-    from gateway.reporting.resampling import generator_of, resampled
+    from gateway.reporting.resampling import generator_of, resampled, resamples_for
 
     generator = generator_of(hashlib.sha256(seed.encode()).digest())
-    above, below = resampled(treated.runs, generator), resampled(baseline.runs, generator)
+    draws = resamples_for(max(len(treated.runs), len(baseline.runs)))
+    above = resampled(treated.runs, generator, draws)
+    below = resampled(baseline.runs, generator, draws)
     reach = _student(2 * (units - 1))
     return AmountRatio(
         mean=_ratio(first.mean, second.mean, above[0], below[0], reach),

@@ -14,10 +14,14 @@ WINSOR_SHARE = 0.05
 """Share of the runs at either end that count as the nearest run inside, because a few runaway runs
 dominate a plain mean of costs."""
 
-RESAMPLES = 500
-"""Enough to estimate a standard error within about 3 %."""
+MOST_RESAMPLES = 500
+"""Enough to estimate a standard error within about 3 % (one over the root of twice as many)."""
+
+FEWEST_RESAMPLES = 200
+"""The same within 5 %: for thousands of runs, whose intervals are narrow and whose draws long."""
 
 _SLACK = 1e-9  # of a mark among whole numbers
+_MOST_DRAWN = 500_000  # runs in all draws together, unless that is fewer than FEWEST_RESAMPLES
 # Numbers held at once while resampling. An array of 128 kB comes from the heap again and again;
 # larger ones are asked of the system and given back each time, which took longer than the sums.
 _MOST_CELLS = 16_000
@@ -40,24 +44,31 @@ def log_error(above: Floats, below: Floats) -> float:
     return float(np.std(np.log(above / below), ddof=1))
 
 
+def resamples_for(runs: int) -> int:
+    """How many draws the larger of two arms, with `runs` runs, is worth: fewer of long ones."""
+    return min(MOST_RESAMPLES, max(FEWEST_RESAMPLES, _MOST_DRAWN // runs))
+
+
 def resampled(
-    runs: Sequence[tuple[str, float]], generator: np.random.Generator
+    runs: Sequence[tuple[str, float]], generator: np.random.Generator, resamples: int
 ) -> tuple[Floats, Floats]:
-    """Winsorised means and medians of RESAMPLES draws of the units among (unit, amount) pairs."""
+    """Winsorised means and medians of `resamples` draws of the units among (unit, amount) pairs."""
     values, units = _arrays(runs)
     count = int(units.max()) + 1
     rows = max(1, _MOST_CELLS // len(values))
     parts = []
-    for start in range(0, RESAMPLES, rows):
-        draws = min(rows, RESAMPLES - start)
-        parts.append(_typical(values, _drawn(count, draws, generator)[:, units]))
+    for start in range(0, resamples, rows):
+        drawn = _drawn(count, min(rows, resamples - start), generator)
+        # Units of one run each are as likely drawn in any order: there is nothing to look up.
+        parts.append(_typical(values, drawn if count == len(values) else drawn[:, units]))
     means, medians = zip(*parts, strict=True)
     return np.concatenate(means), np.concatenate(medians)
 
 
 def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
     """How often each of `count` units is drawn when as many are drawn; one row per draw."""
-    picked = generator.integers(0, count, (draws, count)) + count * np.arange(draws)[:, None]
+    picked = generator.integers(0, count, (draws, count), dtype=np.uint32)
+    picked += (count * np.arange(draws, dtype=np.uint32))[:, None]
     times = np.bincount(picked.ravel(), minlength=draws * count)
     return times.reshape(draws, count)
 

@@ -25,8 +25,10 @@ _OF_TOTALS = (
     *("cache_write_tokens", "output_tokens", "reasoning_tokens", "cost_usd", "saved_usd"),
     *("unpriced_calls", "composite_peak", "latency_s"),
 )
-RUN_COLUMNS = (*_OF_RUN, *_OF_END, *_OF_TOTALS, "tags", "task_preview")
-"""The columns of runs as CSV; `tags` is `team=web;env=prod`."""
+_ESTIMATED = {f"estimated_{name}": name for name in ("calls", "tokens", "cost_usd")}
+RUN_COLUMNS = (*_OF_RUN, *_OF_END, *_OF_TOTALS, "tags", "task_preview", *_ESTIMATED)
+"""The columns of runs as CSV; `tags` is `team=web;env=prod`. The last ones are the parts of calls,
+tokens and cost that no provider has reported."""
 
 _SUM_COLUMNS = tuple(f.name for f in fields(Sums))
 
@@ -44,7 +46,9 @@ def run_row(run: RunRecord) -> list[Any]:
     """One run in the order of RUN_COLUMNS."""
     tags = ";".join(f"{name}={value}" for name, value in run.tags.items())
     values = [getattr(run, name) for name in (*_OF_RUN, *_OF_END)]
-    return [*values, *(getattr(run.totals, name) for name in _OF_TOTALS), tags, run.task_preview]
+    values += [getattr(run.totals, name) for name in _OF_TOTALS]
+    estimated = [run.totals.estimated.get(name, 0) for name in _ESTIMATED.values()]
+    return [*values, tags, run.task_preview, *estimated]
 
 
 def group_lines(by: str, groups: Sequence[Group]) -> bytes:

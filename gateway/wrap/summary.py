@@ -74,7 +74,7 @@ def _cost(totals: Sequence[Mapping[str, Any]]) -> str:
     if cost is None:
         return "cost unknown"
     estimated = any(each["estimated"] for each in totals)
-    text = f"{'about ' if estimated else ''}{formatting.money(cost)}"
+    text = formatting.about(formatting.money(cost), estimated)
     saved = _dollars(totals, "saved_usd")
     return f"{text} ({formatting.money(saved)} saved by routing)" if saved else text
 

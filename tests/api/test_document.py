@@ -47,11 +47,15 @@ def test_head_is_get_without_a_body(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "examples",
-    [pytest.param(6, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.nightly)],
+    ("phases", "examples"),
+    [
+        pytest.param("fuzzing", 2, marks=pytest.mark.slow),
+        pytest.param("examples,coverage,fuzzing,stateful", 40, marks=pytest.mark.nightly),
+    ],
+    ids=["few", "many"],
 )
 def test_generated_requests_find_nothing_undocumented(
-    server: AppServer, tmp_path: Path, examples: int
+    server: AppServer, tmp_path: Path, phases: str, examples: int
 ) -> None:
     """Hundreds of requests made from the document: no server error, no undocumented status, media
     type or shape, nothing wrong accepted.
@@ -65,6 +69,7 @@ def test_generated_requests_find_nothing_undocumented(
         "--exclude-path=/api/events",  # never ends
         "--exclude-operation-id=importPatterns",  # no generator for its media type
         "--exclude-checks=positive_data_acceptance",
+        f"--phases={phases}",
         f"--max-examples={examples}",
         "--generation-deterministic",
         "--no-color",

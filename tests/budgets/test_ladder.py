@@ -65,13 +65,19 @@ def test_each_step_does_what_it_says(gateway_server: Start, upstream: ScriptedUp
     assert directives == [0, 0, 1, 1]
     assert [event["step"] for event in told] == ["warn", "wrap_up", "cheaper", "stop"]
     run_id = f"{answers[0].headers['x-gateway-conversation-id']}.0"
-    trace = httpx.get(f"{server.url}/api/runs/{run_id}").json()
-    reasons = [reason for step in trace["steps"] for reason in step["call"]["reasons"]]
+
+    def trace() -> Any:
+        return httpx.get(f"{server.url}/api/runs/{run_id}").json()
+
+    # A refused call is recorded behind its answer.
+    until(lambda: len(trace()["steps"]) == len(answers))
+    calls = [step["call"] for step in trace()["steps"]]
+    reasons = [reason for each in calls for reason in each["reasons"]]
     assert "budget: all used to 50% of its calls" in reasons
     assert "budget: gpt-4o-mini instead of gpt-4o" in reasons
-    refused = trace["steps"][-1]["call"]
+    refused = calls[-1]
     assert (refused["status"], refused["error"], refused["cost_usd"]) == (429, "budget", None)
-    assert trace["run"]["totals"]["unpriced_calls"] == 0
+    assert trace()["run"]["totals"]["unpriced_calls"] == 0
     metrics = httpx.get(f"{server.url}/metrics").text
     assert 'gateway_budget_steps_total{budget="all",step="warn"} 1.0' in metrics
     assert 'gateway_budget_stops_total{budget="all"} 1.0' in metrics

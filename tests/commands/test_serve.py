@@ -61,3 +61,15 @@ def test_the_dashboard_of_a_running_gateway_is_named(
     assert told.out == "http://127.0.0.1:4321/dashboard/runs/c-1.0\n"
     assert str(database) in told.err
     assert not list((tmp_path / "steering-gateway").iterdir())
+
+
+def test_a_wrong_option_is_told_by_its_own_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """And not by the variable that would set the same; what variables set is told by theirs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY_SERVER__HOST", "")
+    assert main(["serve", "--port", "99999"]) == 2
+    told = capsys.readouterr().err
+    assert "server.port: must be 0 to 65535, got 99999 (set by --port)" in told
+    assert "(set by GATEWAY_SERVER__HOST)" in told

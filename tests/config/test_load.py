@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import (
@@ -21,6 +21,7 @@ from gateway.config import (
     settings_from_dict,
 )
 from gateway.errors import ConfigError
+from tests.examples import examples
 
 
 @pytest.fixture(autouse=True)
@@ -349,7 +350,7 @@ KEYS = ["port", "host", "api_base", "api_key", "fallbacks", "gateway_keys", "wei
 KEYS += ["model_name", "litellm_params", "master_key", "num_retries", "default_fallbacks"]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.dictionaries(
         st.sampled_from(SECTIONS),

@@ -3,16 +3,24 @@
   const wrong = [];
   const seen = (node) => node.getClientRects().length > 0 && getComputedStyle(node).visibility !== 'hidden';
   const where = (node) => `${node.tagName.toLowerCase()}.${node.getAttribute('class') || ''} "${(node.textContent || '').trim().slice(0, 30)}"`;
+  const said = (node) => [...node.childNodes].some((part) => part.textContent.trim()
+    && (part.nodeType === Node.TEXT_NODE || getComputedStyle(part).display !== 'none'));
   const named = (node) => (node.getAttribute('aria-label') || '').trim()
     || [...(node.labels || [])].some((label) => label.textContent.trim())
     || (node.getAttribute('aria-labelledby') || '').split(' ').some((id) => document.getElementById(id)?.textContent.trim())
-    || (node.matches('a, button, summary') && (node.textContent.trim() || node.querySelector('[aria-label]')));
+    || (node.matches('a, button, summary') && (said(node) || node.querySelector('[aria-label]')));
   for (const node of document.querySelectorAll('a[href], button, summary, input:not([type=hidden]), select, textarea, [role=slider], meter')) {
     if (seen(node) && !node.closest('svg') && !named(node)) wrong.push(`no name: ${where(node)}`);
   }
   for (const node of document.querySelectorAll('svg a')) {
     if (!node.getAttribute('aria-label') && !node.querySelector('title')) wrong.push(`no name: ${where(node)}`);
   }
+  for (const node of document.querySelectorAll('[aria-hidden=true] :is(a[href], button, input, select, [tabindex])')) {
+    if (node.tabIndex >= 0) wrong.push(`hidden, but a key leads to it: ${where(node)}`);
+  }
+  for (const node of document.querySelectorAll('th')) if (!node.textContent.trim()) wrong.push(`empty th: ${where(node)}`);
+  const regions = [...document.querySelectorAll('section[aria-label], nav[aria-label]')].map((node) => node.getAttribute('aria-label'));
+  for (const name of regions) if (regions.indexOf(name) !== regions.lastIndexOf(name)) wrong.push(`region twice: ${name}`);
   const ids = [...document.querySelectorAll('[id]')].map((node) => node.id);
   for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) wrong.push(`id twice: ${id}`);
   if (document.querySelectorAll('h1').length !== 1) wrong.push('not one h1');

@@ -7,9 +7,10 @@ import base64
 import contextlib
 import json
 import os
-import re
 import shutil
-from collections.abc import AsyncIterator
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -175,45 +176,62 @@ class Tab:
                 self.problems.append(json.dumps(params["entry"])[:500])
 
 
-@contextlib.asynccontextmanager
-async def browser(profile: Path, *flags: str) -> AsyncIterator[Tab]:
-    """A tab of a fresh browser that keeps everything in `profile` and talks to nobody.
+@contextlib.contextmanager
+def running(profile: Path, *flags: str) -> Iterator[int]:
+    """The port of a fresh browser that keeps everything in `profile` and talks to nobody.
 
     flags: further switches of the browser.
     """
     binary = chromium()
     assert binary is not None
-    process = await asyncio.create_subprocess_exec(
-        binary,
-        *_FLAGS,
-        *flags,
-        f"--user-data-dir={profile}",
-        "about:blank",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+    process = subprocess.Popen(
+        [binary, *_FLAGS, *flags, f"--user-data-dir={profile}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
-        port = await asyncio.wait_for(_port(process), _START_S)
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                pages = [page for page in await answer.json() if page["type"] == "page"]
-            address = pages[0]["webSocketDebuggerUrl"]
-            async with session.ws_connect(address, max_msg_size=0) as socket:
-                tab = Tab(socket)
+        yield _port(process, profile)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.asynccontextmanager
+async def new_tab(port: int) -> AsyncIterator[Tab]:
+    """A tab of a running browser, with cookies and storage of its own."""
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://127.0.0.1:{port}/json/version") as answer:
+            address = (await answer.json())["webSocketDebuggerUrl"]
+        async with session.ws_connect(address, max_msg_size=0) as socket:
+            whole = Tab(socket)
+            # What was opened through this connection goes with it.
+            own = await whole.send("Target.createBrowserContext", disposeOnDetach=True)
+            made = await whole.send("Target.createTarget", url="about:blank", **own)
+            page = f"ws://127.0.0.1:{port}/devtools/page/{made['targetId']}"
+            async with session.ws_connect(page, max_msg_size=0) as page_socket:
+                tab = Tab(page_socket)
                 await tab.start()
                 try:
                     yield tab
                 finally:
                     await tab.close()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
+                    await whole.close()
 
 
-async def _port(process: asyncio.subprocess.Process) -> str:
-    assert process.stderr is not None
-    async for line in process.stderr:
-        if found := re.search(rb"DevTools listening on ws://[^:]+:(\d+)/", line):
-            return found[1].decode()
-    raise RuntimeError("the browser did not start")
+@contextlib.asynccontextmanager
+async def browser(profile: Path, *flags: str) -> AsyncIterator[Tab]:
+    """A tab of a fresh browser; see `running`."""
+    with contextlib.ExitStack() as stack:
+        port = await asyncio.to_thread(stack.enter_context, running(profile, *flags))
+        async with new_tab(port) as tab:
+            yield tab
+
+
+def _port(process: subprocess.Popen[bytes], profile: Path) -> int:
+    """Where the browser listens, from the file in which it says so once it does."""
+    file, until = profile / "DevToolsActivePort", time.monotonic() + _START_S
+    while not file.exists() or not (said := file.read_text()).count("\n"):
+        if process.poll() is not None or time.monotonic() > until:
+            raise RuntimeError("the browser did not start")
+        time.sleep(_POLL_S)
+    return int(said.split()[0])

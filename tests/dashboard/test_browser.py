@@ -15,7 +15,7 @@ from gateway.offline.replay import run_replay
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.dashboard.audit import AUDIT
-from tests.dashboard.browser import Tab, browser, chromium
+from tests.dashboard.browser import Tab, chromium, new_tab, running
 from tests.live.agents import Drive, read_runs, recorded_replies
 from tests.postgres import empty_database
 
@@ -29,9 +29,16 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where one browser for all of these tests listens."""
+    with running(tmp_path_factory.mktemp("browser")) as listening:
+        yield listening
+
+
 @pytest.fixture
-async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
-    async with browser(tmp_path / "profile") as opened:
+async def tab(port: int) -> AsyncIterator[Tab]:
+    async with new_tab(port) as opened:
         await opened.look(width=1440)
         yield opened
 
@@ -135,6 +142,7 @@ async def test_the_curve_is_the_runs(start: Start, upstream: ScriptedUpstream, t
     await quiet(tab, server)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
 async def test_the_curve_of_recorded_runs(
     start: Start, upstream: ScriptedUpstream, tab: Tab
@@ -377,11 +385,12 @@ async def test_pages_fit_their_window(
         "login": "/dashboard/login",
     }
     wrong: list[str] = []
-    for width in (1440, 390):
-        for dark in (False, True):
-            await tab.look(width=width, dark=dark)
-            for name, path in pages.items():
-                await tab.open(f"{server.url}{path}")
+    for name, path in pages.items():
+        for width in (1440, 390):
+            await tab.look(width=width)
+            await tab.open(f"{server.url}{path}")
+            for dark in (False, True):
+                await tab.look(width=width, dark=dark)
                 over = await tab.js("document.documentElement.scrollWidth - innerWidth")
                 if over > 0:
                     wrong.append(f"{name} at {width}: {over} pixels too wide")
@@ -406,10 +415,14 @@ async def test_the_audit_finds_what_is_wrong(start: Start, tab: Tab) -> None:
         "node.textContent = text; document.querySelector('main').append(node); return node; };"
         "add('input', ''); add('p', 'one').id = 'key'; add('h4', 'deep');"
         "const pale = add('p', 'pale'); pale.style.color = 'rgba(120, 120, 120, .4)';"
-        "add('h1', 'again'); add('a', 'x').tabIndex = 3;"
+        "add('h1', 'again'); add('a', 'x').tabIndex = 3; add('th', '');"
+        "const mark = add('p', ''); mark.ariaHidden = 'true'; mark.append(add('button', 'y'));"
+        "for (const _ of [1, 2]) add('section', '').ariaLabel = 'Same';"
     )
     found = " | ".join(await tab.js(AUDIT))
     for words in ("no name: input", "id twice: key", "not one h1", "heading skipped", "tabindex"):
+        assert words in found
+    for words in ("a key leads to it: button", "empty th", "region twice: Same"):
         assert words in found
     assert "contrast" in found
     assert '"pale"' in found

@@ -11,8 +11,8 @@ HALVES = {"on": 0.5, "off": 0.5}
 
 # Experiments simulated, and the lowest and highest rate of coverage. 500 coverages of a true 95 %
 # vary by one point (standard error); three of them are allowed, and a point for intervals that are
-# a little too careful. 100 vary by 2.2 points.
-FEW, MANY = (100, 0.88, 1.0), (500, 0.92, 0.985)
+# a little too careful. 40 vary by 3.4 points.
+FEW, MANY = (40, 0.85, 1.0), (500, 0.92, 0.985)
 
 EFFECTS = {
     "none": (0.0, 1.0),
@@ -62,7 +62,7 @@ def test_intervals_hold_the_truth_at_their_rate(
 @pytest.mark.parametrize(
     ("repetitions", "least"),
     [
-        pytest.param(20, 17, marks=pytest.mark.slow),
+        pytest.param(8, 7, marks=pytest.mark.slow),
         pytest.param(100, 95, marks=pytest.mark.nightly),
     ],
 )
