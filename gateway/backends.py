@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.alerts import AlertStore
+from gateway.stores.answers import AnswerStore
 from gateway.stores.attribution import AttributionStore
 from gateway.stores.budgets import BudgetStore
 from gateway.stores.controls import ControlStore
@@ -25,7 +26,8 @@ class Stores:
 
     `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
     `attribution` None: it cannot sum up trees and groups. `raw` None: it keeps no raw calls.
-    `signals` None: no other gateway tells of its changes.
+    `answers` None: it keeps nothing of answers. `signals` None: no other gateway tells of its
+    changes. `identity`: the same for all gateways on the store; empty for a store of one.
     """
 
     states: StateStore
@@ -41,6 +43,8 @@ class Stores:
     raw: RawStore | None = None
     signals: Signals | None = None
     workloads: WorkloadStore | None = None
+    answers: AnswerStore | None = None
+    identity: str = ""
 
 
 async def open_stores(
@@ -64,6 +68,7 @@ async def open_stores(
 async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
     try:
         from gateway.stores.postgres.alerts import PostgresAlertStore
+        from gateway.stores.postgres.answers import PostgresAnswerStore
         from gateway.stores.postgres.attribution import PostgresAttributionStore
         from gateway.stores.postgres.budgets import PostgresBudgetStore
         from gateway.stores.postgres.controls import PostgresControlStore
@@ -96,6 +101,8 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         raw=PostgresRawStore(database),
         signals=PostgresSignals(database),
         workloads=PostgresWorkloadStore(database),
+        answers=PostgresAnswerStore(database),
+        identity=database.identity,
     )
 
 
@@ -126,6 +133,7 @@ async def copy_to_postgres(
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     # Imported here: SQLite's library is loaded only when it is used.
     from gateway.stores.sqlite.alerts import SQLiteAlertStore
+    from gateway.stores.sqlite.answers import SQLiteAnswerStore
     from gateway.stores.sqlite.attribution import SQLiteAttributionStore
     from gateway.stores.sqlite.budgets import SQLiteBudgetStore
     from gateway.stores.sqlite.connection import load_vector_extension
@@ -152,6 +160,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         alerts=SQLiteAlertStore(database),
         raw=SQLiteRawStore(database),
         workloads=SQLiteWorkloadStore(database),
+        answers=SQLiteAnswerStore(database),
         close=database.close,
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),

@@ -27,9 +27,9 @@ from dataclasses import replace
 from functools import partial
 
 from gateway.admission import Admissions
+from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
-from gateway.conversations.resolve import ControlHeaders
 from gateway.conversations.response_headers import (
     identity_headers,
     log_notes,
@@ -90,6 +90,9 @@ class Pipeline:
             raise
         except Exception as exc:
             self._note_unsteered(prepared, exc)
+        if request.previous_response_id and services.table.names:
+            tenant, earlier = exchange.request.tenant, request.previous_response_id
+            await self._recorder.answers.learn(services, tenant, earlier)
         if prepared.result is not None:
             prepared.result.timings_ms["own"] = own_time.spent_s * 1000
             prepared.hides_usage = _adds_usage(services, prepared.result, request)
@@ -184,6 +187,8 @@ class Pipeline:
         headers: Mapping[str, str],
         own_time: OwnTime,
     ) -> None:
+        if request.unread:
+            raise _TooMuch(f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
         if request.dialect.is_side_request(request):
             return
         exchange, now = prepared.exchange, time.time()
@@ -234,6 +239,10 @@ class Pipeline:
         prepared.forward_unsteered(reason)
 
 
+class _TooMuch(Exception):
+    """The body was not read."""
+
+
 _LIMITS = {"deadline": "deadline", "timeout": "longest wait"}
 
 
@@ -246,6 +255,8 @@ def _reason(error: Exception) -> UnsteeredReason:
             return "timeout"
         case StoreError():
             return "store"
+        case _TooMuch():
+            return "size"
         case _:
             return "error"
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.budgets.spending import Spending
-from gateway.conversations.resolve import ControlHeaders
+from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.response_headers import unsteered_headers, with_state
 from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
@@ -179,11 +179,13 @@ class PreparedRequest:
             tenant = self.exchange.request.tenant
             self._runtime.response_targets.put(tenant, response_id, self.target)
             self._keep_echo(response_id)
+            if reply.pending_id is None:
+                await self._recorder.answers.keep(self._services, response_id, self, self.target)
         if reply.pending_id is None:
             await self.settle()
         await self._catch_up()
         if reply.pending_id is not None:
-            await self._recorder.record_pending(self._services, self, reply.pending_id)
+            await self._recorder.record_pending(self._services, self, reply.pending_id, self.target)
         else:
             await self._recorder.record(self._services, self, reply.completion)
         if self.result is not None and self.result.state_after is FSMState.END:
@@ -254,7 +256,7 @@ class PreparedRequest:
     async def _record_incomplete(self, pending_id: str | None) -> None:
         await self._catch_up()
         if pending_id is not None:
-            await self._recorder.record_pending(self._services, self, pending_id)
+            await self._recorder.record_pending(self._services, self, pending_id, self.target)
         else:
             await self._recorder.record(self._services, self, None)
 

@@ -12,19 +12,21 @@ from typing import Any, Protocol
 from gateway.budgets.spending import Spending
 from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.codec import from_record
+from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.merge import merge
 from gateway.conversations.records import CallFacts, call_record
-from gateway.conversations.resolve import ControlHeaders
 from gateway.conversations.steering_result import SteeringResult
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.shared_answers import SharedAnswers
 from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord
+from gateway.upstream.deployments import Target
 from gateway.wire.values import replace
 
 _ATTEMPTS = 5
@@ -63,15 +65,22 @@ class Recorder:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self.answers = SharedAnswers(runtime, self.record)
         self._log = get_logger("gateway.steering")
 
     async def record_pending(
-        self, services: Services, prepared: Recordable, response_id: str
+        self,
+        services: Services,
+        prepared: Recordable,
+        response_id: str,
+        target: Target | None,
     ) -> None:
-        """Commit what is known, and the rest when a request fetches the answer `response_id`."""
+        """Commit what is known, and the rest when a request fetches the answer `response_id`,
+        which `target` stores."""
         result = prepared.result
         if result is None:
             return
+        tenant = prepared.exchange.request.tenant
         conversation, committed = result.conversation, asyncio.Event()
         call = PendingCall(
             exchange=prepared.exchange,
@@ -89,13 +98,16 @@ class Recorder:
             call.exchange.upstream.bill(usage)
             if call.spending is not None:
                 await call.spending.settle(call.billed_model)
+            if not await self.answers.take(tenant, response_id):
+                return  # another gateway has seen the answer, and recorded it
             # The conversation may have been dropped from memory and loaded again in the meantime.
             result.conversation = services.index.get(conversation.id) or conversation
             await self.record(services, call, completion)
 
-        self._runtime.pending_responses.put(prepared.exchange.request.tenant, response_id, settle)
+        self._runtime.pending_responses.put(tenant, response_id, settle)
         try:
             await self.record(services, prepared, None, pending_id=response_id)
+            await self.answers.keep(services, response_id, prepared, target, pending=True)
         finally:
             result.stored = True
             result.resolved.incoming = replace(result.resolved.incoming, messages=())

@@ -67,7 +67,7 @@ class Replicas:
         try:
             await self._signals.send(kind, **ids)
         except StoreError as error:
-            self._log.debug("the other gateways are not told", kind=kind, reason=str(error))
+            self._log.debug("other gateways not notified", kind=kind, reason=str(error))
 
     def _hear(self, kind: str, ids: Mapping[str, str]) -> None:
         if kind == WATCHING:
@@ -84,7 +84,7 @@ class Replicas:
         try:
             await refresh()
         except StoreError as error:
-            self._log.debug("not read again", reason=str(error))
+            self._log.debug("changes of other gateways not read", reason=str(error))
 
     async def _pass_on(self, ids: Mapping[str, str]) -> None:
         """Publish the event of a call that another gateway has recorded."""

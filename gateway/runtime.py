@@ -40,6 +40,7 @@ from gateway.observability.unsteered import UnsteeredCalls
 from gateway.replicas import Refresh, Replicas
 from gateway.retention import Retention
 from gateway.services import Services
+from gateway.start_wait import StartWait
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.alerts import AlertStore
 from gateway.stores.attribution import AttributionStore
@@ -62,6 +63,8 @@ _FIXED = (
 )
 """Settings that a reload does not change."""
 
+STOP_S = 5.0
+"""Longest wait for background work that gives back what it holds when the gateway stops."""
 _LOOKUP_LOG_S = 60.0
 """A tier's failing look-ups are logged once in this time; the metric counts all."""
 
@@ -76,7 +79,7 @@ class Runtime:
         self.log = get_logger("gateway")
         self.draining = False
         self.instance = secrets.token_hex(8)
-        """Random id sent with this process's upstream requests, to detect a request to itself."""
+        """Sent upstream, to detect a request to itself: random, or the shared store's identity."""
 
         self.shared_metrics: SharedMetrics | None = None
         """The metrics of all workers; None for a gateway of one process."""
@@ -116,10 +119,7 @@ class Runtime:
         self._lookup_logged: dict[str, float] = {}
         self.workloads: Workloads | None = None
         self.tally: PatternTally | None = None
-        self.response_targets = ResponseTargets()
-        """Which deployment stores an answer."""
-
-        self.answer_echoes = AnswerEchoes()
+        self.response_targets, self.answer_echoes = ResponseTargets(), AnswerEchoes()
         self.pending_responses = PendingResponses()
         """Calls whose answers are still being made in the background."""
 
@@ -183,19 +183,22 @@ class Runtime:
         """
         searched = self.settings.etraces.enabled
         storage = self.settings.storage
-        self._stores = stores = await open_stores(storage, vectors=searched)
+        wait = StartWait(storage, lambda: self.draining).until_reachable
+        self._stores = stores = await wait(lambda: open_stores(storage, vectors=searched))
+        self.pending_responses.store = stores.answers
+        self.instance = stores.identity or self.instance
         self._states = states = GuardedStateStore(
             stores.states, storage, self._store_failed, merged_call
         )
         self._watch(states)
-        await self.keys.refresh(stores.keys)
+        await wait(lambda: self.keys.refresh(stores.keys))
         follow_keys = self.keys.follow(stores.keys, lambda: self.settings.auth)
         self._background_tasks.append(spawn(follow_keys, name="watch gateway keys"))
         self._background_tasks.append(spawn(states.follow(), name="watch store"))
         self._accounting = accounting = Accounting(
             (stores.budgets, stores.controls), lambda: self.settings, self.events, self.metrics
         )
-        await accounting.holds.refresh()
+        await wait(accounting.holds.refresh)
         self._background_tasks.append(spawn(accounting.follow(), name="budgets and holds"))
         retention = Retention(stores.runs, states, storage)
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
@@ -208,10 +211,9 @@ class Runtime:
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
         if stores.workloads is not None:
-            self.workloads = await Workloads.open(
-                stores.workloads, lambda: self.settings.routing.refresh_s
-            )
-        await self._open_patterns()
+            known, refresh_s = stores.workloads, lambda: self.settings.routing.refresh_s
+            self.workloads = await wait(lambda: Workloads.open(known, refresh_s))
+        await wait(self._open_patterns)
         learning = self._open_learning()
         changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
         changed |= {CONTROLS: self.holds.refresh, PATTERNS: self._forget_patterns}
@@ -242,9 +244,10 @@ class Runtime:
             failed=self._lookup_failed,
             masks_secrets=self.settings.storage.mask_secrets,
         )
+        missing = await patterns.without_vector(1)
         self.tally = PatternTally(patterns, self._tally_failed)
         self._background_tasks.append(spawn(self.tally.follow(), name="pattern statistics"))
-        if await patterns.without_vector(1):
+        if missing:
             self.log.warning(
                 "some patterns have no vector of the embedder and are not found: "
                 "run `gateway patterns reindex`",
@@ -328,7 +331,7 @@ class Runtime:
             fresh = self._build(settings)
         except (ConfigError, ValueError) as exc:
             self.metrics.config_reloads.labels("refused").inc()
-            self.log.error("config not reloaded, the old one stays", reason=str(exc))
+            self.log.error("config not reloaded, the old one stays in use", reason=str(exc))
             return False
         waiting = [p for p in _FIXED if attrgetter(p)(settings) != attrgetter(p)(self.settings)]
         if settings.etraces.enabled and self.library is None:
@@ -375,6 +378,8 @@ class Runtime:
         """Close everything that was opened, in reverse order."""
         for task in self._background_tasks:
             task.cancel()
+        if self._background_tasks:  # some give back what they hold, for which the stores are needed
+            await asyncio.wait(self._background_tasks, timeout=STOP_S)
         if self._outbox is not None:
             await self._outbox.aclose()
         if self._services is not None:

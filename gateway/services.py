@@ -56,6 +56,7 @@ class Services:
         workloads: Workloads | None = None,
     ) -> None:
         self.settings = settings
+        self.loader = loader
         self.table = DeploymentTable(settings, os.environ, rests)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
         self.litellm_lane = LiteLLMLane(

@@ -194,7 +194,7 @@ class AlertOutbox:
             await self._store.settle(self._owner, results, now)
         except StoreError as error:
             # They are due again when the lease ends; what was sent is not sent again by us.
-            self._log.warning("deliveries of alerts not noted", reason=str(error))
+            self._log.warning("deliveries of alerts not recorded", reason=str(error))
             return
         self._sent.difference_update((one.alert_id, one.sink) for one in results)
 

@@ -204,7 +204,7 @@ def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
     """Refuse a request that this gateway itself has sent.
 
     Raises:
-        LoopDetected: it carries this process's mark.
+        LoopDetected: it carries the mark of this process, or of a gateway on the same database.
     """
     if has_passed(headers, instance):
         raise LoopDetected(

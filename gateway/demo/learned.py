@@ -18,8 +18,9 @@ from gateway.demo.agent import Outcome, Turn, run_agent
 from gateway.demo.model import ScriptedModel
 from gateway.demo.workspace import Workspace
 
-LEARNING = {"trials": "on", "interval_s": 0.05, "idle_s": 0.5}
-"""The demo's settings of learning: a run that was given up is over soon."""
+LEARNING = {"trials": "on", "interval_s": 0.05, "idle_s": 2.0}
+"""The demo's settings of learning: a run that was given up is over soon, one that waits for a busy
+machine is not."""
 MINED_WITHIN_S = 10.0
 _POLL_S = 0.05
 # The draw depends on the conversation: with this name the lesson is not held back. In a real trial

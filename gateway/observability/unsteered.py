@@ -8,14 +8,16 @@ from typing import Final, Literal
 
 from prometheus_client import Counter
 
-UnsteeredReason = Literal["deadline", "timeout", "store", "error"]
+UnsteeredReason = Literal["deadline", "timeout", "store", "size", "error"]
 """Why a call had no decision: it took more of its own time than `steering.deadline_ms`, waited
-longer than `steering.max_wait_ms`, the store failed, or something else did."""
+longer than `steering.max_wait_ms`, the store failed, its body was too large or nested too deeply
+to read, or something else failed."""
 
 UNSTEERED_WORDS: Final[Mapping[str, str]] = {
     "deadline": "steering took too long",
     "timeout": "waited too long",
     "store": "the store failed",
+    "size": "too large or too deep to read",
     "error": "steering failed",
 }
 """The reasons in words, for people."""

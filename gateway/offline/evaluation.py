@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 BOOTSTRAP_ROUNDS = 1000
 SEED = 20240917
@@ -99,14 +102,10 @@ def auroc(runs: Sequence[RunReading], point: str, *, rounds: int = BOOTSTRAP_ROU
         )
         for block in blocks
     ]
-    draw = np.random.default_rng(SEED)
-    samples = []
-    for _ in range(rounds):
-        weights = np.bincount(draw.integers(0, len(groups), len(groups)), minlength=len(groups))
-        samples.append(_weighted(indexed, weights))
+    samples = _weighted(indexed, _drawn(len(groups), rounds))
     low, high = np.nanpercentile(samples, [2.5, 97.5])
-    value = _weighted(indexed, np.ones(len(groups)))
-    return Estimate(value=value, low=float(low), high=float(high), pairs=pairs)
+    (value,) = _weighted(indexed, np.ones((1, len(groups))))
+    return Estimate(value=float(value), low=float(low), high=float(high), pairs=pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +132,29 @@ def _blocks(runs: Sequence[RunReading], point: str) -> Iterable[_Block]:
             )
 
 
+def _drawn(count: int, rounds: int) -> Floats:
+    """How often each of `count` groups is drawn when as many are drawn; one row per round."""
+    picked = np.random.default_rng(SEED).integers(0, count, (rounds, count))
+    places = picked + count * np.arange(rounds)[:, None]
+    times = np.bincount(places.ravel(), minlength=rounds * count)
+    return times.reshape(rounds, count).astype(np.float64)
+
+
 def _weighted(
-    blocks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], weights: np.ndarray
-) -> float:
-    won = total = 0.0
+    blocks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], weights: Floats
+) -> Floats:
+    """Share of the pairs that are won, for each row of weights; NaN where no pair has any.
+
+    The sums are of halves, which floats hold exactly: their order does not matter.
+    """
+    won, total = np.zeros(len(weights)), np.zeros(len(weights))
     for wins, rows, columns in blocks:
-        weight = weights[rows][:, None] * weights[columns][None, :]
-        won += float((wins * weight).sum())
-        total += float(weight.sum())
-    return won / total if total else float("nan")
+        above, below = weights[:, rows], weights[:, columns]
+        won += np.einsum("ij,ij->i", above @ wins, below)
+        total += above.sum(axis=1) * below.sum(axis=1)
+    shares = np.full(len(weights), np.nan)
+    np.divide(won, total, out=shares, where=total > 0)
+    return shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ def learned_risks(runs: Sequence[RunReading], order: Sequence[int]) -> list[Arra
         run = runs[number]
         models = priors.setdefault(run.source, {})
         own = models.get(run.model, NO_OUTCOMES)
-        prior = own.beside(known for model, known in models.items() if model != run.model)
+        prior = own.informed_by(known for model, known in models.items() if model != run.model)
         odds = [math.log(risk / (1.0 - risk)) for risk in run.risks]
         found[number] = np.array([risk_of(each, prior) for each in odds])
         models[run.model] = own.with_outcome(failed=run.failed)

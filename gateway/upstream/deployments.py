@@ -47,7 +47,6 @@ _TRANSPORT_PARAMS = frozenset(
     }
 )
 
-
 _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose them, hence a limit
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
@@ -210,20 +209,28 @@ class DeploymentTable:
             self._matched[model] = found
         return found
 
+    def place_of(self, target: Target) -> str:
+        """What names the target's deployment on every gateway; empty for the default upstream."""
+        return self._places.get(target.key, "")
+
+    def at_place(self, place: str) -> Target | None:
+        """The target that `place_of` named; None when the settings have none such."""
+        known = (each for group in self._by_name.values() for each in group)
+        return next((each for each in known if self.place_of(each) == place), None)
+
     def failed(self, target: Target, now: float) -> bool:
         """Count a failure; after `router.allowed_fails` in a row the target rests: True."""
-        place, router = self._places.get(target.key), self._settings.router
-        return place is not None and self._rests.failed(
-            place, now, allowed=router.allowed_fails, rest_s=router.cooldown_s
-        )
+        place, router = self.place_of(target), self._settings.router
+        allowed, rest_s = router.allowed_fails, router.cooldown_s
+        return bool(place) and self._rests.failed(place, now, allowed=allowed, rest_s=rest_s)
 
     def succeeded(self, target: Target) -> None:
         """Forget the failures of a target."""
-        if place := self._places.get(target.key):
+        if place := self.place_of(target):
             self._rests.succeeded(place)
 
     def _rests_at(self, target: Target, now: float) -> bool:
-        return self._rests.is_resting(self._places.get(target.key, ""), now)
+        return self._rests.is_resting(self.place_of(target), now)
 
     def _balanced(self, model: str, now: float, conversation: str) -> list[Target]:
         group = self.resolve(model)

@@ -13,9 +13,15 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.patience import DEADLINE_MS
 from tests.relay.processes import GatewayProcess
 
-ENVIRONMENT = {"GATEWAY_STEERING__MODE": "on", "GATEWAY_ETRACES__ENABLED": "true"}
+ENVIRONMENT = {
+    "GATEWAY_STEERING__MODE": "on",
+    # A call that waits for a database on a busy machine is not to go out without its decision.
+    "GATEWAY_STEERING__MAX_WAIT_MS": str(DEADLINE_MS),
+    "GATEWAY_ETRACES__ENABLED": "true",
+}
 
 Order = Callable[[int], Iterable[int]]
 """Of so many gateways, the numbers of those to try for one connection, in order."""
@@ -76,8 +82,7 @@ class Fleet:
         gateway = self.gateways[number]
         gateway.process.kill()
         await asyncio.to_thread(gateway.end)
-        assert gateway.process.stderr is not None
-        gateway.process.stderr.close()
+        gateway.close()
         gateway.lines.clear()
         await asyncio.to_thread(gateway.__enter__)
 
@@ -98,7 +103,8 @@ async def balancer(ports: Callable[[], Sequence[int]], order: Order) -> AsyncIte
                 return
             ways = ((reader, there[1]), (there[0], writer))
             pumps = [asyncio.ensure_future(_pump(*way)) for way in ways]
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(asyncio.CancelledError):  # the test is over
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in pumps:
                 pump.cancel()
             there[1].close()

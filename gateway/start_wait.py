@@ -1,0 +1,57 @@
+"""A gateway that starts while its database restarts: it waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from gateway.config.storage import StorageSettings
+from gateway.observability.logging import get_logger
+from gateway.stores.protocols import StoreUnreachable
+
+T = TypeVar("T")
+
+_SAID_EVERY_S = 10.0
+
+
+class StartWait:
+    """Repeats what the start needs of a database until it answers, for `storage.start_wait_s` in
+    all; every other fault ends the start at once. `stopping`: whether the process was told to end.
+    """
+
+    def __init__(self, settings: StorageSettings, stopping: Callable[[], bool]) -> None:
+        self._pause_s = min(settings.probe_interval_s, 1.0)
+        self._limit_s = settings.start_wait_s
+        self._stopping = stopping
+        self._waited_since: float | None = None
+        self._said_at = float("-inf")
+        self._log = get_logger("gateway.store")
+
+    async def until_reachable(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`. Raises: StoreUnreachable after the limit, and whatever else `work`
+        raises."""
+        while True:
+            try:
+                return await work()
+            except StoreUnreachable as error:
+                if not self._goes_on(error):
+                    raise
+            await asyncio.sleep(self._pause_s)
+
+    def _goes_on(self, error: StoreUnreachable) -> bool:
+        now = time.monotonic()
+        if self._waited_since is None:
+            self._waited_since = now
+        left_s = self._waited_since + self._limit_s - now
+        if left_s <= 0 or self._stopping():
+            return False
+        if now - self._said_at >= _SAID_EVERY_S:
+            self._said_at = now
+            self._log.warning(
+                "the database does not answer: the start waits for it",
+                reason=str(error),
+                gives_up_in_s=round(left_s),
+            )
+        return True
