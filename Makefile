@@ -2,7 +2,7 @@
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
-JOBS   ?= 3
+JOBS   ?= 4
 SPREAD := -n $(JOBS) --dist worksteal
 TYPES  := $(VENV)/types.log
 
@@ -41,8 +41,8 @@ check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nigh
 	wait $$types || { cat $(TYPES); failed=1; }; \
 	exit $$failed
 
-nightly: $(STAMP) ## the longest tests: thousands of examples, dozens of kills
-	@$(PY) -m pytest $(SPREAD) -m nightly
+nightly: $(STAMP) ## the longest tests, and every property on more examples
+	@$(PY) -m pytest $(SPREAD) -m "nightly or hypothesis" --hypothesis-profile=nightly
 
 bench: $(STAMP) ## measure this gateway and its peers in one run
 	@$(PY) -m bench $(ARGS)

@@ -53,6 +53,8 @@ class Seen:
     counts: Counter[str] = field(default_factory=Counter)
     rss_mb: list[float] = field(default_factory=list)
     logged: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    """Status and beginning of the answers that did not arrive whole."""
 
 
 def behaviour(share: float) -> Callable[[ReceivedRequest], Reply | Fault]:
@@ -128,6 +130,7 @@ class Agent:
         view = view_of(self._dialect, self._streams, answer.status_code, received, True)
         if not view.whole:
             self._seen.counts["failed"] += 1
+            self._seen.failed[f"{answer.status_code} {received[:120].decode('latin-1')}"] += 1
             return None
         self._note(answer)
         return view.text
@@ -155,13 +158,14 @@ def recorded(path: Path) -> set[tuple[str, int]]:
     return {(str(run).rpartition(".")[0], int(str(index))) for run, index in rows}
 
 
-def _command(kept: int, place: Place) -> Command:
-    steering = {"mode": "on", "max_conversations_in_memory": kept}
-    more = {
+def _command(options: argparse.Namespace, place: Place) -> Command:
+    steering = {"mode": "on", "max_conversations_in_memory": options.kept}
+    more: dict[str, Any] = {
         "steering": steering,
-        "timeouts": {"first_byte_s": _SILENCE_S / 3, "idle_s": _SILENCE_S / 3},
         "router": {"num_retries": 1, "backoff_s": 0.05, "allowed_fails": 1_000_000},
     }
+    if options.faults:  # on a busy machine, an upstream without faults may be silent for as long
+        more["timeouts"] = {"first_byte_s": _SILENCE_S / 3, "idle_s": _SILENCE_S / 3}
     return gateway_command(place, "on", **more)
 
 
@@ -180,7 +184,7 @@ async def soak(options: argparse.Namespace, home: Path) -> tuple[Seen, int]:
     arm = next(arm for arm in ARMS if arm.name == "steered")
     with ScriptedUpstream(behaviour(options.faults), record=0) as upstream:
         running = start(
-            replace(arm, command=functools.partial(_command, options.kept)), upstream.port, home
+            replace(arm, command=functools.partial(_command, options)), upstream.port, home
         )
         assert running.server is not None
         path = home / f"gateway-{running.port}.db"
@@ -232,11 +236,15 @@ def table(seen: Seen, lost: int) -> str:
     """Counts, and the memory over the time."""
     rows = [[name, str(number)] for name, number in sorted(seen.counts.items())]
     memory = " ".join(f"{each:.0f}" for each in seen.rss_mb)
-    said = "".join(f"  {count} x {what}\n" for what, count in seen.logged.most_common(20))
+    said = _listed(seen.logged)
     return (
-        f"{aligned(rows)}\nlogged:\n{said}"
+        f"{aligned(rows)}\nlogged:\n{said}not whole:\n{_listed(seen.failed)}"
         f"resident MiB, evenly spaced: {memory}\nanswers not recorded: {lost}"
     )
+
+
+def _listed(counts: Counter[str]) -> str:
+    return "".join(f"  {count} x {what}\n" for what, count in counts.most_common(20))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

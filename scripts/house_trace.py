@@ -4,10 +4,10 @@
 
 `house.py` runs this as a process of its own, so that the package of any checkout can be traced. It
 starts `python -m gateway serve` inside the process with a new database, the default settings (but a
-deadline for steering that a busy machine meets as well), and `gateway.testing.ScriptedUpstream` as
-the provider. A small agent then plays runs with tools, without
-streaming: each request carries the history so far. The third request of each run is traced; the
-two before it are the warm-up.
+deadline for steering that a busy machine meets as well, and rare periodic looks at the store), and
+`gateway.testing.ScriptedUpstream` as the provider. A small agent then plays runs with tools,
+without streaming: each request carries the history so far. The third request of each run is
+traced; the two before it are the warm-up.
 
 What is counted: call events of `sys.setprofile` in modules of the package (`gateway.testing`, which
 plays the provider, left out), from the moment the client sends the request until the gateway is
@@ -39,7 +39,16 @@ PACKAGE = "gateway"
 PROVIDER = "gateway.testing"
 RUNS = 5
 WARM_UP = 2
-START_S, QUIET_S, POLL_S = 60.0, 0.5, 0.05
+PERIODIC = (
+    ("auth", "poll_s"),
+    ("control", "poll_s"),
+    ("storage", "probe_interval_s"),
+    ("learning", "interval_s"),
+    ("alerts", "check_interval_s"),
+)
+"""Settings, by section and name: how often the gateway looks for something on its own."""
+
+START_S, LONGEST_S, QUIET_S, POLL_S = 300.0, 60.0, 0.5, 0.05
 TOOL = {
     "type": "function",
     "function": {
@@ -85,7 +94,7 @@ class Agent:
     """An agent with one tool that plays runs over one connection."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self._messages: list[dict[str, Any]] = []
 
     def begin(self, number: int) -> None:
@@ -164,6 +173,7 @@ def main(target: Path) -> None:
         os.environ["GATEWAY_STORAGE__PATH"] = str(Path(directory, "gateway.db"))
         os.environ["GATEWAY_STEERING__DEADLINE_MS"] = "10000"
         os.environ["GATEWAY_DEFAULT_UPSTREAM__API_BASE"] = upstream.base_url
+        os.environ |= _rare_looks()
         client = threading.Thread(target=measure, args=(port, counter, target), daemon=True)
         client.start()
         threading.setprofile(counter)
@@ -174,6 +184,19 @@ def main(target: Path) -> None:
         sys.setprofile(None)
     if not target.exists():
         sys.exit("the gateway ended before the request was traced")
+
+
+def _rare_looks() -> dict[str, str]:
+    """The periodic looks that this checkout knows, as variables that let them wait for a minute:
+    they are no part of a request, and a gateway that looks twice a second is never quiet."""
+    from gateway.config import Settings
+
+    settings = Settings()
+    return {
+        f"GATEWAY_{section}__{name}".upper(): "60"
+        for section, name in PERIODIC
+        if hasattr(getattr(settings, section, None), name)
+    }
 
 
 def _is_counted(module: str) -> bool:
@@ -201,10 +224,13 @@ def _wait_until_ready(port: int) -> None:
 
 def _wait_until_quiet(counter: MoveCounter) -> None:
     before, since = counter.result, time.monotonic()
+    ends_at = since + LONGEST_S
     while time.monotonic() - since < QUIET_S:
         time.sleep(POLL_S)
         if counter.result != before:
             before, since = counter.result, time.monotonic()
+        if since > ends_at:
+            raise RuntimeError("the gateway is never quiet: name what it does in PERIODIC")
 
 
 if __name__ == "__main__":

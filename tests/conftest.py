@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import ipaddress
 import os
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import hypothesis
 import pytest
 import structlog
 
@@ -22,6 +22,7 @@ from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
 from gateway.testing import AppServer, ScriptedUpstream
 from gateway.upstream.litellm_lane.importing import LOCAL_TABLES
+from tests.examples import load_profiles
 from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import CANNOT_START
 from tests.prepared_store import put_database
@@ -43,11 +44,7 @@ httpx._transports.default.create_ssl_context = _context  # type: ignore[attr-def
 for _phase in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, ANSWER_S)
 
-# Tests run side by side on loaded machines: how long an example takes says nothing about it.
-hypothesis.settings.register_profile(
-    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("suite")
+load_profiles()
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -57,8 +54,11 @@ def pytest_collection(session: pytest.Session) -> None:
     fresh checkout that is half of the time that the collection takes.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return
+    gc.disable()  # what is loaded stays: looking for garbage in it takes a tenth of the collection
     folder = Path(__file__).parent
-    if worker is None or [Path(arg).resolve() for arg in session.config.args] != [folder]:
+    if [Path(arg).resolve() for arg in session.config.args] != [folder]:
         return
     share = slice(int(worker.removeprefix("gw")), None, int(os.environ[_WORKERS]))
     for file in sorted(folder.rglob("test_*.py"))[share]:
@@ -66,6 +66,12 @@ def pytest_collection(session: pytest.Session) -> None:
         # What is wrong with a module is told when it is collected.
         with contextlib.suppress(Exception, pytest.skip.Exception):
             importlib.import_module(name)
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected again, but not looked for in what the tests consist of."""
+    gc.freeze()
+    gc.enable()
 
 
 class OutsideNetworkError(OSError):

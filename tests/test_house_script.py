@@ -102,6 +102,7 @@ def test_a_package_is_counted_as_by_hand(checkout: Path) -> None:
     assert lists["functions over 50 lines"] == ["gateway.low.b.late:1 51"]
 
 
+@pytest.mark.nightly
 def test_the_import_graph_is_that_of_import_linter() -> None:
     """The arrows of this package are those which the library behind import-linter finds."""
     graph = grimp.build_graph("gateway", cache_dir=None)

@@ -60,7 +60,7 @@ async def test_the_rules_hold_at_every_call_of_recorded_runs(
     assert [name for name in seen if not audit.seen[name]] == []
 
 
-@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 9), DEVELOPMENT], ids=["sample", "all"])
+@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 18), DEVELOPMENT], ids=["sample", "all"])
 @pytest.mark.parametrize("eager", [False, True])
 async def test_the_rules_hold_with_the_shipped_monitors(
     gateway_server: Start,

@@ -8,10 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.testing import AppServer, Reply, ScriptedUpstream
+from tests.examples import examples
 from tests.live.client import GUIDING, TOOLS
 from tests.live.test_recorded_runs import synthetic_runs
 from tests.steering.builders import assistant, call, system, tool, user
@@ -81,13 +82,14 @@ def malformed_run(draw: st.DrawFn) -> list[Any]:
     return messages
 
 
+@pytest.mark.hypothesis
 def test_any_message_may_be_malformed(gateway_server: Start, upstream: ScriptedUpstream) -> None:
     """Any prefix of any run, with any message malformed: answered, sent once, and steered."""
     upstream.default = Reply("Done.")
     server = gateway_server(GUIDING)
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
 
-        @settings(max_examples=60)
+        @examples(60)
         @given(malformed_run(), st.booleans(), st.sampled_from([{}, {"x-session-id": "s"}]))
         def check(messages: list[Any], stream: bool, headers: dict[str, str]) -> None:
             before = len(upstream.requests)
@@ -116,6 +118,7 @@ def test_a_malformed_message_in_another_history_of_a_session(
     assert failures(server) == {}
 
 
+@pytest.mark.hypothesis
 def test_any_other_field_may_be_malformed(
     gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:
@@ -127,7 +130,7 @@ def test_any_other_field_may_be_malformed(
     fields = st.dictionaries(st.sampled_from(names), JSON, min_size=1, max_size=4)
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
 
-        @settings(max_examples=50)
+        @examples(50)
         @given(fields)
         def check(more: dict[str, Any]) -> None:
             before = len(upstream.requests)
@@ -140,13 +143,14 @@ def test_any_other_field_may_be_malformed(
     assert failures(server) == {}
 
 
+@pytest.mark.hypothesis
 def test_any_reply_may_be_malformed(gateway_server: Start, upstream: ScriptedUpstream) -> None:
     """A provider's message of any form reaches the client, and the conversation continues."""
     server = gateway_server(GUIDING)
     shapes = st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4)
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
 
-        @settings(max_examples=50)
+        @examples(50)
         @given(shapes, JSON)
         def check(message: dict[str, Any], finish: Any) -> None:
             choices = [{"message": message, "finish_reason": finish}]

@@ -85,7 +85,7 @@ async def sent(
     return seen
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(24, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [3, pytest.param(24, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("limits", [{"max_prefix_memory_mb": 0.01}, {}, {"max_transcripts": 2}])
 async def test_the_same_bytes_go_out_with_and_without_it(
     gateway_server: Start,

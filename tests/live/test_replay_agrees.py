@@ -32,8 +32,8 @@ from tests.patience import DEADLINE_MS
 Start = Callable[..., AppServer]
 SAMPLE = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
 DEVELOPMENT_RUNS = Path(__file__).parents[3] / "shared/data/trajectories-dev.jsonl.gz"
-RUNS = slice(1, 5)
-"""By number of calls: one of the two longest, which has several times as many as the next."""
+RUNS = slice(2, 6)
+"""By number of calls: the longest but for two, which have four times as many."""
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")
 _WHICH = "x-test-reply"
 REQUESTED = "recorded"
@@ -309,7 +309,7 @@ async def test_live_and_replay_agree(
 ) -> None:
     """State, model and guidance of every call are those that the replay gives."""
     found, compared = await _compare(name, gateway_server, upstream, tmp_path, part=RUNS)
-    assert compared > 100
+    assert compared > 60
     assert found == []
 
 

@@ -37,7 +37,7 @@ def database() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("gateways", [2, pytest.param(4, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 9), DEVELOPMENT], ids=["sample", "all"])
+@pytest.mark.parametrize(("file", "every"), [(SAMPLE, 18), DEVELOPMENT], ids=["sample", "all"])
 async def test_replicas_send_what_one_gateway_sends(
     gateway_server: Start,
     upstream: ScriptedUpstream,

@@ -174,7 +174,7 @@ async def test_many_new_conversations_at_once(
     path = tmp_path / "runs.db"
     upstream.default = worker(9)
     server = gateway_server({"storage": {"path": str(path)}})
-    agents = [Agent(http, server.base_url, opening(f"Repair module {n}.")) for n in range(320)]
+    agents = [Agent(http, server.base_url, opening(f"Repair module {n}.")) for n in range(160)]
     for _ in range(2):
         answers = await asyncio.gather(*(agent.turn() for agent in agents))
         assert {answer.status for answer in answers} == {200}

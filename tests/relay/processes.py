@@ -16,7 +16,7 @@ from typing import Any
 from tests.patience import DEADLINE_MS
 
 ROOT = Path(__file__).parents[2]
-START_S = 60.0
+START_S = 180.0
 
 
 class GatewayProcess:
@@ -46,6 +46,16 @@ class GatewayProcess:
         self._news = threading.Condition()
 
     def __enter__(self) -> GatewayProcess:
+        self.start()
+        try:
+            self.url = str(self.wait_for("listening")["url"]).removesuffix("/v1")
+        except BaseException:
+            self.process.kill()
+            raise
+        return self
+
+    def start(self) -> None:
+        """Start the process without waiting for it."""
         self.process = subprocess.Popen(
             [*self._program, "serve", "--port", "0", "--config", str(self.config)],
             cwd=self._directory,
@@ -55,8 +65,6 @@ class GatewayProcess:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.url = str(self.wait_for("listening")["url"]).removesuffix("/v1")
-        return self
 
     def __exit__(
         self,
@@ -67,6 +75,10 @@ class GatewayProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.end()
+        self.close()
+
+    def close(self) -> None:
+        """Give up the pipe of a process that has ended."""
         assert self.process.stderr is not None
         self.process.stderr.close()
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from tests.examples import examples
 from tests.relay.gateways import HELLO, STREAMED, hear
 from tests.wire.texts import Member, bodies, rendered
 
@@ -19,7 +20,7 @@ JSON = {"content-type": "application/json"}
 Body = tuple[list[Member], tuple[str, str, str]]
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@examples(40, suppress_health_check=list(HealthCheck))
 @given(bodies())
 def test_request_bodies_arrive_byte_for_byte(
     there: ScriptedUpstream, here: httpx.Client, made: Body
@@ -144,7 +145,7 @@ def test_events_are_relayed_as_they_arrive(there: ScriptedUpstream, here: httpx.
 
 
 @given(st.data())
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@examples(25, suppress_health_check=list(HealthCheck))
 def test_a_deployments_model_is_the_only_change(
     alias: tuple[ScriptedUpstream, httpx.Client], data: Any
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.testing import AppServer, Reply, ScriptedUpstream
+from tests.examples import examples
 from tests.relay.gateways import a_gateway, hear, raw_exchange
 
 LONE = b'{"model": "\\ud800", "messages": [{"role": "user", "content": "\\udfff"}]}'
@@ -172,7 +173,7 @@ others = given(
 )
 
 
-@settings(max_examples=FEW, suppress_health_check=ANYHOW)
+@examples(FEW, suppress_health_check=ANYHOW)
 @example(body=LONE, sent={"content-type": "application/json"}, query="")
 @chats
 def test_mutated_chat_requests(fuzzed: httpx.Client, body: bytes, sent: Any, query: str) -> None:
@@ -180,7 +181,7 @@ def test_mutated_chat_requests(fuzzed: httpx.Client, body: bytes, sent: Any, que
     chat(fuzzed, body, sent, query)
 
 
-@settings(max_examples=FEW, suppress_health_check=ANYHOW)
+@examples(FEW, suppress_health_check=ANYHOW)
 @others
 def test_mutated_requests_to_any_route(
     fuzzed: httpx.Client, method: str, path: str, body: bytes, sent: Any
@@ -214,7 +215,7 @@ WHOLE += b"content-type: application/json\r\ncontent-length: 28\r\n\r\n"
 WHOLE += b'{"model":"m","messages": []}'
 
 
-@settings(max_examples=30, suppress_health_check=ANYHOW)
+@examples(30, suppress_health_check=ANYHOW)
 @given(
     st.lists(st.tuples(st.integers(0, len(WHOLE)), st.binary(max_size=3)), min_size=1, max_size=3)
 )
@@ -241,7 +242,7 @@ EVENTS = (
 COMPLETION = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}}]}'
 
 
-@settings(max_examples=150, suppress_health_check=ANYHOW)
+@examples(150, suppress_health_check=ANYHOW)
 @given(data=st.data())
 def test_mutated_answers(fuzzed: httpx.Client, plain: ScriptedUpstream, data: Any) -> None:
     """Whatever an upstream answers arrives as it is, or as 502, or as a stream visibly cut."""

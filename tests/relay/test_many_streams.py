@@ -47,7 +47,7 @@ async def read(client: httpx.AsyncClient, number: int) -> str:
 @pytest.mark.parametrize(
     ("mode", "streams"),
     [
-        ("on", 150),
+        ("on", 40),
         pytest.param("on", 500, marks=pytest.mark.nightly),
         pytest.param("off", 500, marks=pytest.mark.nightly),
     ],

@@ -159,7 +159,7 @@ def test_a_new_config_without_a_restart(
             change(before(other, auth=keys, **later), "some changes take effect at the next start")
             (waiting,) = gateway.events("some changes take effect at the next start")
             assert waiting["keys"] == ["storage"]
-            change("server: {prot: 1}", "config not reloaded, the old one stays")
+            change("server: {prot: 1}", "config not reloaded, the old one stays in use")
             assert hear(client, json=HELLO, headers={"x-gateway-key": "gw-1"}).status == 200
             assert len(other.requests) == 2
             change(before(other), "config reloaded", 3)
@@ -167,7 +167,7 @@ def test_a_new_config_without_a_restart(
             metrics = client.get(f"{gateway.url}/metrics").text
         assert 'gateway_config_reloads_total{result="done"} 3.0' in metrics
         assert 'result="refused"' in metrics
-        (refusal,) = gateway.events("config not reloaded, the old one stays")
+        (refusal,) = gateway.events("config not reloaded, the old one stays in use")
         assert refusal["reason"].endswith("line 1: server.prot: unknown key; did you mean 'port'?")
     upstream.wait_for_connections(0)
 
@@ -192,7 +192,7 @@ def test_a_config_file_that_vanishes_changes_nothing(
     """Editors write a new file and remove the old one: in between the settings stay."""
     with GatewayProcess(tmp_path, before(upstream)) as gateway:
         gateway.config.unlink()
-        refusal = gateway.wait_for("config not reloaded, the old one stays")
+        refusal = gateway.wait_for("config not reloaded, the old one stays in use")
         assert "cannot be read: No such file" in refusal["reason"]
         with httpx.Client(base_url=gateway.base_url) as client:
             assert hear(client, json=HELLO).status == 200

@@ -7,13 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstream.litellm_lane import errors, legacy, messages, request
 from gateway.upstream.litellm_lane.chunks import ChunkStream
 from gateway.upstream.litellm_lane.completions import as_chunk, completion, from_generic
 from gateway.upstream.litellm_lane.transport import ProviderCall
+from tests.examples import examples
 from tests.upstream.lane import finish_reasons, message_of
 
 json_values = st.recursive(
@@ -32,7 +33,7 @@ def prepare(body: dict[str, Any], **fields: Any) -> request.LiteLLMRequest:
     return request.prepare(body, params, **{**settings, **fields})
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.dictionaries(field_names, json_values, max_size=6), st.booleans())
 def test_a_body_never_reaches_the_adapters_controls(
     body: dict[str, Any], speaks_openai: bool
@@ -47,7 +48,7 @@ def test_a_body_never_reaches_the_adapters_controls(
     assert body == before
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.dictionaries(st.text(max_size=8), json_values, max_size=5))
 def test_no_field_is_lost_unreported(body: dict[str, Any]) -> None:
     """Every field that is not null is passed on, carried in the body, or named as left out."""
@@ -66,7 +67,7 @@ def test_router_settings_of_a_deployment_stay_behind() -> None:
     assert set(prepare({}, params=params).kwargs) == {"api_key", "messages"}
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(json_values)
 def test_copies_are_equal_and_separate(value: Any) -> None:
     """A copy by way of JSON equals the original, integers above 64 bits included."""
@@ -75,7 +76,7 @@ def test_copies_are_equal_and_separate(value: Any) -> None:
     assert messages.copied(holder) is not holder
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(json_values | st.dictionaries(st.text(max_size=8), json_values), max_size=4))
 def test_no_history_is_too_odd(history: list[Any]) -> None:
     """Messages of any shape are put right or left alone, never an exception."""

@@ -1,0 +1,130 @@
+"""What is done through one gateway on a database is seen through another at the next request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.auth.keyring import make_key
+from gateway.backends import open_stores
+from gateway.config.storage import StorageSettings
+from gateway.config.values import Secret
+from gateway.testing import AppServer, ScriptedUpstream
+from tests.api.test_runs import LIKE_EVERY_STEP
+from tests.budgets.test_holds import ask
+from tests.budgets.test_ladder import CALLING
+from tests.patience import ANSWER_S, DEADLINE_MS
+from tests.postgres import empty_database, shared_server
+
+Start = Callable[..., AppServer]
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    """The URL of an empty database."""
+    with empty_database() as url:
+        yield url
+
+
+def two(start: Start, database: str, **settings: Any) -> tuple[AppServer, AppServer]:
+    """Gateways on one database."""
+    storage = {"url": database, "commit_limit_ms": DEADLINE_MS}
+    own = {"etraces": {"enabled": False}, **settings, "storage": storage}
+    return start(own), start(own)
+
+
+def get(server: AppServer, path: str) -> Any:
+    """What the control plane answers."""
+    answer = httpx.get(f"{server.url}/api/{path}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_other_gateway_knows_at_once(
+    gateway_server: Start, upstream: ScriptedUpstream, database: str
+) -> None:
+    """The run log, its outcome, learning's verdicts, the experiment's arms, the budget and a hold:
+    no poll and no signal is waited for, except for the hold."""
+    upstream.default = CALLING
+    budget = {"name": "three", "scope": "run", "limits": {"calls": 3}, "match": {"client": "a*"}}
+    experiment = {"id": "e", "arms": {"on": 1, "off": 1}}
+    here, there = two(
+        gateway_server,
+        database,
+        budgets=[budget],
+        experiment=experiment,
+        control={"poll_s": 0.1},
+    )
+    client = {"x-session-id": "a", "user-agent": "a"}
+    statuses = [ask(server, client, n).status_code for n, server in enumerate([here, there] * 2)]
+    assert statuses == [200, 200, 200, 429]
+    (run,) = get(there, "runs")["runs"]
+    (account,) = get(there, "budgets")["accounts"]
+    assert account["used"] == 1.0
+    assert get(here, "budgets") == get(there, "budgets")
+    trace = get(there, f"runs/{run['id']}")
+    assert [step["step_index"] for step in trace["steps"]] == [0, 1, 2, 3]
+    assert trace == get(here, f"runs/{run['id']}")
+
+    told = httpx.post(f"{here.url}/api/runs/{run['id']}/outcome", json={"outcome": "failure"})
+    assert told.status_code == 200
+    verdicts = get(there, f"runs/{run['id']}/outcomes")["outcomes"]
+    assert [row["verdict"] for row in verdicts if row["source"] == "told_api"] == ["failure"]
+    (listed,) = get(there, "experiments")["experiments"]
+    assert sum(listed["runs"].values()) == 1
+    assert get(there, "experiments/e/report") == get(here, "experiments/e/report")
+
+    conversation = run["conversation_id"]
+    httpx.post(f"{here.url}/api/conversations/{conversation}/stop", json={"reason": "it loops"})
+    until(lambda: [held["subject"] for held in get(there, "held")["held"]] == [conversation])
+
+
+def test_patterns_and_lessons_are_the_same(gateway_server: Start, database: str) -> None:
+    """A pattern that is added, changed or removed through one, through the other too."""
+    here, there = two(gateway_server, database, etraces={"enabled": True})
+    answer = httpx.post(f"{here.url}/api/patterns", json=LIKE_EVERY_STEP)
+    assert answer.status_code < 300, answer.text
+    assert get(there, "patterns/look-again")["tier"] == "e2"
+    assert get(there, "lessons") == get(here, "lessons")
+    assert httpx.delete(f"{there.url}/api/patterns/look-again").status_code < 300
+    assert httpx.get(f"{here.url}/api/patterns/look-again").status_code == 404
+
+
+async def test_a_revoked_key_is_refused_without_a_signal(
+    gateway_server: Start, upstream: ScriptedUpstream, database: str
+) -> None:
+    """Each gateway reads the keys every `auth.poll_s`: a signal that is lost costs no more."""
+    new = make_key("acme")
+    operator = await open_stores(StorageSettings(url=Secret(database)))
+    await operator.keys.add_key(new.record)
+    await operator.close()
+    servers = two(gateway_server, database, auth={"poll_s": 0.1})
+    mine = {"authorization": f"Bearer {new.text}"}
+    assert [ask(server, mine).status_code for server in servers] == [200, 200]
+    name = database.split("?")[0].rpartition("/")[2]
+    shared_server().execute("UPDATE keys SET revoked_at = 1", name)  # nobody is told
+    until(lambda: [ask(server, mine).status_code for server in servers] == [401, 401])
+
+
+def test_a_ring_through_another_replica_is_found(
+    gateway_server: Start, upstream: ScriptedUpstream, database: str
+) -> None:
+    """What one gateway has sent comes back to another on the same database: answered with 508."""
+    here, there = two(gateway_server, database)
+    assert ask(here, {}).status_code == 200
+    mark = upstream.last.header("x-gateway-instance")
+    assert mark
+    looped = ask(there, {"x-gateway-instance": mark})
+    assert (looped.status_code, looped.json()["error"]["code"]) == (508, "loop_detected")
+
+
+def until(seen: Callable[[], bool]) -> None:
+    """Wait until something is seen."""
+    end = time.monotonic() + ANSWER_S
+    while not seen() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert seen()
