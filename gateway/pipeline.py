@@ -11,7 +11,7 @@
     send      to the first deployment that answers: gateway/upstream
     complete  the answer is complete: it is applied to the conversation and committed to the store
               (gateway/recorder.py); only then does the client get its last byte
-    abandon   there is no complete answer: what is known of the call is committed
+    end       no more is sent: without a complete answer, what is known of the call is committed
 
 If anything in `prepare` fails or is late, the request goes out without a new decision: with the
 guidance that was injected before, recorded like any other, and counted with its reason. This is the

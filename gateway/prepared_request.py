@@ -170,6 +170,8 @@ class PreparedRequest:
     async def complete(self, reply: ReplyView) -> None:
         """Record the complete answer, before the client gets its last byte."""
         self.completed = True
+        if self.result is not None:
+            self.result.note_sending()
         if reply.unread is not None:
             self._note_unread(reply.unread)
         self._bill(reply.usage, reply.completion)
@@ -229,14 +231,16 @@ class PreparedRequest:
             if estimate is not None:
                 upstream.bill(estimate, estimated=True)
 
-    def abandon(self, received: Callable[[], bytes]) -> None:
-        """Record a call without a complete answer, in a task of the event loop.
+    def end(self, received: Callable[[], bytes]) -> None:
+        """No more is sent. Record a call without a complete answer, in a task of the event loop.
 
         `received` returns the part of a stream that arrived. Its tokens are estimates: what was
         reported before the end is not all. If it shows that the answer is made in the background,
         the call stays pending: the client may still ask for the answer.
         """
         if self.completed:
+            if self.result is not None:
+                self.result.note_ended()
             return
         read = self._request.dialect.read_stream(received(), orjson.loads)
         self._bill(read.usage, read.completion or read.partial)

@@ -12,7 +12,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.edits import Edit
 from gateway.steering.guidance.placement import Placed
-from gateway.steering.identity import MatchKind
+from gateway.steering.identity import Delivery, MatchKind
 from gateway.steering.steer import Decision, RunPosition
 from gateway.stores.records import PromptMessage, StepRow
 
@@ -71,11 +71,23 @@ class SteeringResult:
         history = self.conversation.history
         history.branch = history.branch.failed(self.resolved.incoming.hashes.full)
 
+    def note_sending(self) -> None:
+        """The whole answer is there: until it is sent, the same request is a sample, no retry."""
+        self._note_delivery(Delivery.SENDING)
+
     def note_delivered(self) -> None:
         """The client has the whole answer: the same request once more is a sample, no retry."""
-        history = self.conversation.history
         if self.usable:
-            history.branch = history.branch.received(self.resolved.incoming.hashes.full)
+            self._note_delivery(Delivery.DONE)
+
+    def note_ended(self) -> None:
+        """Nothing more is sent: of an answer that was not delivered, the request may come again."""
+        if self.conversation.history.branch.delivery is Delivery.SENDING:
+            self._note_delivery(Delivery.UNKNOWN)
+
+    def _note_delivery(self, delivery: Delivery) -> None:
+        history = self.conversation.history
+        history.branch = history.branch.delivered(self.resolved.incoming.hashes.full, delivery)
 
     @property
     def run(self) -> int:

@@ -121,7 +121,7 @@ class SteeredEndpoint:
             finally:
                 await response.aclose()
         finally:
-            prepared.abandon(relay.seen)
+            prepared.end(relay.seen)
             if prepared.keeps_sent:
                 prepared.keep_raw(relay.received())
 

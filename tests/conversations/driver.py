@@ -110,12 +110,20 @@ class Driver:
     def finish(self, call: Call, reply: Mapping[str, Any]) -> Call:
         """Apply the complete reply to a request."""
         if call.resolved.conversation is not None:
-            finish = "tool_calls" if reply.get("tool_calls") else "stop"
-            completion = {"choices": [{"message": dict(reply), "finish_reason": finish}]}
-            result = _result(call.resolved, call.resolved.conversation)
-            apply_reply(result, completion, self.index)
+            result = self.answer(call, reply)
             result.note_delivered()
+            result.note_ended()
         return call
+
+    def answer(self, call: Call, reply: Mapping[str, Any]) -> SteeringResult:
+        """Apply the complete reply to a request; it is not sent yet."""
+        assert call.resolved.conversation is not None
+        finish = "tool_calls" if reply.get("tool_calls") else "stop"
+        completion = {"choices": [{"message": dict(reply), "finish_reason": finish}]}
+        result = _result(call.resolved, call.resolved.conversation)
+        result.note_sending()
+        apply_reply(result, completion, self.index)
+        return result
 
     def fail(self, call: Call) -> None:
         """End a call without a complete reply."""

@@ -182,6 +182,24 @@ def test_samples_of_one_prompt_are_runs_of_their_own(delivered: bool) -> None:
         assert (on.kind, on.conversation) == (CONTINUE, home)
 
 
+@pytest.mark.parametrize("sent", [True, False], ids=["sent later", "cut off later"])
+def test_an_answer_under_way_is_not_asked_for_again(sent: bool) -> None:
+    """A sample that comes while the answer before it is recorded and sent is a run of its own; what
+    was cut off on its way is retried afterwards."""
+    driver = Driver()
+    first = driver.begin(FIRST)
+    result = driver.answer(first, calls("ls 1"))
+    second = driver.begin(FIRST)
+    assert second.kind is NEW
+    if sent:
+        result.note_delivered()
+    result.note_ended()
+    again = driver.begin(FIRST)
+    assert (again.kind, again.conversation == first.conversation) == (
+        (NEW, False) if sent else (RETRY, True)
+    )
+
+
 def test_equal_samples_keep_as_many_conversations() -> None:
     """Samples with equal answers continue in as many conversations as were opened."""
     driver = Driver()

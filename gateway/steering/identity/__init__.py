@@ -20,7 +20,14 @@ and `apply_reply`) does the look-ups between these steps:
 
 from __future__ import annotations
 
-from gateway.steering.identity.branch import Awaits, Branch, Incoming, PrefixHashRef, read_request
+from gateway.steering.identity.branch import (
+    Awaits,
+    Branch,
+    Delivery,
+    Incoming,
+    PrefixHashRef,
+    read_request,
+)
 from gateway.steering.identity.ids import (
     calls_hash,
     child_id,
@@ -40,6 +47,7 @@ __all__ = [
     "Branch",
     "ConversationMatch",
     "ConversationSettings",
+    "Delivery",
     "Identity",
     "Incoming",
     "MatchKind",

@@ -30,6 +30,17 @@ class Awaits(enum.StrEnum):
     """The latest reply was a final answer, or the latest call failed."""
 
 
+class Delivery(enum.Enum):
+    """What is known of the way of the latest answer to the client."""
+
+    UNKNOWN = 0
+    """There is no whole answer, or it was not sent to its end, or another process sent it."""
+    SENDING = 1
+    """The whole answer is there, and is being recorded and sent."""
+    DONE = 2
+    """The client has been sent the whole answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixHashRef:
     """Which conversation a stored prefix hash belongs to, and to which of its requests.
@@ -53,8 +64,8 @@ class Branch:
     `ids.signature`. `steps`: scored steps. `reply_calls`: ids of the calls in the latest reply,
     empty when they do not distinguish it from the reply before. `served_calls`: ids of the calls in
     the latest assistant turn of the request it answers. `model`, `system`: the model that the
-    latest request names, and the digest of its system text; empty when unknown. `delivered`: the
-    client has the whole answer to the latest request. `retries`: how often that request came again.
+    latest request names, and the digest of its system text; empty when unknown. `delivery`: that of
+    the answer to the latest request. `retries`: how often that request came again.
     `tail`: hash of the history from its first reply to its latest one, when that was final (see
     `rebuilt`). `task`: digest of what the user first asked for.
     What is stored does not tell whether the client got an answer, because it is stored before.
@@ -75,7 +86,7 @@ class Branch:
     steps: int = 0
     model: str = ""
     system: bytes = b""
-    delivered: bool = False
+    delivery: Delivery = Delivery.UNKNOWN
     tail: bytes = b""
     task: bytes = b""
     retries: int = field(default=0, compare=False)
@@ -83,7 +94,7 @@ class Branch:
     @property
     def may_be_retried(self) -> bool:
         """Whether the latest request has no whole answer, and none is on its way."""
-        return not self.delivered and self.awaits is not Awaits.MODEL
+        return self.delivery is Delivery.UNKNOWN and self.awaits is not Awaits.MODEL
 
     def has_model_of(self, request: Incoming) -> bool:
         """Whether the request names the model of the branch, as far as both are known."""
@@ -142,7 +153,7 @@ class Branch:
             awaits=Awaits.MODEL,
             model=request.model,
             system=request.system,
-            delivered=False,
+            delivery=Delivery.UNKNOWN,
             tail=b"",
             retries=0,
         )
@@ -181,9 +192,9 @@ class Branch:
             tail=tail,
         )
 
-    def received(self, served: bytes) -> Branch:
-        """The branch after the client got the whole answer to the request `served`."""
-        return self if served != self.served_hash else replace(self, delivered=True)
+    def delivered(self, served: bytes, delivery: Delivery) -> Branch:
+        """The branch with what is known of the way of the answer to the request `served`."""
+        return self if served != self.served_hash else replace(self, delivery=delivery)
 
     def failed(self, served: bytes) -> Branch:
         """The branch after a call without a complete reply; any request may come next."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 
-from gateway.steering.identity.branch import Awaits, Branch, Incoming, PrefixHashRef
+from gateway.steering.identity.branch import (
+    Awaits,
+    Branch,
+    Delivery,
+    Incoming,
+    PrefixHashRef,
+)
 from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.steering.identity.sources import FINGERPRINT
 from gateway.wire.values import dataclass
@@ -214,7 +220,7 @@ def _rank(request: Incoming, found: _Found) -> tuple[int, ...]:
         branch.signature == request.signature,
         branch.has_tools == request.has_tools,
         branch.system == request.system,
-        found.whole and not branch.delivered,
+        found.whole and branch.delivery is not Delivery.DONE,
         found.whole and branch.may_be_retried,
         -branch.retries if found.whole else 0,
     )
