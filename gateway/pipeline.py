@@ -7,10 +7,10 @@
       look up   the patterns that match the queries (library)
       conclude  which guidance to give
       place     where in the messages it goes
-    admit     whether it may be sent: holds of the operator, budgets (gateway/admission.py)
+    admit     whether it may be sent: holds of the operator, budgets (gateway/calls/admission.py)
     send      to the first deployment that answers: gateway/upstream
     complete  the answer is complete: it is applied to the conversation and committed to the store
-              (gateway/recorder.py); only then does the client get its last byte
+              (gateway/calls/recorder.py); only then does the client get its last byte
     end       no more is sent: without a complete answer, what is known of the call is committed
 
 If anything in `prepare` fails or is late, the request goes out without a new decision: with the
@@ -26,7 +26,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from gateway.admission import Admissions
+from gateway.calls.admission import Admissions
+from gateway.calls.prepared_request import PreparedRequest
+from gateway.calls.recorder import Recorder
 from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
@@ -41,8 +43,6 @@ from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.observability.unsteered import UnsteeredReason
-from gateway.prepared_request import PreparedRequest
-from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of

@@ -30,6 +30,10 @@ from gateway.learning.book import LessonBook
 from gateway.learning.opening import Learning, open_learning
 from gateway.learning.worker import Learner
 from gateway.library import PatternLibrary, PatternTally
+from gateway.lifecycle.replicas import Refresh, Replicas
+from gateway.lifecycle.retention import Retention
+from gateway.lifecycle.start_wait import StartWait
+from gateway.lifecycle.warm_up import warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -37,10 +41,7 @@ from gateway.observability.otel import open_telemetry
 from gateway.observability.shared_metrics import SharedMetrics
 from gateway.observability.tagged_calls import TaggedCalls
 from gateway.observability.unsteered import UnsteeredCalls
-from gateway.replicas import Refresh, Replicas
-from gateway.retention import Retention
 from gateway.services import Services
-from gateway.start_wait import StartWait
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.alerts import AlertStore
 from gateway.stores.attribution import AttributionStore
@@ -52,7 +53,6 @@ from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
 from gateway.tasks import spawn
 from gateway.upstream.rests import DeploymentRests
 from gateway.upstream.stream_usage import UsageRefusals
-from gateway.warm_up import warm_up
 
 _FIXED = (
     *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),

@@ -20,16 +20,16 @@ import uvicorn
 
 from gateway.app import build_app
 from gateway.auth.hosts import is_loopback_name
-from gateway.binding import bind, shared_sockets
 from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.observability.logging import configure_logging, get_logger
 from gateway.observability.shared_metrics import SharedMetrics
-from gateway.running import announced
-from gateway.start_checks import check
+from gateway.process.binding import bind, shared_sockets
+from gateway.process.running import announced
+from gateway.process.start_checks import check
+from gateway.process.workers import Place, Supervisor
 from gateway.tasks import spawn
-from gateway.workers import Place, Supervisor
 
 _WATCH_PERIOD_S = 1.0
 _DRAIN_POLL_S = 0.05

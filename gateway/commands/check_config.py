@@ -73,7 +73,7 @@ def _as_json(path: Path | None, found: _Found) -> dict[str, Any]:
 
 def _found(path: Path | None, *, connects: bool) -> _Found:
     from gateway.commands.config_warnings import config_warnings
-    from gateway.start_checks import check
+    from gateway.process.start_checks import check
 
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")

@@ -15,7 +15,7 @@ from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.config.environment import SET_BY
 from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
-from gateway.running import running_gateways
+from gateway.process.running import running_gateways
 from gateway.text.sanitize import one_line
 
 _VALUE_CHARS = 66

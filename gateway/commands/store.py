@@ -15,7 +15,7 @@ from gateway.backends import Stores, open_stores
 from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
-from gateway.running import running_gateways, state_database
+from gateway.process.running import running_gateways, state_database
 from gateway.stores.protocols import StoreError
 
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]

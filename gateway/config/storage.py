@@ -42,8 +42,9 @@ class StorageSettings:
     `commit_limit_ms`, `breaker_failures`, `probe_interval_s`, `spool_records`, `spool_mb`: when the
     store counts as unavailable, and how much waits in memory until it works again
     (`gateway/stores/guarded.py`). `start_wait_s`: how long a gateway that starts waits for a server
-    that does not answer (`gateway/start_wait.py`). `clock_jump_s`, `clock_settle_s`: when the wall
-    clock is not trusted with the age of runs, and for how long (`gateway/retention.py`).
+    that does not answer (`gateway/lifecycle/start_wait.py`). `clock_jump_s`, `clock_settle_s`:
+    when the wall clock is not trusted with the age of runs, and for how long
+    (`gateway/lifecycle/retention.py`).
 
     Raises: ValueError (`<field>: <what is wrong>`).
     """

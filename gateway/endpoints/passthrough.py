@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.calls.recorder import Recorder
 from gateway.conversations.stored_responses import PendingResponses
 from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
@@ -24,7 +25,6 @@ from gateway.endpoints.request_head import refuse_trace
 from gateway.endpoints.upgrade import refuse_websocket
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
-from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import LaneResponse, RawHeaders, header

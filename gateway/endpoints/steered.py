@@ -9,6 +9,7 @@ import orjson
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.orders import BUDGET_HEADER
+from gateway.calls.prepared_request import PreparedRequest
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, read_body
 from gateway.endpoints.body_room import BodyRoom
@@ -18,7 +19,6 @@ from gateway.endpoints.relay import Relay, answer, readable
 from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
-from gateway.prepared_request import PreparedRequest
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import RawHeaders, header

@@ -162,7 +162,7 @@ class Recovery:
 
     async def _write(self, call: CallRecord) -> int:
         """Commit a record that waited. Rows that another gateway has stored stay, the rows of this
-        call are added, and the states are joined, as in `gateway/recorder.py`."""
+        call are added, and the states are joined, as in `gateway/calls/recorder.py`."""
         for _ in range(_CONFLICTS):
             try:
                 return await self._store.commit(call)

@@ -20,9 +20,9 @@ from gateway.config.storage import StorageSettings
 from gateway.endpoints.edge import Edge
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
-from gateway.running import state_database, state_folder
+from gateway.process.running import state_database, state_folder
+from gateway.process.start_checks import check
 from gateway.server import GatewayServer, uvicorn_config
-from gateway.start_checks import check
 from gateway.tasks import spawn
 
 LOOPBACK = "127.0.0.1"

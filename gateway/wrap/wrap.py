@@ -20,7 +20,7 @@ from gateway.api.views import run_view, step_views
 from gateway.config import Mode
 from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
-from gateway.running import running_gateways
+from gateway.process.running import running_gateways
 from gateway.wrap import child, clients, summary
 from gateway.wrap.limits import used_line, wrap_budget
 from gateway.wrap.other_gateway import OtherGateway, gateway_at

@@ -10,7 +10,7 @@ import pytest
 from gateway.cli import main
 from gateway.commands.serve import facts
 from gateway.config import misspelt_variables, settings_from_dict
-from gateway.running import announced
+from gateway.process.running import announced
 
 
 def test_the_start_says_where_what_and_how_to_only_watch() -> None:

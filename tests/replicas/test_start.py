@@ -13,7 +13,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.start_wait import StartWait
+from gateway.lifecycle.start_wait import StartWait
 from gateway.stores.protocols import StoreError, StoreUnreachable
 from gateway.testing import ScriptedUpstream
 from tests.postgres import new_folder, shared_server

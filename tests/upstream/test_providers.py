@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.config import Settings, settings_from_dict
 from gateway.errors import ConfigError, UnknownProvider
-from gateway.start_checks import check
+from gateway.process.start_checks import check
 from gateway.testing import AppServer
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_names import litellm_names

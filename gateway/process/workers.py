@@ -71,7 +71,7 @@ class Supervisor:
         self._proven: set[int] = set()
         self._stopping = False
         self._failed = False
-        self._log = get_logger("gateway.workers")
+        self._log = get_logger("gateway.process.workers")
 
     def run(self) -> bool:
         """Serve until SIGTERM or SIGINT; whether every worker could start."""

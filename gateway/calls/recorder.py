@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.budgets.spending import Spending
+from gateway.calls.shared_answers import SharedAnswers
 from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.codec import from_record
 from gateway.conversations.control_headers import ControlHeaders
@@ -21,7 +22,6 @@ from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.shared_answers import SharedAnswers
 from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict

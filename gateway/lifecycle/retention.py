@@ -53,7 +53,7 @@ class Retention:
         self._last: tuple[float, float] | None = None
         self._trusted_from = float("-inf")
         self._failing = False
-        self._log = get_logger("gateway.retention")
+        self._log = get_logger("gateway.lifecycle.retention")
 
     async def follow(self) -> None:
         """Make a pass every `retention_interval_s`, without end; an error is logged once."""

@@ -19,6 +19,7 @@ from gateway.budgets.own_response import OwnResponse
 from gateway.budgets.rules import CallSubject
 from gateway.budgets.spending import Spending
 from gateway.budgets.texts import answer_text, pause_error, stop_error, strike_error, with_status
+from gateway.calls.prepared_request import PreparedRequest
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
@@ -26,7 +27,6 @@ from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import Forbidden, RunRefused
 from gateway.observability.logging import get_logger
-from gateway.prepared_request import PreparedRequest
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.advice import NO_ADVICE, Advice

@@ -34,7 +34,7 @@ class Replicas:
         self._runs: RunStore | None = None
         self._refresh: Mapping[str, Refresh] = {}
         self._watched_until = float("-inf")
-        self._log = get_logger("gateway.replicas")
+        self._log = get_logger("gateway.lifecycle.replicas")
 
     def open(self, signals: Signals | None, runs: RunStore, refresh: Mapping[str, Refresh]) -> None:
         """Begin; `signals` None: there are no others, or none that tell. `refresh`: what to read

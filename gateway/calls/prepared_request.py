@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.budgets.spending import Spending
+from gateway.calls.recorder import Recorder
 from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.response_headers import unsteered_headers, with_state
 from gateway.conversations.steering_result import SteeringResult
@@ -18,7 +19,6 @@ from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.observability.otel_content import call_texts
-from gateway.recorder import Recorder
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fsm import FSMState
