@@ -119,7 +119,8 @@ class ConversationResolver:
             known = self._same_bytes(request, identity, tenant)
         history = known.history if known is not None else None
         root, tail = (history.root, history.tail) if history is not None else (b"", None)
-        read = partial(read_incoming, request, headers, tenant, resumed_chain(history))
+        chain = resumed_chain(history)
+        read = partial(read_incoming, request, headers, tenant, chain)
         value = identity.value
         return Search(
             request=request,
@@ -132,7 +133,7 @@ class ConversationResolver:
             checked=checked,
             root=root,
             tail=tail,
-            incoming=await off_the_loop(request, read),
+            incoming=await off_the_loop(request, read, chain),
         )
 
     async def _find(self, search: Search) -> ConversationMatch:
@@ -157,7 +158,7 @@ class ConversationResolver:
         if search.incoming.hashes.start and search.response is None:
             # The store is queried with the prefix hashes of the whole history.
             whole = partial(read_whole, search.headers, search.request, search.tenant)
-            search.incoming = await off_the_loop(search.request, whole)
+            search.incoming = await off_the_loop(search.request, whole, None)
         try:
             await self._load(search)
         except StoreError as exc:

@@ -98,3 +98,10 @@ def test_hostile_texts_are_read_at_once() -> None:
     assert user_words(text) == text
     names = "".join(f"<system-{n}>" for n in range(MAX_CHARACTERS // 14))
     assert user_words(names) == names
+
+
+def test_a_message_of_thousands_of_parts_is_read_at_its_beginning() -> None:
+    """A client sends a few parts; 50,000 took half a second."""
+    parts = [{"type": "text", "text": f"Part {n}."} for n in range(50_000)]
+    words = task_of([says(parts)], 0).splitlines()
+    assert words == [f"Part {n}." for n in range(256)]

@@ -46,16 +46,20 @@ _MAX_UNCLOSED = 8
 """Tags without an end that are looked for; after them the rest of a text is taken as it is."""
 _MAX_TAGS = 2000
 """Tags that are read: a text with more is a document, and each takes 1.5 us."""
+_MAX_PARTS = 256
+"""Parts of a message that are read: clients send a few, and each takes 10 us."""
+_MAX_PASSED_OVER = 64
+"""Messages in which the user's words are looked for: each of thousands of turns may be a run."""
 
 
 def task_of(transcript: Sequence[Any], start: int) -> str:
     """What the user asks for in the messages from `start` on; empty when there is none.
 
-    Messages without a word of the user are passed over, with what the model answers to them. If all
-    are, the first one counts as it is.
+    Messages without a word of the user are passed over, with what the model answers to them. If the
+    first `_MAX_PASSED_OVER` are, the first one counts as it is.
     """
     first = ""
-    for message in transcript[start:]:
+    for message in transcript[start : start + _MAX_PASSED_OVER]:
         if not isinstance(message, dict):
             continue
         if message.get("role") == "user":
@@ -72,7 +76,8 @@ def words_of(content: object) -> str:
     """The user's words in a message's content; empty when a client wrote all of it."""
     if not isinstance(content, list):
         return user_words(content_text(content))
-    texts = [as_text(part.get("text"), "") for part in content if isinstance(part, dict)]
+    parts = content[:_MAX_PARTS]
+    texts = [as_text(part.get("text"), "") for part in parts if isinstance(part, dict)]
     return "\n".join(filter(None, map(user_words, texts)))
 
 
