@@ -10,6 +10,8 @@ from gateway.budgets.ledger import BudgetLedger
 from gateway.config.budgets import BudgetSettings
 
 _MOST = 500
+_REPORTED = frozenset({"usd", "tokens", "input_tokens", "output_tokens"})
+"""Metrics that rest on what providers report; calls and minutes are counted."""
 
 
 async def used_accounts(
@@ -38,6 +40,7 @@ async def used_accounts(
                     tenant=account.tenant,
                     used=used,
                     metric=metric,
+                    estimated=metric in _REPORTED and account.estimated.of(metric) > 0,
                 )
             )
     return found

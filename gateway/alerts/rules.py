@@ -11,7 +11,7 @@ from gateway.config.alerts import AlertRuleSettings, RuleName
 from gateway.stores.guarded import StoreHealth
 from gateway.stores.live import LiveRun
 from gateway.stores.severity import STUCK_STEPS
-from gateway.text.formatting import counted, money, percent
+from gateway.text.formatting import about, counted, money, percent
 
 _ROUNDING = 1e-9  # of a share: sums of prices are not exact
 _LEAST_USUAL_SHARE = 0.2
@@ -38,7 +38,10 @@ class Signals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedAccount:
-    """One subject of a budget, the share of its limit that is used, and the limit's name."""
+    """One subject of a budget, the share of its limit that is used, and the limit's name.
+
+    `estimated`: whether that share rests on usage or prices that were estimated.
+    """
 
     budget: str
     scope: str
@@ -46,6 +49,7 @@ class UsedAccount:
     tenant: str
     used: float
     metric: str
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,7 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
             subject=run.id,
             severity="danger" if live.stuck_steps >= STUCK_STEPS else "warn",
             title=f"A run is stuck for {counted(live.stuck_steps, 'step')}: "
-            f"{', '.join(live.reasons)}, {money(totals.cost_usd)} so far",
+            f"{', '.join(live.reasons)}, {about(money(totals.cost_usd), totals.estimated)} so far",
             tenant=run.tenant,
             facts={
                 "run_id": run.id,
@@ -93,6 +97,7 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
                 "monitors": list(live.reasons),
                 "steps": totals.steps,
                 "cost_usd": totals.cost_usd,
+                "estimated_usd": totals.estimated.get("cost_usd", 0.0),
             },
             path=f"/dashboard/runs/{run.id}",
             task=run.task_preview,
@@ -185,7 +190,7 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
             subject=f"{account.budget}:{account.subject}:{share:g}",
             severity="danger" if share >= 1 else "warn",
             title=f"The budget {account.budget} of {account.scope} {account.subject} is used to "
-            f"{percent(account.used)} ({account.metric})",
+            f"{about(percent(account.used), account.estimated)} ({account.metric})",
             tenant=account.tenant or None,
             facts={
                 "budget": account.budget,
@@ -193,6 +198,7 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
                 "subject": account.subject,
                 "used": round(account.used, 4),
                 "metric": account.metric,
+                "estimated": account.estimated,
                 **({"run_id": run} if run else {}),
             },
             path=f"/dashboard/runs/{run}" if run else "/dashboard",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import secrets
 import time
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, say
-from gateway.config import Settings
+from gateway.commands.store import add_common, add_verb, say
+from gateway.config import Settings, load_settings
 from gateway.errors import ConfigError
 from gateway.stores.alerts import AlertRecord, StoredAlert
 from gateway.text.formatting import ago
@@ -21,18 +22,20 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     alerts = commands.add_parser("alerts", help="test the receivers of alerts, list alerts")
     verbs = alerts.add_subparsers(required=True, metavar="VERB")
-    test = add_verb(
-        verbs, "test", "send a test alert to the receivers, and tell which took it", _test
-    )
+    summary = "send a test alert to the receivers, and tell which took it"
+    test = verbs.add_parser("test", help=summary)
+    add_common(test)
+    test.set_defaults(run=lambda args: asyncio.run(_test(args)))
     test.add_argument("--sink", help="only to this one (alerts.sinks)")
     listed = add_verb(verbs, "list", "alerts, newest first", _list, existing=True)
     listed.add_argument("--tenant", help="only those about runs of this tenant")
     listed.add_argument("--limit", type=int, default=20, help="most alerts (default: 20)")
 
 
-async def _test(_stores: Stores, settings: Settings, args: argparse.Namespace) -> int:
+async def _test(args: argparse.Namespace) -> int:
     from gateway.alerts.sender import AlertSender
 
+    settings = load_settings(args.config)
     sinks = [s for s in settings.alerts.sinks if args.sink in (None, s.name)]
     if not sinks:
         names = ", ".join(s.name for s in settings.alerts.sinks)

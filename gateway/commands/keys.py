@@ -26,12 +26,12 @@ def add_parser(commands: Any) -> None:
     created = add_verb(verbs, "create", "create a key, which is shown only once", _create)
     created.add_argument("tenant", help="the tenant whose runs it creates and reads")
     created.add_argument("--name", default="", help="a note on its purpose")
-    listed = add_verb(verbs, "list", "list the keys, without their secrets", _list)
+    listed = add_verb(verbs, "list", "list the keys, without their secrets", _list, existing=True)
     listed.add_argument("--tenant", help="only the keys of this tenant")
-    revoked = add_verb(verbs, "revoke", "revoke a key", _revoke)
+    revoked = add_verb(verbs, "revoke", "revoke a key", _revoke, existing=True)
     revoked.add_argument("key_id", help="the id that `gateway keys list` shows")
     summary = "delete all keys made with `create`, so that none is required"
-    reset = add_verb(verbs, "reset", summary, _reset)
+    reset = add_verb(verbs, "reset", summary, _reset, existing=True)
     reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 

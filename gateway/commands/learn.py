@@ -32,7 +32,10 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     learn = commands.add_parser("learn", help="what was learned from runs, and how its trials go")
     verbs = learn.add_subparsers(required=True, metavar="VERB")
-    run = add_verb(verbs, "run", "read the stored runs, or those of a JSONL file", _run)
+    summary = "read the stored runs, or those of a JSONL file"
+    run = add_verb(verbs, "run", summary, _run, existing=True)
+    stored = run.get_default("run")
+    run.set_defaults(run=lambda args: _measure(args) if args.files else stored(args))
     run.add_argument("files", nargs="*", type=Path, help="recorded runs; nothing is stored")
     run.add_argument("--tenant", help="only runs of this tenant")
     status = add_verb(verbs, "status", "lessons by status, and trials", _status, existing=True)
@@ -71,17 +74,19 @@ def add_parser(commands: Any) -> None:
     )
 
 
-async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    if args.files:
-        from gateway.offline.learning_evidence import measure, summary_lines
+def _measure(args: argparse.Namespace) -> int:
+    from gateway.offline.learning_evidence import measure, summary_lines
 
+    try:
         found = measure(args.files)
-        if args.json:
-            say(json.dumps(found))
-        else:
-            for line in summary_lines(found):
-                say(line)
-        return
+    except (ValueError, OSError) as exc:
+        raise ConfigError(str(exc)) from exc
+    for line in [json.dumps(found)] if args.json else summary_lines(found):
+        say(line)
+    return 0
+
+
+async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     if not settings.storage.store_content:
         raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import open_stores
+from gateway.commands.store import add_common, found_storage
 from gateway.config import load_settings
 from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import ConfigError
@@ -55,16 +56,16 @@ def add_parser(commands: Any) -> None:
 
 def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
-    parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
+    add_common(parser)
     parser.add_argument("--tenant", help=f"whose e1 patterns (default: {DEFAULT_TENANT})")
-    parser.add_argument("--json", action="store_true", help="JSON on stdout")
     parser.set_defaults(run=lambda args: asyncio.run(_run(handler, args)))
     return parser
 
 
 async def _run(handler: Any, args: argparse.Namespace) -> int:
     try:
-        async with _library(args, repair=handler is _reindex) as library:
+        creates = handler in (_add, _import)
+        async with _library(args, repair=handler is _reindex, creates=creates) as library:
             return int(await handler(library, args) or 0)
     except BrokenPipeError:
         raise
@@ -73,13 +74,16 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
 
 
 @asynccontextmanager
-async def _library(args: argparse.Namespace, *, repair: bool) -> AsyncIterator[PatternLibrary]:
-    settings = load_settings(args.config)
+async def _library(
+    args: argparse.Namespace, *, repair: bool, creates: bool
+) -> AsyncIterator[PatternLibrary]:
+    settings = load_settings(args.config, upstreams=False)
     if settings.storage.in_memory:
         raise ConfigError(
             "storage.path is :memory:, only the running gateway's /api/patterns has its patterns"
         )
-    stores = await open_stores(settings.storage, vectors=True)
+    storage = settings.storage if creates else found_storage(settings.storage)
+    stores = await open_stores(storage, vectors=True, existing=not creates)
     try:
         embedder = await open_embedder(settings.embedding)
         yield await PatternLibrary.open(

@@ -118,8 +118,8 @@ def _arms(found: ExperimentReport) -> Table:
             formatting.percent(rate.rate if rate else None, 1),
             f"{formatting.percent(rate.low)} to {formatting.percent(rate.high)}" if rate else "",
             str(arm.unfinished),
-            formatting.money(_mean(arm.cost_usd)),
-            formatting.count(_mean(arm.tokens)),
+            formatting.about(formatting.money(_mean(arm.cost_usd)), arm.estimated_usd),
+            formatting.about(formatting.count(_mean(arm.tokens)), arm.estimated_tokens),
             formatting.count(_mean(arm.steps)),
         )
     return table

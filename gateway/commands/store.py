@@ -26,14 +26,19 @@ def add_verb(
 ) -> argparse.ArgumentParser:
     """Declare a command that works on the stores; it takes `--config` and `--json`.
 
-    `existing`: the command only reads what a gateway has recorded: it creates no database, needs no
-    key of a provider, and finds the database of a gateway that runs, from any folder.
+    `existing`: the command works on what is stored already: it creates no database, needs no key of
+    a provider, and finds the database of a gateway that runs, from any folder.
     """
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
-    parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
-    parser.add_argument("--json", action="store_true", help="JSON on stdout")
+    add_common(parser)
     parser.set_defaults(run=lambda args: asyncio.run(_run(command, args, existing)))
     return parser
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Declare what every verb takes: `--config` and `--json`."""
+    parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout")
 
 
 def say(text: str) -> None:
@@ -59,8 +64,8 @@ def found_storage(storage: StorageSettings) -> StorageSettings:
             sys.stderr.write(f"gateway: reading {path} of {whose}\n")
             return replace(storage, path=path)
     raise ConfigError(
-        f"nothing is recorded yet: there is no {default} in this folder, no gateway runs, and "
-        "nothing was wrapped; --config or GATEWAY_STORAGE__PATH name another database"
+        f"there is no database yet: no {default} in this folder, no gateway runs, and nothing was "
+        "wrapped; --config or GATEWAY_STORAGE__PATH name another one"
     )
 
 

@@ -132,6 +132,8 @@ def _convert_literal(hint: Any, value: Any, path: str) -> Any:
     # YAML 1.1 reads a bare on/off as a boolean; where only words are allowed, the word was meant.
     if isinstance(value, bool) and not any(isinstance(a, bool) for a in allowed):
         value = "on" if value else "off"
+    if isinstance(value, str):  # variables are text, also where a number is meant
+        value = next((each for each in allowed if str(each) == value), value)
     if value not in allowed:
         near = difflib.get_close_matches(str(value), [str(a) for a in allowed], n=1)
         hint_text = f"; did you mean {near[0]!r}?" if near else ""

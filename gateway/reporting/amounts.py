@@ -57,7 +57,7 @@ def amount_of(spent: Spent) -> Amount | None:
         return None
     from gateway.reporting.resampling import typical
 
-    mean, median = typical(spent.runs)
+    mean, median = typical([value for _, value in spent.runs])
     return Amount(runs=len(spent.runs), mean=mean, median=median)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from gateway.reporting.rates import SampleRatio
 from gateway.reporting.results import Arm, Caveat, Comparison
-from gateway.stores.totals import RunRecord
+from gateway.stores.experiments import ExperimentRun
 
 FEW_RUNS = 30
 """Judged runs that an arm needs for a conclusion: the usual minimum for a normal approximation."""
@@ -23,7 +23,7 @@ def caveats_of(
     arms: Sequence[Arm],
     comparisons: Sequence[Comparison],
     ratio: SampleRatio | None,
-    runs: Sequence[RunRecord],
+    runs: Sequence[ExperimentRun],
     *,
     checked: bool,
 ) -> tuple[Caveat, ...]:
@@ -43,7 +43,7 @@ Found = Iterator[tuple[str, str]]
 
 
 def _about_assignment(
-    arms: Sequence[Arm], ratio: SampleRatio | None, runs: Sequence[RunRecord], checked: bool
+    arms: Sequence[Arm], ratio: SampleRatio | None, runs: Sequence[ExperimentRun], checked: bool
 ) -> Found:
     if ratio is not None and ratio.suspicious:
         seen = ", ".join(f"{arm} {count}" for arm, count in ratio.observed.items())
@@ -123,7 +123,7 @@ def _runs_needed(arms: Sequence[Arm]) -> int:
     return math.ceil(16 * variance / _NOTABLE_POINTS**2 / 10) * 10
 
 
-def _about_dose(runs: Sequence[RunRecord]) -> Found:
+def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
     """Whether `on` and `random` acted equally often: only then do they differ in timing alone."""
     on, random = ([run for run in runs if run.arm == arm] for arm in ("on", "random"))
     if min(len(on), len(random)) < FEW_RUNS:
@@ -141,17 +141,17 @@ def _about_dose(runs: Sequence[RunRecord]) -> Found:
         )
 
 
-def _guidance(runs: Sequence[RunRecord]) -> float:
-    return sum(run.totals.injections for run in runs) / len(runs)
+def _guidance(runs: Sequence[ExperimentRun]) -> float:
+    return sum(run.injections for run in runs) / len(runs)
 
 
-def _models_apart(one: Sequence[RunRecord], other: Sequence[RunRecord]) -> float:
+def _models_apart(one: Sequence[ExperimentRun], other: Sequence[ExperimentRun]) -> float:
     """Share of the calls by which two groups' models differ: their total variation, in [0, 1]."""
     shares = []
     for runs in (one, other):
         calls = Counter[str]()
         for run in runs:
-            calls.update(run.totals.models)
+            calls.update(run.models)
         shares.append({model: count / calls.total() for model, count in calls.items()})
     models = shares[0].keys() | shares[1].keys()
     return sum(abs(shares[0].get(m, 0.0) - shares[1].get(m, 0.0)) for m in models) / 2
@@ -165,9 +165,17 @@ def _about_cost(arms: Sequence[Arm]) -> Found:
             "unpriced",
             f"The cost leaves out runs with calls of unknown price ({listed}).",
         )
+    estimated = {arm.arm: arm.estimated_calls for arm in arms if arm.estimated_calls}
+    if estimated:
+        listed = ", ".join(f"{arm} {count}" for arm, count in estimated.items())
+        yield (
+            "estimated",
+            f"The provider reported no usage for some calls ({listed}): their tokens and cost are "
+            "estimated.",
+        )
 
 
-def _about_runs(runs: Sequence[RunRecord]) -> Found:
+def _about_runs(runs: Sequence[ExperimentRun]) -> Found:
     policies = {run.policy_digest for run in runs if run.arm in ("on", "random")}
     if len(policies) > 1:
         yield (
@@ -183,9 +191,7 @@ def _about_runs(runs: Sequence[RunRecord]) -> Found:
         )
 
 
-def _crossed_units(runs: Sequence[RunRecord]) -> int:
-    arms: dict[str, set[str]] = {}
-    for run in runs:
-        if run.arm is not None and run.unit:
-            arms.setdefault(run.unit, set()).add(run.arm)
-    return sum(len(seen) > 1 for seen in arms.values())
+def _crossed_units(runs: Sequence[ExperimentRun]) -> int:
+    seen = {(run.unit, run.arm) for run in runs if run.arm is not None}
+    arms = Counter([unit for unit, _ in seen])
+    return sum([count > 1 for count in arms.values()])

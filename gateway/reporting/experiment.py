@@ -6,14 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
+from gateway.reporting.amounts import AmountRatio, amount_of, amount_ratio
 from gateway.reporting.caveats import caveats_of
-from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
+from gateway.reporting.groups import Group, Kind
+from gateway.reporting.rates import newcombe, rate_of, sample_ratio, stratified
 from gateway.reporting.results import Arm, Comparison, Day, ExperimentReport, Stratum, StratumArm
 from gateway.steering.experiments import ARMS
-from gateway.stores.totals import WARN_COMPOSITE, RunRecord
+from gateway.stores.experiments import ExperimentRun
+from gateway.stores.totals import WARN_COMPOSITE
 
-STRATA: Mapping[str, Callable[[RunRecord], str]] = {
+STRATA: Mapping[str, Callable[[ExperimentRun], str]] = {
     "profile": lambda run: run.profile,
     "agent": lambda run: run.agent,
     "model": lambda run: run.model_requested,
@@ -21,13 +23,15 @@ STRATA: Mapping[str, Callable[[RunRecord], str]] = {
 }
 """How runs can be divided, so that like is compared with like."""
 
+_DAY_S = 86_400
+
 BASELINES = ("off", "shadow", "random")
 """Arms that serve as the baseline, in order of preference."""
 
 
 def report(
     experiment: str,
-    runs: Sequence[RunRecord],
+    runs: Sequence[ExperimentRun],
     *,
     shares: Mapping[str, float] | None = None,
     stratum: str = "profile",
@@ -39,8 +43,7 @@ def report(
     """
     if stratum not in STRATA:
         raise ValueError(f"stratum: must be one of {', '.join(STRATA)}, not {stratum!r}")
-    groups = {arm: [run for run in runs if run.arm == arm] for arm in ARMS}
-    groups = {arm: group for arm, group in groups.items() if group}
+    groups = _by_arm(runs)
     baseline = next((arm for arm in BASELINES if arm in groups), None)
     arms = tuple(_arm(arm, group) for arm, group in groups.items())
     strata = _strata(runs, stratum)
@@ -67,30 +70,42 @@ def report(
     )
 
 
-def _arm(arm: str, runs: Sequence[RunRecord]) -> Arm:
-    totals = [run.totals for run in runs]
-    scored = sum(t.scored_steps for t in totals)
-    entered = sum(t.input_tokens for t in totals)
-    outcomes = Counter(run.outcome for run in runs if run.outcome is not None)
+Groups = Mapping[str, Group]
+
+
+def _by_arm(runs: Sequence[ExperimentRun]) -> dict[str, Group]:
+    """The runs of each arm that has any, in the order of ARMS."""
+    found: dict[str, list[ExperimentRun]] = {arm: [] for arm in ARMS}
+    for run in runs:
+        if run.arm in found:
+            found[run.arm].append(run)
+    return {arm: Group(group) for arm, group in found.items() if group}
+
+
+def _arm(arm: str, group: Group) -> Arm:
+    runs = group.runs
+    scored = sum([run.scored_steps for run in runs])
+    entered = sum([run.input_tokens for run in runs])
+    outcomes = Counter([run.outcome for run in runs if run.outcome is not None])
     return Arm(
         arm=arm,
         runs=len(runs),
-        units=len({_unit(run) for run in runs}),
+        units=len({run.unit for run in runs}),
         outcomes=dict(sorted(outcomes.items())),
         unfinished=len(runs) - outcomes.total(),
-        success=rate_of(_sample(runs)),
-        tokens=amount_of(_spent(runs, _tokens)),
-        steps=amount_of(_spent(runs, _steps)),
-        cost_usd=amount_of(_spent(runs, _cost)),
-        unpriced=sum(_cost(run) is None for run in runs),
-        cached_share=sum(t.cached_tokens for t in totals) / entered if entered else 0.0,
-        clean_run_rate=sum(t.composite_peak < WARN_COMPOSITE for t in totals) / len(runs),
-        mean_composite=sum(t.composite_sum for t in totals) / scored if scored else 0.0,
-        injections=sum(t.injections for t in totals),
+        success=rate_of(group.sample),
+        tokens=amount_of(group.spent("tokens")),
+        steps=amount_of(group.spent("steps")),
+        cost_usd=amount_of(group.spent("cost_usd")),
+        unpriced=len(runs) - len(group.spent("cost_usd").runs),
+        estimated_calls=int(group.estimated("calls")),
+        estimated_tokens=int(group.estimated("tokens")),
+        estimated_usd=group.estimated("cost_usd"),
+        cached_share=sum([run.cached_tokens for run in runs]) / entered if entered else 0.0,
+        clean_run_rate=sum([run.composite_peak < WARN_COMPOSITE for run in runs]) / len(runs),
+        mean_composite=sum([run.composite_sum for run in runs]) / scored if scored else 0.0,
+        injections=sum([run.injections for run in runs]),
     )
-
-
-Groups = Mapping[str, Sequence[RunRecord]]
 
 
 def _compared(groups: Groups, baseline: str | None) -> list[tuple[str, str]]:
@@ -104,112 +119,89 @@ def _compared(groups: Groups, baseline: str | None) -> list[tuple[str, str]]:
 def _compare(
     experiment: str,
     arm: str,
-    treated: Sequence[RunRecord],
+    treated: Group,
     baseline: str,
-    control: Sequence[RunRecord],
+    control: Group,
     strata: Mapping[str, Groups],
 ) -> Comparison:
-    def ratio(name: str, amount: Callable[[RunRecord], float | None]) -> AmountRatio | None:
-        seed = f"{experiment}\x00{arm}\x00{name}"
-        return amount_ratio(_spent(treated, amount), _spent(control, amount), seed=seed)
+    def ratio(kind: Kind) -> AmountRatio | None:
+        seed = f"{experiment}\x00{arm}\x00{kind.removesuffix('_usd')}"
+        return amount_ratio(treated.spent(kind), control.spent(kind), seed=seed)
 
+    nobody = Group(())
     pairs = [
-        (_sample(groups.get(arm, ())), _sample(groups.get(baseline, ())))
+        (groups.get(arm, nobody).sample, groups.get(baseline, nobody).sample)
         for groups in strata.values()
     ]
     return Comparison(
         arm=arm,
         baseline=baseline,
-        success=newcombe(_sample(treated), _sample(control)),
+        success=newcombe(treated.sample, control.sample),
         success_stratified=stratified(pairs) if len(pairs) > 1 else None,
-        cost_usd=ratio("cost", _cost),
-        tokens=ratio("tokens", _tokens),
-        steps=ratio("steps", _steps),
+        cost_usd=ratio("cost_usd"),
+        tokens=ratio("tokens"),
+        steps=ratio("steps"),
     )
 
 
-def _strata(runs: Sequence[RunRecord], stratum: str) -> dict[str, dict[str, list[RunRecord]]]:
+def _strata(runs: Sequence[ExperimentRun], stratum: str) -> dict[str, Groups]:
     """Runs by stratum and arm; the largest stratum comes first."""
-    found: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
+    name_of, found = STRATA[stratum], defaultdict[str, list[ExperimentRun]](list)
     for run in runs:
         if run.arm is not None:
-            found[STRATA[stratum](run)][run.arm].append(run)
-    return dict(sorted(found.items(), key=lambda item: -sum(map(len, item[1].values()))))
+            found[name_of(run)].append(run)
+    largest_first = sorted(found.items(), key=lambda item: -len(item[1]))
+    return {name: _by_arm(members) for name, members in largest_first}
 
 
 def _stratum(name: str, groups: Groups, baseline: str | None) -> Stratum:
-    arms = [arm for arm in ARMS if groups.get(arm)]
-    control = _sample(groups.get(baseline or "", ()))
+    control = groups.get(baseline or "", Group(())).sample
     differences = {
-        arm: newcombe(_sample(groups[arm]), control) for arm in arms if baseline not in (None, arm)
+        arm: newcombe(group.sample, control)
+        for arm, group in groups.items()
+        if baseline not in (None, arm)
     }
     return Stratum(
         name=name,
         arms=tuple(
             StratumArm(
                 arm=arm,
-                runs=len(groups[arm]),
-                success=rate_of(_sample(groups[arm])),
-                cost_usd=amount_of(_spent(groups[arm], _cost)),
+                runs=len(group.runs),
+                success=rate_of(group.sample),
+                cost_usd=amount_of(group.spent("cost_usd")),
+                estimated_usd=group.estimated("cost_usd"),
             )
-            for arm in arms
+            for arm, group in groups.items()
         ),
         differences={arm: found for arm, found in differences.items() if found is not None},
     )
 
 
-def _daily(runs: Sequence[RunRecord]) -> tuple[Day, ...]:
-    days: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+def _daily(runs: Sequence[ExperimentRun]) -> tuple[Day, ...]:
+    days: dict[tuple[int, str], list[ExperimentRun]] = defaultdict(list)
     for run in runs:
         if run.arm is not None:
-            date = datetime.fromtimestamp(run.started_at, UTC).date().isoformat()
-            days[date, run.arm].append(run)
-    return tuple(_day(date, arm, group) for (date, arm), group in sorted(days.items()))
+            days[int(run.started_at // _DAY_S), run.arm].append(run)
+    return tuple(_day(day, arm, Group(found)) for (day, arm), found in sorted(days.items()))
 
 
-def _day(date: str, arm: str, runs: Sequence[RunRecord]) -> Day:
-    sample, spent = _sample(runs), _spent(runs, _cost).runs
+def _day(day: int, arm: str, group: Group) -> Day:
+    sample, spent, runs = group.sample, group.spent("cost_usd").runs, len(group.runs)
     return Day(
-        date=date,
+        date=datetime.fromtimestamp(day * _DAY_S, UTC).date().isoformat(),
         arm=arm,
-        runs=len(runs),
+        runs=runs,
         judged=sample.trials,
         successes=sample.successes,
-        tokens=sum(map(_tokens, runs)) / len(runs),
-        cost_usd=sum(cost for _, cost in spent) / len(spent) if spent else None,
+        tokens=sum([run.tokens for run in group.runs]) / runs,
+        cost_usd=sum([cost for _, cost in spent]) / len(spent) if spent else None,
     )
 
 
-def _units_per_arm(runs: Sequence[RunRecord]) -> dict[str, int]:
+def _units_per_arm(runs: Sequence[ExperimentRun]) -> dict[str, int]:
     """How many units each arm has; a unit in several arms counts in the first one."""
     first: dict[str, str] = {}
     for run in runs:
         if run.arm is not None:
-            first.setdefault(_unit(run), run.arm)
+            first.setdefault(run.unit, run.arm)
     return dict(Counter(first.values()))
-
-
-def _sample(runs: Sequence[RunRecord]) -> Sample:
-    judged = [run for run in runs if run.outcome is not None]
-    return Sample(outcomes=[(_unit(run), run.outcome == "success") for run in judged])
-
-
-def _spent(runs: Sequence[RunRecord], amount: Callable[[RunRecord], float | None]) -> Spent:
-    known = [(_unit(run), amount(run)) for run in runs]
-    return Spent(runs=[(unit, value) for unit, value in known if value is not None])
-
-
-def _unit(run: RunRecord) -> str:
-    return run.unit or run.conversation_id
-
-
-def _tokens(run: RunRecord) -> float:
-    return run.totals.input_tokens + run.totals.output_tokens
-
-
-def _steps(run: RunRecord) -> float:
-    return run.totals.steps
-
-
-def _cost(run: RunRecord) -> float | None:
-    return None if run.totals.unpriced_calls else run.totals.cost_usd

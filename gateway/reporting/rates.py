@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 
 Z = NormalDist().inv_cdf(0.975)
@@ -55,16 +56,16 @@ class SampleRatio:
     suspicious: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """Outcomes of one arm: (unit, success) per judged run."""
 
     outcomes: Sequence[tuple[str, bool]]
 
-    @property
+    @cached_property
     def successes(self) -> int:
         """How many succeeded."""
-        return sum(success for _, success in self.outcomes)
+        return sum([success for _, success in self.outcomes])
 
     @property
     def trials(self) -> int:

@@ -32,9 +32,9 @@ def generator_of(seed: bytes) -> np.random.Generator:
     return np.random.default_rng(list(seed))
 
 
-def typical(runs: Sequence[tuple[str, float]]) -> tuple[float, float]:
-    """Winsorised mean and median of at least one (unit, amount) pair."""
-    values, _ = _arrays(runs)
+def typical(amounts: Sequence[float]) -> tuple[float, float]:
+    """Winsorised mean and median of at least one amount."""
+    values = np.sort(np.array(amounts, dtype=np.float64))
     means, medians = _typical(values, np.ones((1, len(values)), dtype=np.intp))
     return float(means[0]), float(medians[0])
 
@@ -76,7 +76,10 @@ def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
 def _arrays(runs: Sequence[tuple[str, float]]) -> tuple[Floats, Counts]:
     """The values in ascending order, and for each the number of its unit."""
     values = np.array([value for _, value in runs], dtype=np.float64)
-    _, units = np.unique(np.array([unit for unit, _ in runs]), return_inverse=True)
+    names = [unit for unit, _ in runs]
+    if len(set(names)) == len(names):  # then any order is as good, and names are slow to sort
+        return np.sort(values), np.arange(len(names))
+    _, units = np.unique(np.array(names), return_inverse=True)
     order = np.argsort(values, kind="stable")
     return values[order], units[order]
 

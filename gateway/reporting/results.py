@@ -22,7 +22,9 @@ class Arm:
     """One arm's runs.
 
     `unfinished`: runs without an outcome; `success` is over the others. `unpriced`: runs with a
-    call of unknown price, which `cost_usd` leaves out. `cached_share`: cached of all input tokens.
+    call of unknown price, which `cost_usd` leaves out. `estimated_calls`: calls of all runs whose
+    provider reported no usage; `estimated_tokens` and `estimated_usd`: their part of what all runs
+    spent. `cached_share`: cached of all input tokens.
     `clean_run_rate`: share of the runs that never reached a composite of 0.35.
     """
 
@@ -36,6 +38,9 @@ class Arm:
     steps: Amount | None
     cost_usd: Amount | None
     unpriced: int
+    estimated_calls: int
+    estimated_tokens: int
+    estimated_usd: float
     cached_share: float
     clean_run_rate: float
     mean_composite: float
@@ -57,12 +62,13 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StratumArm:
-    """One arm's runs within a stratum."""
+    """One arm's runs within a stratum; `estimated_usd`: the estimated part of their cost."""
 
     arm: str
     runs: int
     success: Rate | None
     cost_usd: Amount | None
+    estimated_usd: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import ClassVar, Protocol
 
+from gateway.stores.experiments import ExperimentRun
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
     ConversationPage,
@@ -34,7 +35,6 @@ from gateway.stores.queries import (
     RunTrace,
 )
 from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, PrefixHashRecord
-from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 MAX_HEADS = 256
@@ -238,8 +238,8 @@ class RunStore(Protocol):
         Raises: ValueError for a dimension that the store keeps no sums of.
         """
 
-    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
-        """Every run of an experiment, oldest first."""
+    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
+        """Every run of an experiment, oldest first, as its report reads it."""
 
     def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
         """The runs that match with their steps, oldest first, read a few at a time."""

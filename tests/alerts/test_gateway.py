@@ -83,6 +83,8 @@ def test_the_command_tests_and_lists(tmp_path: Path, receiver: Receiver) -> None
     receiver.status = 404
     status, text = run("test", "--sink", "ops", "--json")
     assert (status, json.loads(text)["error"]) == (1, "status 404")
+    assert run("list")[0] == 2  # there is no database yet
+    assert main(["migrate", "--config", str(config)]) == 0
     assert run("list") == (0, "no alerts\n")
 
 

@@ -88,6 +88,22 @@ def test_each_rule_finds_its_condition(signals: Signals, wanted: list[tuple[str,
     assert not any("secret fence" in one.title for one in found)
 
 
+def test_sums_that_are_estimated_in_part_say_so() -> None:
+    """The cost of a stuck run, and the share of a budget; without estimates neither does."""
+    live = a_live_run(5)
+    guessed = replace(live.run.totals, estimated={"calls": 1, "tokens": 9, "cost_usd": 0.25})
+    runs = (live, replace(live, run=replace(live.run, totals=guessed)))
+    accounts = (an_account(0.6), replace(an_account(0.6), estimated=True))
+    found = findings(Signals(live=runs, accounts=accounts), RULES)
+    assert [one.title.split(", ")[-1] for one in found[:2]] == [
+        "$1.50 so far",
+        "about $1.50 so far",
+    ]
+    assert [one.facts["estimated_usd"] for one in found[:2]] == [0.0, 0.25]
+    assert ["about 60%" in one.title for one in found[2:]] == [False, True]
+    assert [one.facts["estimated"] for one in found[2:]] == [False, True]
+
+
 def test_rules_can_be_switched_off() -> None:
     """Each by null, false or an empty list."""
     off = AlertRuleSettings(

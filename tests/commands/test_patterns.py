@@ -28,6 +28,8 @@ def command(
 ) -> Run:
     """Run `gateway patterns`, expect a status, and give the lines of both outputs."""
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(database))
+    assert main(["migrate"]) == 0
+    capsys.readouterr()
 
     def run(*words: str, status: int = 0) -> list[str]:
         found = main(["patterns", *words])

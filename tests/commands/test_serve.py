@@ -52,7 +52,7 @@ def test_the_dashboard_of_a_running_gateway_is_named(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert main(["dashboard"]) == 2
-    assert "nothing is recorded yet" in capsys.readouterr().err
+    assert "there is no database yet" in capsys.readouterr().err
     database = tmp_path / "elsewhere.db"
     database.touch()
     with announced("http://127.0.0.1:4321", str(database)):

@@ -165,6 +165,14 @@ def test_the_environment_is_as_strict() -> None:
         settings_from_dict({}, {"GATEWAY_SERVER__PROT": "1"})
 
 
+def test_a_number_among_fixed_values_is_set_from_the_environment() -> None:
+    """A variable is text; the value is the number that it stands for."""
+    settings = settings_from_dict({}, {"GATEWAY_CONTROL__STOP_STATUS": "401"})
+    assert settings.control.stop_status == 401
+    with pytest.raises(ConfigError, match=r"^control\.stop_status: '403' is not one of 429, 401"):
+        settings_from_dict({}, {"GATEWAY_CONTROL__STOP_STATUS": "403"})
+
+
 def test_lists_and_maps_are_set_from_the_environment() -> None:
     """Single keys of a map, a state in capitals as everywhere, or all of it as YAML or JSON."""
     entry = '{model_name: big, litellm_params: {model: openai/gpt-4o, api_key: "${MINE}"}}'

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.api.routes import operations
 from gateway.cli import build_parser, main
 from gateway.commands.completion import tree, words_after
 from gateway.config import Settings, settings_from_dict
@@ -84,6 +85,13 @@ def inline_commands(document: Path) -> Iterator[list[str]]:
         yield shlex.split(text)
 
 
+def listed_commands(document: Path) -> Iterator[list[str]]:
+    """`gateway ...` at the start of a line of a block without a language, up to its explanation."""
+    for text in blocks(document, "", "text"):
+        for line in re.findall(r"^gateway ([a-z].*)", text, re.MULTILINE):
+            yield re.sub(r"[][|]", " ", re.split(r" {2,}", line)[0]).split()
+
+
 @cache
 def the_parser() -> argparse.ArgumentParser:
     return build_parser()
@@ -122,6 +130,27 @@ def test_every_command_exists(document: Path) -> None:
             assert words[0] in OTHERS, words
     for words in inline_commands(document):
         _named(words[1:])
+    for words in listed_commands(document):
+        _named(words)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_example_escapes(document: Path) -> None:
+    """Blocks have a language that is checked here, or none; a block in a list is one, too."""
+    languages = re.findall(r"^ *```(\w+)", document.read_text(), re.MULTILINE)
+    assert set(languages) <= {"bash", "sh", "yaml", "json", "toml", "python", "text"}
+    assert not re.search(r"^ +```", document.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_route_of_the_api_exists(document: Path) -> None:
+    """Each `GET /api/...` that a document names is an operation."""
+    known = {(each.method, re.sub(r"{\w+}", "*", each.path)) for each in operations()}
+    for method, path in re.findall(
+        r"(GET|POST|PUT|DELETE) (/api/[^\s`?,;|\]]*)", document.read_text()
+    ):
+        place = re.sub(r"{\w+}|\b(RUN|ID)\b", "*", path.rstrip(".)"))
+        assert (method, place) in known, f"{method} {path}"
 
 
 def _named(words: list[str]) -> None:

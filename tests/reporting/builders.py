@@ -8,47 +8,38 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.steering.experiments import ExperimentSettings, assign
-from gateway.stores.totals import RunRecord, RunTotals
+from gateway.stores.experiments import ExperimentRun
 
 START = 1_760_000_000.0
 DAY = 86_400.0
 
 
-def a_run(number: int = 0, **changes: Any) -> RunRecord:
+def a_run(number: int = 0, **changes: Any) -> ExperimentRun:
     """One judged run of the arm `on`."""
-    totals = changes.pop("totals", {})
     values: dict[str, Any] = {
         "id": f"c{number}.0",
-        "conversation_id": f"c{number}",
-        "tenant": "acme",
-        "sequence": 0,
         "started_at": START + number * 600.0,
-        "updated_at": START + number * 600.0 + 60,
-        "ended_at": None,
-        "state": "END",
-        "outcome": "success",
-        "outcome_source": "header",
-        "agent": "coder",
-        "task_preview": "",
-        "profile": "coding",
-        "mode": "on",
-        "experiment": "e",
         "arm": "on",
         "unit": f"u{number}",
-        "policy_digest": "p",
-        "identity_source": "new",
+        "outcome": "success",
+        "profile": "coding",
+        "agent": "coder",
         "model_requested": "large",
-    }
-    usual: dict[str, Any] = {
+        "tenant": "acme",
+        "policy_digest": "p",
         "steps": 10,
         "scored_steps": 10,
-        "calls": 11,
         "input_tokens": 900,
         "cached_tokens": 450,
-        "output_tokens": 100,
+        "tokens": 1000,
         "cost_usd": 0.5,
+        "composite_peak": 0.0,
+        "composite_sum": 0.0,
+        "injections": 0,
+        "models": {},
+        "estimated": {},
     }
-    return RunRecord(**(values | changes), totals=RunTotals(**(usual | totals)))
+    return ExperimentRun(**(values | changes))
 
 
 def simulated(
@@ -58,7 +49,7 @@ def simulated(
     success: dict[str, float],
     cost: dict[str, float],
     arm_of: Callable[[str], str] | None = None,
-) -> list[RunRecord]:
+) -> list[ExperimentRun]:
     """Runs whose arms truly succeed and cost as said; costs vary by a factor of about two."""
     chance = random.Random(seed)
     settings = ExperimentSettings(id=f"e{seed}", arms=dict.fromkeys(success, 1.0))
@@ -71,10 +62,10 @@ def simulated(
             a_run(
                 number,
                 arm=arm,
-                mode=arm,
                 unit=unit,
                 outcome="success" if chance.random() < success[arm] else "failure",
-                totals={"cost_usd": spent, "input_tokens": round(2000 * spent)},
+                cost_usd=spent,
+                tokens=round(2000 * spent) + 100,
             )
         )
     return runs

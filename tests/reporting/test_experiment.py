@@ -102,8 +102,8 @@ def test_an_effect_of_timing_is_separated_from_one_of_acting() -> None:
 )
 def test_unequal_doses_are_no_comparison_of_timing(on: dict, random: dict, uneven: bool) -> None:
     """More texts, or other shares of the models, in one arm are said; in few runs they are luck."""
-    totals = {"on": on, "random": random}
-    runs = [a_run(n, arm=arm, totals=totals[arm]) for n in range(40) for arm in ("on", "random")]
+    given = {"on": on, "random": random}
+    runs = [a_run(n, arm=arm, **given[arm]) for n in range(40) for arm in ("on", "random")]
     assert ("uneven_dose" in codes(report("e", runs))) is uneven
     assert "uneven_dose" not in codes(report("e", runs[:50]))
 
@@ -122,12 +122,27 @@ def test_unjudged_runs_count_for_cost_only() -> None:
 def test_runs_of_unknown_price_have_no_cost() -> None:
     """An unknown price is left out and said so; it is never counted as nothing."""
     runs = two_arms()
-    priceless = a_run(99, arm="on", totals={"cost_usd": 0.1, "unpriced_calls": 3})
+    priceless = a_run(99, arm="on", cost_usd=None)
     found = report("e", [*runs, priceless], shares=HALVES)
     on = found.arms[0]
     assert on.cost_usd is not None
     assert (on.runs, on.cost_usd.runs, on.unpriced) == (21, 20, 1)
     assert "unpriced" in codes(found)
+
+
+def test_what_is_estimated_is_said_for_each_arm() -> None:
+    """The estimated part of an arm's runs is summed, in strata too, and there is a caveat."""
+    part = {"calls": 2, "tokens": 300, "cost_usd": 0.25}
+    guessed = [a_run(n, arm="on", profile="qa", estimated=part) for n in (98, 99)]
+    found = report("e", [*two_arms(), *guessed], shares=HALVES)
+    on, off = found.arms
+    assert (on.estimated_calls, on.estimated_tokens, on.estimated_usd) == (4, 600, 0.5)
+    assert (off.estimated_calls, off.estimated_tokens, off.estimated_usd) == (0, 0, 0)
+    arms = {(s.name, arm.arm): arm.estimated_usd for s in found.strata for arm in s.arms}
+    assert arms == {("coding", "on"): 0, ("coding", "off"): 0, ("qa", "on"): 0.5}
+    (caveat,) = [caveat for caveat in found.caveats if caveat.code == "estimated"]
+    assert "(on 4)" in caveat.message
+    assert "estimated" not in codes(report("e", two_arms(), shares=HALVES))
 
 
 def test_strata_keep_like_with_like() -> None:

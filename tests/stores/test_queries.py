@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.backends import Stores
 from gateway.stores import codec
+from gateway.stores.postgres import experiments as postgres_experiments
 from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor
-from gateway.testing.store_conformance.records import a_step
+from gateway.stores.sqlite import experiments as sqlite_experiments
+from gateway.testing.store_conformance.records import START, a_step, one_run
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53), st.text())
@@ -45,3 +48,15 @@ def test_any_mapping_can_be_stored() -> None:
     assert codec.step_of("r1", codec.step_row(step)) == step
     with pytest.raises(TypeError):
         codec.step_row(a_step(scores={"streak": object()}))
+
+
+async def test_the_runs_of_an_experiment_are_read_in_parts(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run comes once, oldest first, where they are more than are read at once."""
+    for module in (sqlite_experiments, postgres_experiments):
+        monkeypatch.setattr(module, "AT_ONCE", 2)
+    for number in (3, 1, 4, 0, 2):
+        await stores.states.commit(one_run(number, experiment="x", started_at=START + number // 2))
+    found = await stores.runs.experiment_runs("x", tenant=None)
+    assert [run.id for run in found] == [f"r{number:04}" for number in range(5)]

@@ -11,9 +11,11 @@ from functools import partial
 import asyncpg
 
 from gateway.stores import codec
+from gateway.stores.experiments import ExperimentRun
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.postgres import filters
 from gateway.stores.postgres.database import Database
+from gateway.stores.postgres.experiments import experiment_runs
 from gateway.stores.postgres.health import summarize
 from gateway.stores.postgres.live import live_runs
 from gateway.stores.postgres.retention import prune
@@ -21,7 +23,6 @@ from gateway.stores.postgres.rows import injection_of, run_of, step_of
 from gateway.stores.postgres.text import Arguments, read_text
 from gateway.stores.postgres.usage import usage_of
 from gateway.stores.queries import (
-    MAX_PAGE,
     ConversationPage,
     ConversationSummary,
     Facets,
@@ -36,8 +37,7 @@ from gateway.stores.queries import (
     encode_cursor,
 )
 from gateway.stores.redact import MAX_INT
-from gateway.stores.run_export import exported, oldest_first
-from gateway.stores.totals import RunRecord
+from gateway.stores.run_export import exported
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 _SORTS = {
@@ -137,10 +137,9 @@ class PostgresRunStore:
         """See RunStore."""
         return await self._database.view(partial(usage_of, query))
 
-    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
+    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
         """See RunStore."""
-        wanted = RunFilter(tenant=tenant, experiment=experiment)
-        return [run async for run in oldest_first(self, wanted, MAX_PAGE)]
+        return await experiment_runs(self._database, experiment, tenant)
 
     def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
         """See RunStore."""

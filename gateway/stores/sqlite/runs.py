@@ -11,9 +11,9 @@ from typing import Any
 import apsw
 
 from gateway.stores import codec
+from gateway.stores.experiments import ExperimentRun
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
-    MAX_PAGE,
     ConversationPage,
     ConversationSummary,
     Facets,
@@ -28,10 +28,11 @@ from gateway.stores.queries import (
     encode_cursor,
 )
 from gateway.stores.redact import MAX_INT
-from gateway.stores.run_export import exported, oldest_first
+from gateway.stores.run_export import exported
 from gateway.stores.sqlite import filters
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.experiments import experiment_runs
 from gateway.stores.sqlite.health import summarize
 from gateway.stores.sqlite.live import live_runs
 from gateway.stores.sqlite.retention import prune
@@ -118,10 +119,9 @@ class SQLiteRunStore:
         """See RunStore."""
         return await self._database.read(one_view(partial(usage_of, query)))
 
-    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[RunRecord]:
+    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
         """See RunStore."""
-        wanted = RunFilter(tenant=tenant, experiment=experiment)
-        return [run async for run in oldest_first(self, wanted, MAX_PAGE)]
+        return await experiment_runs(self._database, experiment, tenant)
 
     def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
         """See RunStore."""

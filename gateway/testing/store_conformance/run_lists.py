@@ -26,6 +26,15 @@ from gateway.testing.store_conformance.records import (
 )
 
 EVERY = RunFilter()
+# What the record of a run in an experiment has in common with that of a run, and with its totals.
+_DESCRIBED = (
+    *("id", "started_at", "arm", "outcome", "profile", "agent", "model_requested", "tenant"),
+    "policy_digest",
+)
+_SUMMED = (
+    *("steps", "scored_steps", "input_tokens", "cached_tokens", "composite_peak"),
+    *("composite_sum", "injections", "models", "estimated"),
+)
 
 
 async def _ids(stores: Stores, runs: RunFilter = EVERY, **page: Any) -> list[str]:
@@ -276,6 +285,26 @@ async def exports_everything_in_order(stores: Stores) -> None:
     assert [run.id for run in experiment] == [f"r{number:04}" for number in range(1, 205, 2)]
 
 
+async def reads_the_runs_of_an_experiment(stores: Stores) -> None:
+    """The narrow record of a run says what its full one says; a run without a unit is its
+    conversation's, and a run with a call of unknown price has no cost."""
+    calls = (a_chat(), a_chat(cost_usd=None), a_chat(usage_estimated=True))
+    for number, call in enumerate(calls):
+        steps = (a_step(1, f"r{number:04}", call=call),)
+        changes = {"experiment": "x", "arm": "on", "unit": f"task-{number}" if number else None}
+        await stores.states.commit(one_run(number, steps=steps, outcome="success", **changes))
+    found = await stores.runs.experiment_runs("x", tenant=TENANT)
+    for run in found:
+        trace = await stores.runs.get_run(run.id, tenant=TENANT)
+        assert trace is not None
+        for kind, names in ((trace.run, _DESCRIBED), (trace.run.totals, _SUMMED)):
+            assert [getattr(run, name) for name in names] == [getattr(kind, n) for n in names]
+        assert run.tokens == trace.run.totals.input_tokens + trace.run.totals.output_tokens
+    assert [run.unit for run in found] == ["c0000", "task-1", "task-2"]
+    assert [run.cost_usd for run in found] == [0.25, None, 0.25]
+    assert [bool(run.estimated) for run in found] == [False, False, True]
+
+
 RUN_LIST_CHECKS: tuple[Check, ...] = (
     filters_runs,
     orders_runs,
@@ -288,4 +317,5 @@ RUN_LIST_CHECKS: tuple[Check, ...] = (
     summarizes_health,
     shows_the_last_thirty_runs,
     exports_everything_in_order,
+    reads_the_runs_of_an_experiment,
 )

@@ -1,0 +1,88 @@
+"""Commands that work on what is stored, where nothing is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import build_parser, main
+
+_NEED_NONE = ("demo", "wrap", "serve", "check-config", "replay", "calibrate", "bench", "completion")
+_MAKE_ONE = ("migrate", "patterns add", "patterns import", "keys create", "alerts test")
+"""Commands that create a database because it is asked for, and one that reads the config only."""
+
+
+def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[list[str]]:
+    """Every command and verb, with a word for each argument that it needs."""
+    choices = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    for action in choices:
+        for name, below in action.choices.items():
+            yield from commands(below, *words, name)
+    if not choices:
+        needed = [a for a in parser._get_positional_actions() if a.nargs is None]
+        yield [*words, *[next(iter(a.choices)) if a.choices else "x" for a in needed]]
+
+
+COMMANDS = [
+    words
+    for words in commands(build_parser())
+    if words[0] not in _NEED_NONE and " ".join(words[:2]) not in _MAKE_ONE
+]
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, on a machine where no gateway runs or ran."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return folder
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_it_says_that_there_is_no_database(
+    words: list[str], nowhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, with status 2, and makes none: an empty one would hide the wrong folder."""
+    answers = {"budgets raise": ["--usd", "5"], "keys reset": ["--yes"]}
+    assert main([*words, *answers.get(" ".join(words[:2]), [])]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("gateway: there is no database yet: no gateway.db in this folder")
+    assert not said.out
+    assert not list(nowhere.iterdir())
+
+
+def test_every_verb_is_looked_at() -> None:
+    """The walk over the parser finds the verbs that there are."""
+    assert {" ".join(words) for words in COMMANDS} >= {
+        *("keys list", "keys reset", "keys revoke x", "patterns list", "patterns search x"),
+        *("patterns delete x", "learn run", "runs list", "budgets list", "alerts list", "report"),
+    }
+
+
+def test_a_copy_of_no_database_is_refused(
+    nowhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a connection is tried."""
+    assert main(["migrate", "--to", "postgresql://127.0.0.1:9/x"]) == 2
+    assert "there is no database at 'gateway.db' yet" in capsys.readouterr().err
+    assert not list(nowhere.iterdir())
+
+
+def test_runs_of_files_and_a_test_of_alerts_need_none(
+    nowhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`learn run FILE` stores nothing, and `alerts test` reads the config."""
+    sample = Path(__file__).parents[1] / "replays" / "sample.jsonl.gz"
+    assert main(["learn", "run", "--json", str(sample)]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert main(["alerts", "test"]) == 2
+    assert "names no receiver" in capsys.readouterr().err
+    assert main(["check-config"]) == 0
+    assert not list(nowhere.iterdir())
