@@ -193,22 +193,34 @@ class BudgetGuard:
             return
         admission.settled = True
         if actual is None:
-            estimated = True
-            actual = admission.estimate.amounts
+            actual, estimated = admission.estimate.amounts, True
         elif not unpriced:
             self._estimator.learn(admission.estimate, actual, self._cost)
+        accounts = await self.settle_held(
+            admission.held, actual, unpriced=unpriced, estimated=estimated
+        )
+        now = time.time()
+        for each, account in zip(admission.applied, accounts, strict=True):
+            self._reached(standing(each, account, now), admission.subject)
+
+    async def settle_held(
+        self, held: Sequence[Held], actual: Amounts | None, *, unpriced: bool, estimated: bool
+    ) -> tuple[Account, ...]:
+        """End the claims of one call, as `settle` does; the accounts after it."""
+        if actual is None:
+            estimated = True
+            actual = sum((each.claim.estimate for each in held), NOTHING)
         now, accounts = time.time(), tuple[Account, ...]()
-        for index, held in enumerate(admission.held):
+        for index, each in enumerate(held):
             end = Settlement(
-                claim=held.claim,
+                claim=each.claim,
                 actual=NOTHING if index else actual,
                 at=now,
                 unpriced=unpriced and not index,
                 estimated=estimated and not index,
             )
-            accounts = await self._ledger.settle(held, end)
-        for each, account in zip(admission.applied, accounts, strict=True):
-            self._reached(standing(each, account, now), admission.subject)
+            accounts = await self._ledger.settle(each, end)
+        return accounts
 
     async def allow(
         self, subject: CallSubject, *, limits: Mapping[str, float], lifted: bool

@@ -96,10 +96,10 @@ class Recorder:
         ) -> None:
             await committed.wait()
             call.exchange.upstream.bill(usage)
+            if not await self.answers.take(tenant, response_id):
+                return  # another gateway has seen the answer, recorded it, and paid for it
             if call.spending is not None:
                 await call.spending.settle(call.billed_model)
-            if not await self.answers.take(tenant, response_id):
-                return  # another gateway has seen the answer, and recorded it
             # The conversation may have been dropped from memory and loaded again in the meantime.
             result.conversation = services.index.get(conversation.id) or conversation
             await self.record(services, call, completion)

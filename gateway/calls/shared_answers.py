@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from gateway.budgets.left_open import held_to_values, left_open
+from gateway.budgets.spending import Spending
 from gateway.conversations.pending_calls import Pending, call_to_json, resumed
 from gateway.conversations.stored_responses import Settle
 from gateway.dialects import RESPONSES
@@ -25,6 +27,13 @@ from gateway.wire.echo import EchoFilter
 
 Record = Callable[[Services, Any, Mapping[str, Any] | None], Awaitable[None]]
 """Commits a call with its answer."""
+
+
+class Billed(Pending, Protocol):
+    """A call and what it has reserved of budgets."""
+
+    spending: Spending | None
+
 
 T = TypeVar("T")
 
@@ -47,7 +56,7 @@ class SharedAnswers:
         self,
         services: Services,
         response_id: str,
-        made: Pending,
+        made: Billed,
         target: Target | None,
         *,
         pending: bool = False,
@@ -58,7 +67,8 @@ class SharedAnswers:
         place = services.table.place_of(target) if target is not None else ""
         kept = self._runtime.answer_echoes.find(tenant, response_id)
         echo = kept.to_json() if kept is not None else ""
-        call = call_to_json(made, time.time()) if pending else ""
+        held = held_to_values(made.spending)
+        call = call_to_json(made, held, time.time()) if pending else ""
         store = self._store
         if store is None or not (place or echo or call):
             return
@@ -117,6 +127,10 @@ class SharedAnswers:
             if call is None or not await self.take(answer.tenant, answer.id):
                 return
             call.exchange.upstream.bill(usage)
+            cost = services.catalogue.cost
+            reserved = left_open(call.held, services.budgets, call.exchange, cost)
+            if reserved is not None:
+                await reserved.settle(call.billed_model)
             await self._record(services, call, completion)
             call.forget()
 

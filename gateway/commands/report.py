@@ -162,7 +162,9 @@ def _difference(change: Difference) -> str:
 
 
 def _print_summary(console: Console, found: HealthSummary) -> None:
-    console.print(Text(f"{found.total_runs:,} runs, {found.total_steps:,} steps", style="bold"))
+    newest = "the newest " if found.limited else ""
+    said = f"{newest}{found.total_runs:,} runs, {found.total_steps:,} steps"
+    console.print(Text(said, style="bold"))
     for line in _summary_lines(found):
         console.print(Text(line))
     for title, counts in (

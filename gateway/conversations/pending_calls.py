@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,7 +47,7 @@ class Pending(Protocol):
 class ResumedCall:
     """A call that another process has made, to be recorded with its answer.
 
-    Its budgets are settled where it was made, or when its reservation ends.
+    `held`: what it has reserved of budgets, as JSON values.
     """
 
     exchange: Exchange
@@ -55,6 +55,7 @@ class ResumedCall:
     result: SteeringResult
     model: str
     billed_model: str
+    held: list[Mapping[str, Any]]
     spending: None = None
 
     def forget(self) -> None:
@@ -62,7 +63,7 @@ class ResumedCall:
         self.result.conversation.run.fold = None
 
 
-def call_to_json(call: Pending, now: float) -> str:
+def call_to_json(call: Pending, held: Sequence[Mapping[str, Any]], now: float) -> str:
     """What `resumed` needs; empty for a call without a conversation. `now`: the wall clock."""
     result, exchange = call.result, call.exchange
     if result is None:
@@ -87,6 +88,7 @@ def call_to_json(call: Pending, now: float) -> str:
         "overhead_s": timing.overhead_s,
         "control": {name: getattr(call.control, name) for name in _CONTROL},
         "tags": dict(call.control.tags),
+        "held": list(held),
     }
     return json.dumps(values)
 
@@ -115,6 +117,7 @@ async def resumed(
         result=result,
         model=values["model"],
         billed_model=values["billed_model"],
+        held=values.get("held", []),  # a version before this one kept none
     )
 
 

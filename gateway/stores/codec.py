@@ -59,6 +59,9 @@ STEP_COLUMNS = (
     "call",
     "content",
 )
+SCORE_COLUMNS = ("state", "difficulty", "composite", "failure_type", "readings")
+"""The columns of a step that its scores give."""
+
 # Part of a step's `readings`, where they are not empty.
 _FOUND = ("loop_count", "e1_match", "candidates")
 INJECTION_COLUMNS = names(InjectionRow, "run_id")
@@ -135,6 +138,12 @@ def step_row(step: StepRow) -> tuple[Any, ...]:
     )
 
 
+def score_row(step: StepRow) -> tuple[Any, ...]:
+    """To SCORE_COLUMNS."""
+    row = dict(zip(STEP_COLUMNS, step_row(step), strict=True))
+    return tuple([row[name] for name in SCORE_COLUMNS])
+
+
 def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
     """From STEP_COLUMNS."""
     index, at, state, difficulty, composite, failure_type, readings, call, content = row
@@ -152,7 +161,7 @@ def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
         fired=tuple(read.get("fired", ())),
         evidence=read.get("evidence", {}),
         call=None if call is None else call_of(call),
-        content=None if content is None else _content_of(content),
+        content=content_of(content),
         loop_count=read.get("loop_count", 0),
         e1_match=read.get("e1_match"),
         candidates=tuple(CandidateRow(**each) for each in read.get("candidates", ())),
@@ -187,7 +196,10 @@ def injection_of(run_id: str, row: Sequence[Any]) -> InjectionRow:
     return InjectionRow(run_id=run_id, **values)
 
 
-def _content_of(text: str) -> StepContent:
+def content_of(text: str | None) -> StepContent | None:
+    """From the `content` column."""
+    if text is None:
+        return None
     values = _known(StepContent, orjson.loads(text))
     for name in ("actions", "reply_actions"):
         values[name] = tuple(Action(**_known(Action, item)) for item in values.get(name, ()))

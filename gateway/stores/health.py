@@ -71,6 +71,7 @@ def summary(
     counted: Counted,
     by_agent: tuple[AgentHealth, ...],
     recent: tuple[RecentRun, ...],
+    limited: bool,
 ) -> HealthSummary:
     """The summary from sums over the runs: computes the ratios and rounds."""
     counters = counted.counters
@@ -90,6 +91,7 @@ def summary(
         severity_runs=counted.severity_runs,
         by_agent=by_agent,
         recent=recent,
+        limited=limited,
     )
 
 

@@ -25,6 +25,8 @@ from typing import ClassVar, Protocol
 from gateway.stores.experiments import ExperimentRun
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
+    FACET_RUNS,
+    HEALTH_RUNS,
     ConversationPage,
     Facets,
     HealthSummary,
@@ -221,11 +223,12 @@ class RunStore(Protocol):
     ) -> ConversationPage:
         """One page of conversations, newest first. Raises: ValueError for an invalid cursor."""
 
-    async def facets(self, *, tenant: str | None) -> Facets:
-        """The agents, models, failure types, experiments and arms that occur in runs."""
+    async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
+        """The agents, models, failure types and arms that occur in the `newest` runs, and all
+        experiments."""
 
-    async def health_summary(self, runs: RunFilter) -> HealthSummary:
-        """The health of all runs that match, as one summary."""
+    async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
+        """The health of the `newest` runs that match, as one summary."""
 
     async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
         """The runs under way, which have neither ended nor an outcome, that of the newest call

@@ -13,6 +13,13 @@ from gateway.stores.totals import RunRecord
 
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
+HEALTH_RUNS = 20_000
+"""Most runs that one health summary covers: their counters are JSON, which takes its time to add
+up. A page of 300,000 runs would be given up by the store's limit."""
+
+FACET_RUNS = 10_000
+"""The newest runs whose values are offered as the choices of a filter."""
+
 UNFINISHED = "unfinished"
 """The outcome to filter by for runs without one."""
 
@@ -152,7 +159,10 @@ class ConversationPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facets:
-    """The distinct values in the run log, sorted, for the choices of a filter."""
+    """The distinct values in the run log, sorted, for the choices of a filter.
+
+    `experiments` of all runs, the others of the newest ones.
+    """
 
     agents: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -194,7 +204,8 @@ class HealthSummary:
     calls without a decision by reason; `estimated`: how many `calls`, `tokens` and how much
     `cost_usd` of the sums are estimated, because the provider reported no usage.
     `guidance` counts pieces by source, `severity_runs` runs by the worst they came to
-    (`gateway/stores/severity.py`). `recent`: the last 30 runs, oldest first.
+    (`gateway/stores/severity.py`). `recent`: the last 30 runs, oldest first. `limited`: more runs
+    match, and only the newest are in it.
     """
 
     total_runs: int = 0
@@ -233,6 +244,7 @@ class HealthSummary:
     severity_runs: Mapping[str, int] = field(default_factory=dict)
     by_agent: tuple[AgentHealth, ...] = ()
     recent: tuple[RecentRun, ...] = ()
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
+from gateway.stores.late_scores import LateScore
 from gateway.stores.records import CallRow, RunUpdate, StepRow
 from gateway.wire.values import dataclass
 
@@ -82,13 +83,16 @@ class RunTotals:
         retries: int,
         injections: int,
         sources: Sequence[str] = (),
+        late: Sequence[LateScore] = (),
     ) -> RunTotals:
         """These totals plus `fresh` steps, which were not counted before, and `calls`.
 
         `retries`: how many of `calls` repeat a call that was counted before. `injections`: how
-        many pieces of guidance were new, `sources` where they came from.
+        many pieces of guidance were new, `sources` where they came from. `late`: scores of steps
+        that were counted before, without them.
         """
-        composites = [step.composite for step in fresh if step.composite is not None]
+        scored = [*fresh, *[each.step for each in late]]
+        composites = [step.composite for step in scored if step.composite is not None]
         cost, unsteered, saved = self._costs(calls)
         return RunTotals(
             steps=max([self.steps, *[step.step_index for step in fresh]]),
@@ -111,10 +115,10 @@ class RunTotals:
             composite_sum=self.composite_sum + sum(composites),
             latency_s=self.latency_s + sum([c.latency_s for c in calls]),
             overhead_ms=self.overhead_ms + sum([c.overhead_ms for c in calls]),
-            states=_counted(self.states, [step.state for step in fresh]),
-            fired=_counted(self.fired, [name for step in fresh for name in step.fired]),
+            states=_moved(_counted(self.states, [step.state for step in fresh]), late),
+            fired=_counted(self.fired, [name for step in scored for name in step.fired]),
             failure_types=_counted(
-                self.failure_types, [s.failure_type for s in fresh if s.failure_type is not None]
+                self.failure_types, [s.failure_type for s in scored if s.failure_type is not None]
             ),
             models=_counted(self.models, [call.model_asked for call in calls]),
             severity=_counted(self.severity, [severity_of(value) for value in composites]),
@@ -154,6 +158,16 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
     for name in names:
         counted[name] = counted.get(name, 0) + 1
     return counted
+
+
+def _moved(states: Mapping[str, int], late: Sequence[LateScore]) -> Mapping[str, int]:
+    """The steps per state, after the states of some were found out."""
+    moved = dict(states)
+    for each in late:
+        if each.state != each.step.state:
+            moved[each.state] = moved.get(each.state, 0) - 1
+            moved[each.step.state] = moved.get(each.step.state, 0) + 1
+    return moved
 
 
 def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Mapping[str, float]:

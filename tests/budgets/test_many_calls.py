@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
+from tests.relay.processes import GatewayProcess
 
 Start = Callable[..., AppServer]
 CALL_USD = 0.0015 + 0.0006  # 10,000 tokens in, 1,000 out of gpt-4o-mini
@@ -27,7 +28,9 @@ def budget(name: str, **limits: float) -> dict[str, Any]:
     return {"name": name, "scope": "tenant", "limits": limits, "match": {"client": f"{name}*"}}
 
 
-async def ask_all(servers: list[AppServer], client: str, calls: int) -> list[int]:
+async def ask_all(
+    servers: Sequence[AppServer | GatewayProcess], client: str, calls: int
+) -> list[int]:
     """The statuses of so many calls at once, each of a conversation of its own."""
     limits = httpx.Limits(max_connections=calls)
     async with httpx.AsyncClient(timeout=120, limits=limits) as http:

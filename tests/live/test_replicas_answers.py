@@ -117,6 +117,28 @@ def test_both_poll_one_records(
         assert spent(here) == spent(there) == (1, 0, 12, 8)
 
 
+def test_whoever_sees_the_answer_pays_for_it(
+    gateway_server: Start, upstream: ScriptedUpstream, database: str
+) -> None:
+    """The reservation of a call in the background ends with the answer, once, whichever gateway
+    is asked for it."""
+    upstream.default = Reply("Done.", id="resp_1")
+    budget = {"name": "all", "scope": "tenant", "limits": {"tokens": 10**6}}
+    here, there = two(gateway_server, {"url": database}, budgets=[budget])
+    post(here, **ASKED)
+
+    def account() -> tuple[int, ...]:
+        (found,) = httpx.get(f"{there.url}/api/budgets").json()["accounts"]
+        spent = found["spent"]
+        used = (spent["calls"], spent["input_tokens"], spent["output_tokens"])
+        return (found["reserved"]["calls"], found["reserved"]["input_tokens"] > 0, *used)
+
+    assert account() == (1, True, 0, 0, 0)
+    for server in (there, here, there):
+        polled(server, "resp_1")
+        assert account() == (0, False, 1, 12, 8)
+
+
 def test_the_deployment_that_stores_an_answer_is_known(
     gateway_server: Start, upstream: ScriptedUpstream, database: str
 ) -> None:

@@ -109,6 +109,9 @@ async def test_a_failure_before_the_call(
     assert await counted(http, server, "gateway_steering_failures_total", kind) == 1
     recorded = await trace(path, before.conversation)
     assert [step.step_index for step in recorded.steps] == [0, 1, 2, 3]
+    # The scores of a step that could not be had then are filled in with the next request.
+    assert [step.composite is None for step in recorded.steps] == [True, False, False, False]
+    assert recorded.run.totals.scored_steps == 3
 
 
 async def test_an_unsteered_call_is_not_waited_for(

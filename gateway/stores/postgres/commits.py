@@ -1,14 +1,17 @@
 """Commits that cannot be part of a group: of calls that are stored in part already."""
 
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import asyncpg
 
 from gateway.stores import codec
+from gateway.stores.late_scores import LateScore
 from gateway.stores.postgres.group import Delta, Prepared, parameters, prepare
 from gateway.stores.postgres.statement import COMMIT
 from gateway.stores.postgres.text import stored_text
@@ -21,13 +24,18 @@ STORED, BARRED, CONFLICT = "stored", "barred", "conflict"
 _LOCK = "SELECT version, tenant FROM conversations WHERE id = $1 FOR UPDATE"
 _FIND = "SELECT version, tenant FROM conversations WHERE id = $1"
 _RUNS = "SELECT id, pk, tenant FROM runs WHERE id = ANY($1::text[])"
-_STEPS = "SELECT step_index, call FROM steps WHERE run_pk = $1 AND step_index = ANY($2::int8[])"
+_STEPS = """
+SELECT step_index, call, composite IS NOT NULL, state, content FROM steps
+WHERE run_pk = $1 AND step_index = ANY($2::int8[])
+"""
 _INJECTIONS = """
 SELECT step_index, ordinal FROM injections WHERE run_pk = $1 AND step_index = ANY($2::int8[])
 """
 _UPDATE_CALL = """
 UPDATE steps SET call = $3, content = coalesce($4, content) WHERE run_pk = $1 AND step_index = $2
 """
+_SCORES = ", ".join(f"{name} = ${at}" for at, name in enumerate(codec.SCORE_COLUMNS, start=4))
+_UPDATE_SCORES = f"UPDATE steps SET content = $3, {_SCORES} WHERE run_pk = $1 AND step_index = $2"
 
 
 async def commit_group(
@@ -55,12 +63,15 @@ async def refusal(
 class _Merge:
     """What of one run's rows is new, next to what is stored: `calls` by step, and the injections.
 
+    `unscored`: state and content of the stored steps without scores; `late`: those that get them.
     `updates`: steps whose stored call is replaced.
     """
 
-    calls: dict[int, CallRow | None]
-    injections: set[tuple[int, int]]
-    updates: dict[int, tuple[CallRow, str | None]]
+    calls: dict[int, CallRow | None] = field(default_factory=dict)
+    unscored: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    injections: set[tuple[int, int]] = field(default_factory=set)
+    late: list[LateScore] = field(default_factory=list)
+    updates: dict[int, tuple[CallRow, str | None]] = field(default_factory=dict)
 
     def delta(self, call: CallRecord, run: RunUpdate) -> Delta:
         """The new rows of a run, and what the call adds to its totals."""
@@ -69,6 +80,7 @@ class _Merge:
         retries = 0
         for step in (step for step in call.steps if step.run_id == run.id):
             made, known = step.call, step.step_index in self.calls
+            self._score(step)
             stored = self.calls.get(step.step_index)
             if not known:
                 fresh.append(step)
@@ -89,8 +101,15 @@ class _Merge:
             retries=retries,
             injections=len(given),
             sources=given,
+            late=self.late,
         )
-        return Delta(steps=fresh, called=called, injections=added, totals=totals)
+        scored = [each.step for each in self.late]
+        return Delta(steps=fresh, called=called, late=scored, injections=added, totals=totals)
+
+    def _score(self, step: StepRow) -> None:
+        if step.composite is not None and step.step_index in self.unscored:
+            state, content = self.unscored.pop(step.step_index)
+            self.late.append(LateScore(step=step, state=state, content=codec.content_of(content)))
 
     def _replace(self, fresh: list[StepRow], step: StepRow, call: CallRow) -> None:
         for position, each in enumerate(fresh):
@@ -128,9 +147,18 @@ async def commit_alone(
         statement = COMMIT.replace("<= x.steps", "< -1")  # nothing that is left is stored
         await connection.fetch(statement, mode, *parameters([prepared]))
         for run_id, merge in merges.items():
-            for index, (made, content) in merge.updates.items():
-                values = (codec.call_json(made), content)
-                await connection.execute(_UPDATE_CALL, keys[stored_text(run_id)], index, *values)
+            if merge.late or merge.updates:
+                await _complete(connection, keys[stored_text(run_id)], merge)
+
+
+async def _complete(connection: asyncpg.Connection, pk: int, merge: _Merge) -> None:
+    """Write what stored steps of a run lacked."""
+    for late in merge.late:
+        content = codec.content_json(late.merged_content)
+        scores = codec.score_row(late.step)
+        await connection.execute(_UPDATE_SCORES, pk, late.step.step_index, content, *scores)
+    for index, (made, content) in merge.updates.items():
+        await connection.execute(_UPDATE_CALL, pk, index, codec.call_json(made), content)
 
 
 async def _run_keys(connection: asyncpg.Connection, call: CallRecord) -> Mapping[str, int]:
@@ -144,12 +172,14 @@ async def _run_keys(connection: asyncpg.Connection, call: CallRecord) -> Mapping
 async def _merge(
     connection: asyncpg.Connection, pk: int | None, call: CallRecord, run: RunUpdate
 ) -> _Merge:
-    merge = _Merge(calls={}, injections=set(), updates={})
+    merge = _Merge()
     if pk is None:
         return merge
     indexes = [step.step_index for step in call.steps if step.run_id == run.id]
-    for index, stored in await connection.fetch(_STEPS, pk, indexes):
+    for index, stored, scored, *rest in await connection.fetch(_STEPS, pk, indexes):
         merge.calls[index] = None if stored is None else codec.call_of(stored)
+        if not scored:
+            merge.unscored[index] = tuple(rest)
     indexes = [row.step_index for row in call.injections if row.run_id == run.id]
     merge.injections |= {tuple(row) for row in await connection.fetch(_INJECTIONS, pk, indexes)}
     return merge

@@ -101,11 +101,12 @@ class Prepared:
 class Delta:
     """What a call adds to one run: steps and guidance that are not stored yet, and totals.
 
-    `called`: the steps whose calls are to be counted.
+    `called`: the steps whose calls are to be counted; `late`: stored steps that get their scores.
     """
 
     steps: Sequence[StepRow] = ()
     called: Sequence[StepRow] = ()
+    late: Sequence[StepRow] = ()
     injections: Sequence[InjectionRow] = ()
     totals: RunTotals = field(default_factory=RunTotals)
 
@@ -204,8 +205,9 @@ def _run_row(run: RunUpdate, delta: Delta, careful: bool) -> Row:
 def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
     """What the new steps and the calls add to the sums by the hour."""
     called = {id(step) for step in delta.called}
-    fresh = {id(step) for step in delta.steps if step.composite is not None}
-    for step in {id(step): step for step in (*delta.steps, *delta.called)}.values():
+    scored = (*delta.steps, *delta.late)
+    fresh = {id(step) for step in scored if step.composite is not None}
+    for step in {id(step): step for step in (*scored, *delta.called)}.values():
         is_new, call = id(step) in fresh, step.call if id(step) in called else None
         hour, model = int(step.at) // 3600 * 3600, run.model_requested
         counts = (int(is_new), int(is_new and bool(step.fired)))

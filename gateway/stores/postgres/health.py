@@ -42,35 +42,47 @@ _EXPRESSIONS = {
 _MEAN = "CASE WHEN r.scored_steps > 0 THEN r.composite_sum / r.scored_steps ELSE 0 END"
 
 
-async def summarize(runs: RunFilter, connection: asyncpg.Connection) -> HealthSummary:
-    """The HealthSummary of the runs that match."""
+async def summarize(runs: RunFilter, newest: int, connection: asyncpg.Connection) -> HealthSummary:
+    """The HealthSummary of the newest runs that match."""
     values = Arguments()
     condition = filters.where(runs, values)
-    sql = f"SELECT {', '.join(_EXPRESSIONS.values())} FROM runs AS r WHERE {condition}"
+    within = f"""(
+        SELECT * FROM runs AS r WHERE {condition}
+        ORDER BY r.started_at DESC, r.id DESC LIMIT {newest}
+    ) AS r"""
+    sql = f"SELECT {', '.join(_EXPRESSIONS.values())} FROM {within}"
     row = await connection.fetchrow(sql, *values)
     sums = dict(zip(_EXPRESSIONS, row or (), strict=True))
     return summary(
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
-        counted=await _counted(condition, values, connection),
-        by_agent=await _by_agent(condition, values, connection),
+        counted=await _counted(within, values, connection),
+        by_agent=await _by_agent(within, values, connection),
         recent=await _recent(condition, values, connection),
+        limited=sums["total_runs"] == newest
+        and await _are_more(condition, newest, values, connection),
     )
 
 
-async def _counted(condition: str, values: Arguments, connection: asyncpg.Connection) -> Counted:
-    sql = f"SELECT r.composite_peak, r.counts FROM runs AS r WHERE {condition}"
-    rows = await connection.fetch(sql, *values)
+async def _are_more(
+    condition: str, newest: int, values: Arguments, connection: asyncpg.Connection
+) -> bool:
+    sql = f"SELECT TRUE FROM runs AS r WHERE {condition} OFFSET {newest} LIMIT 1"
+    return bool(await connection.fetch(sql, *values))
+
+
+async def _counted(within: str, values: Arguments, connection: asyncpg.Connection) -> Counted:
+    rows = await connection.fetch(f"SELECT r.composite_peak, r.counts FROM {within}", *values)
     return await asyncio.to_thread(add_up, ((peak, read_json(counts)) for peak, counts in rows))
 
 
 async def _by_agent(
-    condition: str, values: Arguments, connection: asyncpg.Connection
+    within: str, values: Arguments, connection: asyncpg.Connection
 ) -> tuple[Any, ...]:
     sql = f"""
         SELECT r.agent, count(*), avg({_MEAN}), max(r.composite_peak)
-        FROM runs AS r WHERE {condition} GROUP BY r.agent ORDER BY count(*) DESC, r.agent
+        FROM {within} GROUP BY r.agent ORDER BY count(*) DESC, r.agent
     """
     rows = await connection.fetch(sql, *values)
     return tuple(agent_health(read_text(agent), *others) for agent, *others in rows)

@@ -287,3 +287,8 @@ CREATE TABLE answers (
 );
 CREATE INDEX answers_by_time ON answers (at);
 """.replace("TXT", _TEXT)
+
+# For the page of the runs under way: the rest of a week's runs is not read.
+UNDER_WAY = """
+CREATE INDEX runs_under_way ON runs (started_at) WHERE ended_at IS NULL AND outcome IS NULL;
+"""

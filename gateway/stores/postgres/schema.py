@@ -21,6 +21,7 @@ from gateway.stores.postgres.more_tables import (
     LEARNING,
     RAW,
     TREE,
+    UNDER_WAY,
     USAGE,
     WORKLOADS,
 )
@@ -249,6 +250,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="learning_002_keys_of_evidence", sql=KEYS_OF_EVIDENCE),
     Migration(name="usage_002_estimates", sql=ESTIMATES),
     Migration(name="answers_001_answers", sql=ANSWERS),
+    Migration(name="core_002_runs_under_way", sql=UNDER_WAY),
 )
 """Every change a database needs, in order; new ones are appended."""
 

@@ -19,9 +19,7 @@ _OUTCOMES = ("runs", "successes", "failures")
 
 
 async def usage_of(query: UsageQuery, connection: asyncpg.Connection) -> list[UsagePoint]:
-    """See RunStore.usage; calls are not told apart by tags here."""
-    if query.by and tag_of(query.by):
-        raise ValueError("by: PostgreSQL keeps no sums by tag")
+    """See RunStore.usage."""
     values = Arguments()
     start, name = bucket_sql("u.hour", query.bucket), _name(query, values, "u", 0)
     sql = f"""

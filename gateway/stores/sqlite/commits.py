@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
 from typing import Any
 
 import apsw
@@ -18,10 +16,10 @@ from gateway.stores.records import (
     ConversationRecord,
     InjectionRow,
     RunUpdate,
-    StepRow,
 )
+from gateway.stores.sqlite.step_rows import keep_steps
 from gateway.stores.sqlite.usage import add_usage
-from gateway.stores.totals import RunTotals, is_same_call, repeated_call, settled_outcome
+from gateway.stores.totals import RunTotals, settled_outcome
 
 
 def _marks(count: int) -> str:
@@ -62,14 +60,6 @@ SET updated_at = ?, ended_at = coalesce(?, ended_at), state = ?, outcome = ?, ou
     mode = ?, policy_digest = ?, model_requested = ?,
     {", ".join(f"{name} = ?" for name in codec.SUM_COLUMNS)}, counts = ?
 WHERE pk = ?
-"""
-_INSERT_STEP = f"""
-INSERT INTO steps (run_pk, {", ".join(codec.STEP_COLUMNS)})
-VALUES ({_marks(1 + len(codec.STEP_COLUMNS))}) ON CONFLICT (run_pk, step_index) DO NOTHING
-"""
-_FIND_CALL = "SELECT call FROM steps WHERE run_pk = ? AND step_index = ?"
-_UPDATE_CALL = """
-UPDATE steps SET call = ?, content = coalesce(?, content) WHERE run_pk = ? AND step_index = ?
 """
 _INSERT_INJECTION = f"""
 INSERT INTO injections (run_pk, {", ".join(codec.INJECTION_COLUMNS)})
@@ -153,19 +143,18 @@ def _save_run(
         connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
         pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
     steps = [step for step in call.steps if step.run_id == run.id]
-    kept = _keep_steps(pk, steps, connection, new_run=not found)
-    fresh = [step for step, how in zip(steps, kept, strict=True) if how is _Kept.NEW]
-    called = [step for step, how in zip(steps, kept, strict=True) if step.call and how.counts]
+    kept = keep_steps(pk, steps, connection, new_run=not found)
     injected = [row for row in call.injections if row.run_id == run.id]
     given = [row.source for row in injected if _keep_injection(pk, row, connection)]
     totals = totals.including(
-        fresh=fresh,
-        calls=[step.call for step in called if step.call],
-        retries=kept.count(_Kept.REPEATED),
+        fresh=kept.fresh,
+        calls=[step.call for step in kept.called if step.call],
+        retries=kept.retries,
         injections=len(given),
         sources=given,
+        late=kept.late,
     )
-    add_usage(tenant, run, fresh, called, tags, connection)
+    add_usage(tenant, run, kept.scored, kept.called, tags, connection)
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
     policy = (run.mode, run.policy_digest, run.model_requested)
     connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
@@ -179,51 +168,6 @@ def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection)
         connection.execute("UPDATE runs SET tags = ? WHERE pk = ?", (tags, pk))
         return tags
     return stored
-
-
-class _Kept(Enum):
-    """What a step of a commit was: new, a call at a step known before, that call once more, or
-    nothing new."""
-
-    NEW = "new"
-    CALLED = "called"
-    REPEATED = "repeated"
-    KNOWN = "known"
-
-    @property
-    def counts(self) -> bool:
-        """Whether its call is to be counted."""
-        return self is not _Kept.KNOWN
-
-
-def _keep_steps(
-    run_pk: int, steps: Sequence[StepRow], connection: apsw.Connection, *, new_run: bool
-) -> list[_Kept]:
-    """What each of a run's steps was. A new run, such as that of a history seen for the first time,
-    has none of them, which one statement can insert."""
-    if not new_run or len({step.step_index for step in steps}) < len(steps):
-        return [_keep_step(run_pk, step, connection) for step in steps]
-    connection.executemany(_INSERT_STEP, [(run_pk, *codec.step_row(step)) for step in steps])
-    return [_Kept.NEW] * len(steps)
-
-
-def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection) -> _Kept:
-    connection.execute(_INSERT_STEP, (run_pk, *codec.step_row(step)))
-    if connection.changes():
-        return _Kept.NEW
-    if step.call is None:
-        return _Kept.KNOWN
-    place = (run_pk, step.step_index)
-    found = connection.execute(_FIND_CALL, place).get
-    call, kept = step.call, _Kept.CALLED
-    if found is not None:
-        stored = codec.call_of(found)
-        if is_same_call(stored, call):
-            return _Kept.KNOWN
-        call, kept = repeated_call(stored, call), _Kept.REPEATED
-    values = (codec.call_json(call), codec.content_json(step.content))
-    connection.execute(_UPDATE_CALL, (*values, *place))
-    return kept
 
 
 def _keep_injection(run_pk: int, row: InjectionRow, connection: apsw.Connection) -> bool:

@@ -38,32 +38,33 @@ _EXPRESSIONS = {
 _MEAN = "iif(r.scored_steps, r.composite_sum / r.scored_steps, 0.0)"
 
 
-def summarize(runs: RunFilter, connection: apsw.Connection) -> HealthSummary:
-    """The HealthSummary of the runs that match."""
+def summarize(runs: RunFilter, newest: int, connection: apsw.Connection) -> HealthSummary:
+    """The HealthSummary of the newest runs that match."""
     condition, values = filters.where(runs)
-    sums = _sums(condition, values, connection)
-    counted = connection.execute(
-        f"SELECT r.composite_peak, r.counts FROM runs AS r WHERE {condition}", values
-    )
+    within = f"""(
+        SELECT * FROM runs AS r WHERE {condition}
+        ORDER BY r.started_at DESC, r.id DESC LIMIT {newest}
+    ) AS r"""
+    sql = f"SELECT {', '.join(_EXPRESSIONS.values())} FROM {within}"
+    sums = dict(zip(_EXPRESSIONS, connection.execute(sql, values).get, strict=True))
+    counted = connection.execute(f"SELECT r.composite_peak, r.counts FROM {within}", values)
+    more = f"SELECT 1 FROM runs AS r WHERE {condition} LIMIT 1 OFFSET {newest}"
+    limited = sums["total_runs"] == newest and bool(connection.execute(more, values).fetchall())
     return summary(
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
         counted=add_up(counted),
-        by_agent=_by_agent(condition, values, connection),
+        by_agent=_by_agent(within, values, connection),
         recent=_recent(condition, values, connection),
+        limited=limited,
     )
 
 
-def _sums(condition: str, values: list[Any], connection: apsw.Connection) -> dict[str, Any]:
-    sql = f"SELECT {', '.join(_EXPRESSIONS.values())} FROM runs AS r WHERE {condition}"
-    return dict(zip(_EXPRESSIONS, connection.execute(sql, values).get, strict=True))
-
-
-def _by_agent(condition: str, values: list[Any], connection: apsw.Connection) -> tuple[Any, ...]:
+def _by_agent(within: str, values: list[Any], connection: apsw.Connection) -> tuple[Any, ...]:
     sql = f"""
         SELECT r.agent, count(*), avg({_MEAN}), max(r.composite_peak)
-        FROM runs AS r WHERE {condition} GROUP BY r.agent ORDER BY count(*) DESC, r.agent
+        FROM {within} GROUP BY r.agent ORDER BY count(*) DESC, r.agent
     """
     return tuple(agent_health(*row) for row in connection.execute(sql, values))
 

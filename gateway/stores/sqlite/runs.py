@@ -14,6 +14,8 @@ from gateway.stores import codec
 from gateway.stores.experiments import ExperimentRun
 from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
+    FACET_RUNS,
+    HEALTH_RUNS,
     ConversationPage,
     ConversationSummary,
     Facets,
@@ -33,6 +35,7 @@ from gateway.stores.sqlite import filters
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.experiments import experiment_runs
+from gateway.stores.sqlite.facets import facets
 from gateway.stores.sqlite.health import summarize
 from gateway.stores.sqlite.live import live_runs
 from gateway.stores.sqlite.retention import prune
@@ -103,13 +106,13 @@ class SQLiteRunStore:
         page = PageRequest(limit=limit, cursor=cursor)
         return await self._database.read(partial(_list_conversations, tenant, external_key, page))
 
-    async def facets(self, *, tenant: str | None) -> Facets:
+    async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
         """See RunStore."""
-        return await self._database.read(partial(_facets, RunFilter(tenant=tenant)))
+        return await self._database.read(partial(facets, RunFilter(tenant=tenant), newest))
 
-    async def health_summary(self, runs: RunFilter) -> HealthSummary:
+    async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
         """See RunStore."""
-        return await self._database.read(one_view(partial(summarize, runs)))
+        return await self._database.read(one_view(partial(summarize, runs, newest)))
 
     async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
         """See RunStore."""
@@ -151,10 +154,13 @@ def _list_runs(
     if after is not None:
         condition += f" AND ({key}, r.id) {'<' if page.descending else '>'} (?, ?)"
         values.extend(after)
-    sql = (
-        f"SELECT {codec.RUN} FROM {codec.RUNS} WHERE {condition} "
-        f"ORDER BY {key} {order}, r.id {order} LIMIT ?"
-    )
+    listed = f"ORDER BY {key} {order}, r.id {order}"
+    # The page first: rows of all columns, with their conversations, take longer to sort.
+    sql = f"""
+        SELECT {codec.RUN} FROM {codec.RUNS} WHERE r.pk IN (
+            SELECT r.pk FROM runs AS r WHERE {condition} {listed} LIMIT ?
+        ) {listed}
+    """
     # Made into records here, in the thread that reads: a thousand take as long as ten requests.
     return [codec.run_of(row) for row in connection.execute(sql, (*values, page.limit + 1))]
 
@@ -225,29 +231,3 @@ def _list_conversations(
     more = len(rows) > page.limit
     last = encode_cursor(found[-1].created_at, found[-1].id) if more else None
     return ConversationPage(conversations=found, next_cursor=last)
-
-
-def _facets(runs: RunFilter, connection: apsw.Connection) -> Facets:
-    condition, values = filters.where(runs)
-
-    def column(name: str) -> tuple[str, ...]:
-        sql = f"""
-            SELECT DISTINCT r.{name} FROM runs AS r
-            WHERE {condition} AND r.{name} <> '' ORDER BY 1
-        """
-        return tuple(value for (value,) in connection.execute(sql, values))
-
-    def counted(name: str) -> tuple[str, ...]:
-        sql = f"""
-            SELECT DISTINCT k.key FROM runs AS r, json_each(r.counts, '$.{name}') AS k
-            WHERE {condition} ORDER BY 1
-        """
-        return tuple(value for (value,) in connection.execute(sql, values))
-
-    return Facets(
-        agents=column("agent"),
-        models=counted("models"),
-        failure_types=counted("failure_types"),
-        experiments=column("experiment"),
-        arms=column("arm"),
-    )

@@ -323,6 +323,11 @@ UPDATE pattern_evidence SET key_name = coalesce(
 );
 """
 
+# For the page of the runs under way: the rest of a week's runs is not read.
+_UNDER_WAY = """
+CREATE INDEX runs_under_way ON runs (started_at) WHERE ended_at IS NULL AND outcome IS NULL;
+"""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="core_001_conversations_and_runs", apply=script(_CORE)),
     Migration(name="core_002_items_of_answers", apply=script(_ITEMS)),
@@ -339,5 +344,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(name="usage_003_estimates", apply=script(USAGE_ESTIMATES)),
     ESTIMATES,
     Migration(name="answers_001_answers", apply=script(ANSWER_TABLES)),
+    Migration(name="core_003_runs_under_way", apply=script(_UNDER_WAY)),
 )
 """Every change a file needs, in order; new ones are appended."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gateway.backends import Stores
+from gateway.steering.transcript.steps import Action
 from gateway.stores.live import LiveQuery
 from gateway.stores.queries import PageRequest, RunFilter
-from gateway.stores.records import StepRow
+from gateway.stores.records import StepContent, StepRow
 from gateway.stores.severity import run_severity
 from gateway.stores.usage import UsageQuery
 from gateway.testing.store_conformance.check import Check
@@ -123,6 +125,22 @@ async def sums_calls_by_time(stores: Stores) -> None:
     assert {name for _, name, _ in await starts("day", by="tenant")} == {TENANT}
 
 
+async def sums_calls_by_tag(stores: Stores) -> None:
+    """By the value of one tag of the run; runs without it have an empty name."""
+    for number, tags in enumerate(({"team": "a"}, {"team": "b", "x": "1"}, {"team": "a"}, {})):
+        call = a_call(
+            conversation=a_conversation(f"c{number}"),
+            runs=(a_run(f"r{number}", tags=tags),),
+            steps=(a_step(1, f"r{number}"),),
+        )
+        await stores.states.commit(call)
+    query = UsageQuery(since=START - DAY, until=START + DAY, bucket="week", by="tag:team")
+    found = await stores.runs.usage(query)
+    assert [(p.name, p.calls, p.runs) for p in found] == [("", 1, 1), ("a", 2, 2), ("b", 1, 1)]
+    found = await stores.runs.usage(replace(query, by="tag:none"))
+    assert [(p.name, p.calls, p.runs) for p in found] == [("", 4, 4)]
+
+
 async def sums_what_calls_were(stores: Stores) -> None:
     """Every number of a point: failed, unsteered, unpriced, estimated, repeated calls."""
     at = float(DAY * 19_000)
@@ -186,12 +204,38 @@ async def grades_runs_on_one_scale(stores: Stores) -> None:
     assert [run.severity for run in summary.recent] == graded
 
 
+async def scores_a_step_later(stores: Stores) -> None:
+    """A step whose scorer failed takes its scores from a later call, once; its call stays."""
+    unscored = a_step(
+        1, composite=None, difficulty=None, risk=None, scores={}, fired=(), failure_type=None,
+        evidence={}, state="FAST", content=StepContent(reply_text="Called."),
+    )  # fmt: skip
+    await stores.states.commit(a_call(steps=(unscored,)))
+    read = StepContent(thought="Read.", actions=(Action(name="bash", arguments="{}"),))
+    scored = a_step(1, call=None, content=read)
+    for version in (1, 2):
+        later = a_call(conversation=a_conversation(version=version), steps=(scored, a_step(2)))
+        await stores.states.commit(later)
+    trace = await stores.runs.get_run("r1", tenant=TENANT)
+    assert trace is not None
+    whole = replace(read, reply_text="Called.")
+    assert trace.steps[0] == replace(scored, at=unscored.at, call=unscored.call, content=whole)
+    totals = trace.run.totals
+    assert (totals.steps, totals.scored_steps, totals.calls, totals.retries) == (2, 2, 2, 0)
+    assert {state: n for state, n in totals.states.items() if n} == {"NORMAL": 2}
+    assert abs(totals.composite_sum - 2 * (scored.composite or 0)) < 1e-9
+    (point,) = await stores.runs.usage(UsageQuery(since=START - 3600, until=START + 3600))
+    assert (point.steps, point.calls) == (2, 2)
+
+
 MONITORING_CHECKS: tuple[Check, ...] = (
     lists_runs_under_way,
     counts_the_steps_a_run_is_stuck,
     a_long_run_is_not_stuck,
     sums_calls_by_time,
+    sums_calls_by_tag,
     sums_what_calls_were,
     keeps_usage_of_removed_runs,
     grades_runs_on_one_scale,
+    scores_a_step_later,
 )

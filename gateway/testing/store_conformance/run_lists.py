@@ -272,6 +272,28 @@ async def shows_the_last_thirty_runs(stores: Stores) -> None:
     assert [run.run_id for run in recent] == [f"r{number:04}" for number in range(3, 33)]
 
 
+async def reads_the_newest_runs_only(stores: Stores) -> None:
+    """A summary and the choices of a filter cover so many runs, whatever the log has besides; all
+    experiments are named."""
+    for number in range(5):
+        arm, agent = ("on", f"agent-{number}") if number else (None, "")
+        run = one_run(number, agent=agent, experiment=f"x{number // 2}", arm=arm, unit="u")
+        await stores.states.commit(run)
+    summary = await stores.runs.health_summary(EVERY, newest=3)
+    assert ([r.run_id for r in summary.recent][-3:], summary.total_runs, summary.limited) == (
+        ["r0002", "r0003", "r0004"],
+        3,
+        True,
+    )
+    assert sum(summary.severity_runs.values()) == sum(a.runs for a in summary.by_agent) == 3
+    whole = await stores.runs.health_summary(EVERY, newest=5)
+    assert (whole.total_runs, whole.limited) == (5, False)
+    facets = await stores.runs.facets(tenant=TENANT, newest=2)
+    assert (facets.agents, facets.arms) == (("agent-3", "agent-4"), ("on",))
+    assert facets.experiments == ("x0", "x1", "x2")
+    assert (await stores.runs.facets(tenant="nobody")).experiments == ()
+
+
 async def exports_everything_in_order(stores: Stores) -> None:
     """An export gives each matching run once, oldest first, with its rows, over several pages."""
     for number in reversed(range(205)):
@@ -316,6 +338,7 @@ RUN_LIST_CHECKS: tuple[Check, ...] = (
     summarizes_nothing,
     summarizes_health,
     shows_the_last_thirty_runs,
+    reads_the_newest_runs_only,
     exports_everything_in_order,
     reads_the_runs_of_an_experiment,
 )
