@@ -127,7 +127,7 @@ def test_a_hostile_model_name_sends_no_key_away(model: str, key: str | None) -> 
         if target.api_key == "sk-mistral":
             assert model == "m0"
         if target.api_key == "sk-groq":
-            assert host == httpx.URL(OPENAI_COMPATIBLE["groq"].api_base).host
+            assert host == httpx.URL(str(OPENAI_COMPATIBLE["groq"].api_base)).host
         if target.api_key == "sk-default":
             assert host == "api.openai.com"
         assert table.candidates(model, 0.0, "c-1")[0].api_base == target.api_base
