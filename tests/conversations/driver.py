@@ -18,7 +18,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver, Resolved
 from gateway.conversations.steering_result import SteeringResult
-from gateway.dialects import CHAT
+from gateway.dialects import CHAT, SteeredRequest
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import (
     Branch,
@@ -99,13 +99,17 @@ class Driver:
         raw = orjson.dumps({"model": "m", "messages": messages, "tools": tools, **body})
         known = self.index.known_prefix(TENANT, raw, CHAT.list_key)
         request = CHAT.parse(raw, orjson.loads, known)
-        resolved = self._runner.run(self._resolver.resolve(request, headers or {}, TENANT, now=0.0))
+        resolved = self.resolve(request, headers or {})
         found = resolved.conversation
         if found is not None and resolved.kind in (MatchKind.CONTINUE, MatchKind.COMPACTION):
             branch = found.history.branch
             turns = max(branch.steps, resolved.incoming.hashes.state.turns)
             found.history.branch = replace(branch, steps=turns)
         return Call(resolved=resolved)
+
+    def resolve(self, request: SteeredRequest, headers: Mapping[str, str]) -> Resolved:
+        """The conversation of a parsed request."""
+        return self._runner.run(self._resolver.resolve(request, headers, TENANT, now=0.0))
 
     def finish(self, call: Call, reply: Mapping[str, Any]) -> Call:
         """Apply the complete reply to a request."""

@@ -21,9 +21,25 @@ def shared(upstream: ScriptedUpstream, url: str, **storage: Any) -> dict[str, An
     return _config(upstream, url=url, **storage)
 
 
+PLACES = ("east", "west")
+"""Two deployments of the one model of these tests, each with a prompt cache of its own."""
+
+
 def _config(upstream: ScriptedUpstream, **storage: Any) -> dict[str, Any]:
+    host = upstream.base_url.removesuffix("/v1")
     return {
         **PATIENT,
         "default_upstream": {"api_base": upstream.base_url},
+        "model_list": [
+            {
+                "model_name": "scripted",
+                "litellm_params": {
+                    "model": "openai/scripted",
+                    "api_base": f"{host}/{place}/v1",
+                    "api_key": f"sk-of-{place}",
+                },
+            }
+            for place in PLACES
+        ],
         "storage": {"commit_limit_ms": DEADLINE_MS, **storage},
     }

@@ -49,6 +49,9 @@ class RetryingDrive(Drive):
     broken: int = 0
     """Connections that broke."""
 
+    cached_share: float = 0.0
+    """Of what reached the provider; see `Recorder.cached_share`."""
+
     async def _send(
         self, client: httpx.AsyncClient, body: dict[str, Any], which: str, **headers: str
     ) -> httpx.Response:
@@ -102,10 +105,34 @@ class Recorder:
     def __init__(self, runs: list[Run]) -> None:
         self._reply = recorded_replies(runs)
         self.bodies: Bodies = defaultdict(list)
+        self.sent: list[tuple[str, str, bytes]] = []
 
     def __call__(self, request: ReceivedRequest) -> Reply:
-        self.bodies[str(request.header(WHICH))].append(request.body)
+        which = str(request.header(WHICH))
+        self.bodies[which].append(request.body)
+        place = request.path.split("/")[1]
+        self.sent.append((which.rpartition("|")[0], place, request.body))
         return self._reply(request)
+
+    def cached_share(self) -> float:
+        """Share of the bytes that a deployment had before, in an earlier request of the run."""
+        earlier: dict[tuple[str, str], list[bytes]] = defaultdict(list)
+        cached = total = 0
+        for run, place, body in self.sent:
+            known = earlier[run, place]
+            total += len(body)
+            cached += max((_common(body, each) for each in known[-3:]), default=0)
+            known.append(body)
+        return cached / total
+
+
+def _common(left: bytes, right: bytes) -> int:
+    """The length of the common beginning."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if left[:middle] == right[:middle] else (low, middle - 1)
+    return low
 
 
 def alike(runs: list[Run], *, replies: bool) -> frozenset[str]:
@@ -136,6 +163,7 @@ async def bodies_of(upstream: ScriptedUpstream, runs: list[Run], drive: Retrying
     upstream.default = recorder = Recorder(runs)
     upstream.requests = deque(maxlen=0)
     report = await drive(runs)
+    drive.cached_share = recorder.cached_share()
     assert report.wrong == []
     assert (report.merges, report.splits) == ([], [])
     return recorder.bodies

@@ -30,13 +30,21 @@ _TWICE = """
 SELECT run_pk, step_index, source, text, count(*) FROM injections WHERE applied
 GROUP BY 1, 2, 3, 4 HAVING count(*) > 1
 """
+# More than a run may be given: 5 texts of monitors, one pattern of its tenant, the rules once.
+_EXCEEDED = """
+SELECT run_pk, source, count(*) FROM injections WHERE applied GROUP BY 1, 2
+HAVING count(DISTINCT step_index) > CASE source WHEN 'monitor' THEN 5 WHEN 'e1' THEN 1
+    WHEN 'e3' THEN 1 END
+"""
 
 
 def recorded(server: PostgresServer, url: str) -> Recorded:
-    """The calls in the database, each once, in runs whose totals and steps are complete."""
+    """The calls in the database, each once, in runs whose totals and steps are complete, and that
+    were given no more than their allowances."""
     name = urlsplit(url).path.strip("/")
     assert server.execute(_WRONG, name) == ""
     assert server.execute(_TWICE, name) == ""
+    assert server.execute(_EXCEEDED, name) == ""
     rows = [line.split("|") for line in server.execute(_CALLS, name).splitlines()]
     found = [(run, int(step)) for run, step in rows]
     assert len(found) == len(set(found))

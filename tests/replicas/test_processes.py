@@ -12,9 +12,11 @@ from gateway.config import settings_from_dict
 from gateway.testing import ScriptedUpstream
 from tests.live.agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
+from tests.postgres import shared_server
 from tests.replicas.config import one, shared
 from tests.replicas.drives import FRAME, bodies_through
 from tests.replicas.fleet import AtRandom, Fleet, InTurn, balancer
+from tests.replicas.run_log import recorded
 
 _KILL_S = (0.5, 3.0)
 """From one kill to the next, at random."""
@@ -44,13 +46,16 @@ async def test_processes_send_what_one_sends(
     kills: bool,
 ) -> None:
     """Two behind a round-robin balancer and four behind a random one, with retries, and with
-    kills: the same bytes at every call, every reading as offline."""
+    kills: the same bytes at every call, every reading as offline, no allowance exceeded, and as
+    much of the prompts in the caches of two deployments."""
     runs = [*read_runs(file)[::every], *synthetic_runs(3, 5)]
     alone = one(upstream, tmp_path)
     policy = settings_from_dict(alone).policy()
     with Fleet(tmp_path, alone, 1) as fleet:
         url = fleet.gateways[0].base_url
-        expected, _ = await bodies_through(upstream, runs, lambda: url, policy, kills=kills)
+        expected, alone_drive = await bodies_through(
+            upstream, runs, lambda: url, policy, kills=kills
+        )
     (directory := tmp_path / "shared").mkdir()
     killed: list[int] = []
     with Fleet(directory, shared(upstream, database), count) as fleet:
@@ -64,7 +69,13 @@ async def test_processes_send_what_one_sends(
             finally:
                 task.cancel()
                 await asyncio.wait([task])
-    print(f"{drive.report.requests} requests, {len(killed)} kills, {drive.broken} broken")
+    calls = recorded(shared_server(), database)
+    shares = alone_drive.cached_share, drive.cached_share
+    print(
+        f"{drive.report.requests} requests, {len(killed)} kills, {drive.broken} broken, "
+        f"{len(calls)} recorded, cached share {shares[0]:.4f} and {shares[1]:.4f}"
+    )
     assert len([body for bodies in expected.values() for body in bodies if FRAME in body]) > 20
     different = [which for which in expected if set(found[which]) != set(expected[which])]
     assert different == []
+    assert abs(shares[1] - shares[0]) < 0.005

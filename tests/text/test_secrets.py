@@ -130,3 +130,13 @@ def test_what_is_searched_first_is_in_every_text_with_a_secret(
     found = [find_secrets(text) for text in texts]
     monkeypatch.setattr("gateway.text.secrets._NEEDED", _Finds())
     assert [find_secrets(text) for text in texts] == found
+
+
+@pytest.mark.parametrize("letters", ["\u0130", "\u03a3", "\U0001f600", "\u00c9 "])
+def test_a_long_text_beyond_ascii_is_searched_in_parts(letters: str) -> None:
+    """A secret is found where it is, also across the end of a part."""
+    secret = "password='hunter2'"
+    for before in (0, 2**17 - len(secret) // 2, 2**17 + 1):
+        text = (letters * (before // len(letters) + 1))[:before] + f" {secret} {letters}"
+        (span,) = find_secrets(text)
+        assert text[span.start : span.end] == "hunter2"
