@@ -6,7 +6,7 @@ from typing import Any
 
 import hypothesis
 
-FEW, MANY = 30, 100
+FEW, MANY = 20, 100
 """Of a property that names no number. `make check` draws new examples each time it runs."""
 
 _LEAST = 10

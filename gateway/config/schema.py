@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import functools
 import math
 import re
 import types
@@ -35,7 +36,7 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
         value = {}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path or 'config'}: expected a mapping, got {_kind(value)}")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     faults = Faults()
     kwargs: dict[str, Any] = {}
@@ -101,6 +102,12 @@ def convert(hint: Any, value: Any, path: str) -> Any:
 def join(path: str, key: str) -> str:
     """The key path with one more key."""
     return f"{path}.{key}" if path else key
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The type of each field; found once, because evaluating annotations takes milliseconds."""
+    return typing.get_type_hints(cls)
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

@@ -20,7 +20,7 @@ from gateway.testing.values import Fault, Reply
 Script = Reply | Fault | Callable[[ReceivedRequest], Reply | Fault]
 """One entry of a script. A callable sees the request and decides, on the server's thread."""
 
-START_S = 10.0
+START_S = 60.0
 """Longest wait for the server's thread to listen, or to end."""
 
 
@@ -83,18 +83,20 @@ class ScriptedUpstream:
             raise self.errors[0]
 
     def start(self) -> None:
-        """Listen. Raises: OSError when the port is taken."""
+        """Listen. Raises: OSError when the port is taken, RuntimeError after too long a wait."""
         failure: list[OSError] = []
         ready = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(ready, failure), name="scripted-upstream", daemon=True
         )
         self._thread.start()
-        ready.wait(START_S)
+        started = ready.wait(START_S)
         if failure:
             self._thread.join()
             self._thread = None
             raise failure[0]
+        if not started:
+            raise RuntimeError("the upstream did not start")
 
     def stop(self) -> None:
         """Drop every connection and end the thread; a second call does nothing."""

@@ -26,6 +26,7 @@ from gateway.stores.protocols import StoreBusy
 from gateway.testing.ports import LOOPBACK
 from gateway.testing.store_conformance.records import START
 from tests.alerts.conftest import Receiver
+from tests.patience import ANSWER_S
 
 DEAD_URL = f"http://{LOOPBACK}:1/T0PSECRET"
 
@@ -92,7 +93,7 @@ async def test_nothing_is_lost_by_a_receiver_that_fails(
     the pauses double, and another receiver had them all along."""
     other = Receiver()
     fine = {"name": "fine", "url": other.url}
-    one = queue(alert_settings({"name": "ops", "url": DEAD_URL}, fine, timeout_s=0.5))
+    one = queue(alert_settings({"name": "ops", "url": DEAD_URL}, fine, timeout_s=ANSWER_S))
     for number in range(3):
         assert await one.outbox.take(stuck(f"r{number}"), START + number)
     tried, now = [], START + 3
@@ -102,15 +103,18 @@ async def test_nothing_is_lost_by_a_receiver_that_fails(
             await one.outbox.deliver(now)
         now += 1
     assert [later - earlier for earlier, later in pairwise(tried)] == [*(5, 10, 20, 40, 80, 160)]
-    one.settings = alert_settings({"name": "ops", "url": receiver.url}, fine, timeout_s=0.5)
+    ops = {"name": "ops", "url": receiver.url}
+    one.settings = alert_settings(ops, fine, timeout_s=ANSWER_S)
     receiver.status = 500
     assert await one.outbox.deliver(START + 700) == 0
     receiver.status = 200
     receiver.hold.clear()
+    one.settings = alert_settings(ops, fine, timeout_s=0.5)
     assert await one.outbox.deliver(START + 2000) == 0
     states = [d for a in await stores.alerts.list_alerts(tenant=None) for d in a.deliveries]
     assert {d.error for d in states if d.sink == "ops"} == {"no answer within 0.5 s"}
     receiver.hold.set()
+    one.settings = alert_settings(ops, fine, timeout_s=ANSWER_S)
     assert await one.outbox.deliver(START + 4000) == 3
     wanted = [f"r{n} is stuck" for n in range(3)]
     assert sorted(receiver.titles()) == sorted(other.titles()) == wanted

@@ -49,7 +49,7 @@ def test_head_is_get_without_a_body(start: Start) -> None:
 @pytest.mark.parametrize(
     ("phases", "examples"),
     [
-        pytest.param("fuzzing", 2, marks=pytest.mark.slow),
+        pytest.param("fuzzing", 1, marks=pytest.mark.slow),
         pytest.param("examples,coverage,fuzzing,stateful", 40, marks=pytest.mark.nightly),
     ],
     ids=["few", "many"],

@@ -12,7 +12,7 @@ import pytest
 from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import STEERING, Start, states
 
-NO_RETRIES = {**STEERING, "router": {"num_retries": 0}, "timeouts": {"idle_s": 1}}
+NO_RETRIES = {**STEERING, "router": {"num_retries": 0}}
 REPLY = Reply("One two three four five.", tool_calls=(ToolCall("bash", {"command": "ls"}),))
 DIALECTS = ("responses", "messages")
 ENDS = {"responses": "response.completed", "messages": "message_stop"}
@@ -67,7 +67,8 @@ def test_a_cut_stream_is_visible(
 ) -> None:
     """An error event in the dialect's own form, no proper end, and a closed connection."""
     upstream.default = Fault(kind, reply=REPLY, after=4)
-    server = gateway_server(NO_RETRIES)
+    limits = {"timeouts": {"idle_s": 1}} if kind is FaultKind.STALL else {}
+    server = gateway_server({**NO_RETRIES, **limits})
     text, whole = collect(server, dialect)
     assert not whole
     told = events(text)[-1]

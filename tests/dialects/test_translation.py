@@ -36,7 +36,7 @@ def deployment(upstream: ScriptedUpstream, kind: str) -> dict[str, Any]:
 
 
 def a_gateway(start: Start, upstream: ScriptedUpstream, kind: str, **more: Any) -> AppServer:
-    settings = {**STEERING, "router": {"num_retries": 0}, "timeouts": {"idle_s": 2}, **more}
+    settings = {**STEERING, "router": {"num_retries": 0}, **more}
     return start({**settings, "model_list": [deployment(upstream, kind)]})
 
 
@@ -118,7 +118,8 @@ def test_a_cut_stream_is_visible(
 ) -> None:
     """A provider's stream that breaks off never looks complete to the client."""
     upstream.default = Fault(fault, reply=REPLY, after=4)
-    server = a_gateway(gateway_server, upstream, kind)
+    limits = {"idle_s": 1} if fault is FaultKind.STALL else {}
+    server = a_gateway(gateway_server, upstream, kind, timeouts=limits)
     text, whole = collect(server, dialect)
     assert not whole or '"error"' in text
     assert ENDS[dialect] not in [event.get("type") for event in events(text)]
@@ -158,7 +159,7 @@ async def test_a_client_that_leaves_cancels_the_provider(
 ) -> None:
     """The provider's connection is closed at once."""
     upstream.default = Fault(FaultKind.STALL, reply=REPLY, after=3)
-    server = await asyncio.to_thread(a_gateway, gateway_server, upstream, kind, timeouts={})
+    server = await asyncio.to_thread(a_gateway, gateway_server, upstream, kind)
     async with httpx.AsyncClient(timeout=60) as client:
         body = body_of(dialect, stream=True)
         call = asyncio.ensure_future(client.post(f"{server.base_url}/{dialect}", json=body))

@@ -170,7 +170,7 @@ async def test_a_model_that_fails_is_asked_again(
     path = str(tmp_path / "runs.db")
     async with opened(path=path) as stores:
         await fill(stores, [stored(0, unsaid())])
-        gateway_server(settings(upstream, path, model_timeout_s=0.2))
+        gateway_server(settings(upstream, path, model_timeout_s=2))
         (job,) = await finished(stores, 1)
     assert (job.state, job.attempts, job.tokens) == ("failed", 2, TOKENS)
     assert job.error == "the answer is no JSON object"

@@ -159,8 +159,8 @@ async def kill_again_and_again(rounds: int, upstream: ScriptedUpstream, director
 
 
 async def test_a_few_kills(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    """Three kills at random moments: no received answer is missing, and runs continue."""
-    assert await kill_again_and_again(3, upstream, tmp_path) > 0
+    """Two kills at random moments: no received answer is missing, and runs continue."""
+    assert await kill_again_and_again(2, upstream, tmp_path) > 0
 
 
 @pytest.mark.nightly

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -128,14 +129,18 @@ def test_after_an_upload(there: ScriptedUpstream, port: int) -> None:
 
 def test_during_an_upload(there: ScriptedUpstream, port: int) -> None:
     """The body is half sent: the upstream does not wait for the rest, and nothing is answered."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     head = b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
-    connection.sendall(head + b"half of it")
-    time.sleep(0.5)  # nothing tells that the gateway has begun to pass it on
-    connection.close()
-    there.wait_for_requests()
-    there.last.wait_disconnected()
-    assert not there.last.complete
+    pause_s = 0.1
+    while not there.requests:  # nothing tells that the gateway has begun to pass it on
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.sendall(head + b"half of it")
+            time.sleep(pause_s)
+        with contextlib.suppress(TimeoutError):
+            there.wait_for_requests(timeout_s=10 * pause_s)
+        pause_s *= 2
+        assert pause_s < 60, "the half is never passed on"
+    there.requests[0].wait_disconnected()
+    assert not there.requests[0].complete
 
 
 def test_before_the_request_is_whole(there: ScriptedUpstream, port: int) -> None:

@@ -16,14 +16,12 @@ import pytest
 
 from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, closed_port
 from gateway.testing.text import echo
-from tests.relay.gateways import HELLO, STREAMED, Heard, a_gateway, hear
+from tests.relay.gateways import HELLO, STREAMED, Heard, a_gateway, hear, replace_settings
 
 K = FaultKind
-LIMIT_S = 1.0
-HASTY: dict[str, Any] = {
-    "timeouts": {"first_byte_s": LIMIT_S, "idle_s": LIMIT_S},
-    "router": {"num_retries": 2},
-}
+RETRIES: dict[str, Any] = {"router": {"num_retries": 2}}
+LIMITS = {K.SLOW_FIRST_BYTE: {"first_byte_s": 0.3}, K.STALL: {"idle_s": 1.0}}
+"""Only what never comes meets a limit: on a busy machine a short one would hit other faults too."""
 
 
 class Outcome(NamedTuple):
@@ -87,26 +85,26 @@ def faulty() -> Iterator[ScriptedUpstream]:
 
 
 @pytest.fixture(scope="module")
-def hasty(
+def gateway(
     faulty: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AppServer]:
-    """A gateway with limits of a fraction of a second."""
-    with a_gateway(faulty.base_url, tmp_path_factory.mktemp("faults"), HASTY) as server:
+    """A gateway that repeats calls, with the limits that it has where nothing is configured."""
+    with a_gateway(faulty.base_url, tmp_path_factory.mktemp("faults"), RETRIES) as server:
         yield server
 
 
 @pytest.fixture
 def upstream(faulty: ScriptedUpstream) -> Iterator[ScriptedUpstream]:
-    """The upstream behind the hasty gateway, healthy again after the test."""
+    """The upstream behind the gateway, healthy again after the test."""
     faulty.reset()
     yield faulty
     faulty.default = echo
 
 
 @pytest.fixture
-def client(hasty: AppServer, upstream: ScriptedUpstream) -> Iterator[httpx.Client]:
+def client(gateway: AppServer, upstream: ScriptedUpstream) -> Iterator[httpx.Client]:
     """A client whose next request, after the test, must be served."""
-    with httpx.Client(base_url=hasty.base_url, timeout=60) as made:
+    with httpx.Client(base_url=gateway.base_url, timeout=60) as made:
         yield made
         upstream.default = echo
         assert hear(made, json=HELLO).status == 200
@@ -114,9 +112,25 @@ def client(hasty: AppServer, upstream: ScriptedUpstream) -> Iterator[httpx.Clien
 
 
 @pytest.fixture
-def official(hasty: AppServer, client: httpx.Client) -> Iterator[openai.OpenAI]:
+def strike(
+    gateway: AppServer, client: httpx.Client, upstream: ScriptedUpstream
+) -> Iterator[Callable[..., None]]:
+    """Lets the upstream fail in one way for ever, and the gateway wait for silence only so long."""
+    known = {**RETRIES, "default_upstream": {"api_base": upstream.base_url}}
+
+    def begin(kind: FaultKind, **more: Any) -> None:
+        upstream.default = a_fault(kind, **more)
+        if kind in LIMITS:
+            replace_settings(gateway, {**known, "timeouts": LIMITS[kind]})
+
+    yield begin
+    replace_settings(gateway, known)
+
+
+@pytest.fixture
+def official(gateway: AppServer, client: httpx.Client) -> Iterator[openai.OpenAI]:
     """The official client, without retries of its own."""
-    with openai.OpenAI(base_url=hasty.base_url, api_key="k", max_retries=0) as made:
+    with openai.OpenAI(base_url=gateway.base_url, api_key="k", max_retries=0) as made:
         yield made
 
 
@@ -139,12 +153,13 @@ def test_errors_before_the_first_byte(
     upstream: ScriptedUpstream,
     client: httpx.Client,
     official: openai.OpenAI,
+    strike: Callable[..., None],
     kind: FaultKind,
     body: dict[str, Any],
 ) -> None:
     """Status, code, message and exception class are right, and only what may help is repeated."""
     expected = ERRORS[kind]
-    upstream.default = a_fault(kind)
+    strike(kind)
     heard = hear(client, json=body)
     assert (heard.status, heard.json["error"]["code"]) == (expected.status, expected.code)
     assert len(upstream.requests) == expected.calls
@@ -157,11 +172,15 @@ def test_errors_before_the_first_byte(
 
 @pytest.mark.parametrize("kind", list(UNSTREAMED_ERRORS))
 def test_an_answer_that_is_not_whole(
-    upstream: ScriptedUpstream, client: httpx.Client, official: openai.OpenAI, kind: FaultKind
+    upstream: ScriptedUpstream,
+    client: httpx.Client,
+    official: openai.OpenAI,
+    strike: Callable[..., None],
+    kind: FaultKind,
 ) -> None:
     """Not streamed, a body that breaks off is no answer: 502 or 504, never half of it."""
     expected = UNSTREAMED_ERRORS[kind]
-    upstream.default = a_fault(kind)
+    strike(kind)
     heard = hear(client, json=HELLO)
     assert (heard.status, heard.error["code"]) == (expected.status, expected.code)
     assert len(upstream.requests) == expected.calls
@@ -176,11 +195,12 @@ def test_a_stream_that_breaks_off(
     upstream: ScriptedUpstream,
     client: httpx.Client,
     official: openai.OpenAI,
+    strike: Callable[..., None],
     kind: FaultKind,
     reset: bool,
 ) -> None:
     """The client gets all that came, then an error event, then the end of the connection."""
-    upstream.default = a_fault(kind, reset=reset)
+    strike(kind, reset=reset)
     heard = hear(client, json=STREAMED)
     assert_cut(heard, BROKEN_STREAMS[kind])
     assert len(heard.events) == 4
@@ -294,9 +314,10 @@ def test_retry_after_survives(upstream: ScriptedUpstream, official: openai.OpenA
 
 @pytest.mark.parametrize("status", [101, 199, 600, 999])
 def test_a_status_that_is_none(
-    upstream: ScriptedUpstream, client: httpx.Client, status: int
+    upstream: ScriptedUpstream, client: httpx.Client, strike: Callable[..., None], status: int
 ) -> None:
-    """A status outside HTTP's own is a malformed answer."""
+    """A status outside HTTP's own is a malformed answer, one that announces another a silence."""
+    strike(K.SLOW_FIRST_BYTE)
     upstream.default = Reply(raw=b"{}", status=status)
     heard = hear(client, json=HELLO)
     assert (heard.status, heard.error["code"][:9]) in [(502, "upstream_"), (504, "upstream_")]
@@ -345,8 +366,9 @@ def test_other_routes_are_asked_once(
 ) -> None:
     """What is only passed through is not repeated: the gateway cannot know that it may be."""
     upstream.default = a_fault(kind)
+    settings = {**RETRIES, "timeouts": LIMITS.get(kind, {})}
     with (
-        a_gateway(upstream.base_url, tmp_path, HASTY) as server,
+        a_gateway(upstream.base_url, tmp_path, settings) as server,
         httpx.Client(base_url=server.base_url, timeout=60) as client,
     ):
         heard = hear(client, "/embeddings", json={"model": "m", "input": "x"})
@@ -357,10 +379,10 @@ def test_other_routes_are_asked_once(
 @pytest.mark.parametrize("kind", [K.STALL, K.DROP_MID_BODY, K.WRONG_CONTENT_LENGTH])
 @pytest.mark.parametrize("path", ["/embeddings", "/completions"])
 def test_a_broken_answer_on_other_routes_is_broken_for_the_client(
-    upstream: ScriptedUpstream, client: httpx.Client, kind: FaultKind, path: str
+    client: httpx.Client, strike: Callable[..., None], kind: FaultKind, path: str
 ) -> None:
     """The connection ends without the end of the body, so that nobody takes it for whole."""
-    upstream.default = a_fault(kind)
+    strike(kind)
     heard = hear(client, path, json={"model": "m", "input": "x", "stream": path == "/completions"})
     assert heard.status == 200
     assert heard.broken is not None
@@ -388,7 +410,7 @@ Alone = Callable[..., tuple[ScriptedUpstream, httpx.Client]]
 def test_the_longest_a_call_may_take(alone: Alone) -> None:
     """`timeouts.total_s` ends a call that is busy all the time, streaming or not."""
     slow = Reply("word " * 200, chunk_delay_s=0.05)
-    upstream, client = alone(slow, {"timeouts": {"total_s": LIMIT_S}})
+    upstream, client = alone(slow, {"timeouts": {"total_s": 1}})
     heard = hear(client, json=STREAMED)
     assert_cut(heard, "upstream_timeout")
     assert "timeouts.total_s" in heard.events[-1]["error"]["message"]

@@ -19,7 +19,7 @@ from gateway.testing.text import last_user_text
 from tests.patience import ANSWER_S
 from tests.relay.gateways import a_gateway
 
-FEW, MANY = 8, 200
+FEW, MANY = 5, 200
 """Rounds. A file or task left by each call of one kind makes twice as many of them.
 
 `leaked` of a test is what only that can leave: connections kept alive come and go by less.
@@ -110,7 +110,7 @@ def server(tmp_path: Path) -> Iterator[tuple[ScriptedUpstream, AppServer]]:
 @pytest.mark.parametrize(
     ("rounds", "warm_up", "leaked"),
     [
-        pytest.param(FEW, 4, 2 * FEW - 2, marks=pytest.mark.slow),
+        pytest.param(FEW, 3, 2 * FEW - 2, marks=pytest.mark.slow),
         pytest.param(MANY, 40, MANY // 2, marks=pytest.mark.nightly),
     ],
 )

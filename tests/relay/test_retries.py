@@ -272,7 +272,7 @@ def test_a_timeout_moves_on_and_is_not_repeated(
     settings = {
         "model_list": [*deployments(two[0]), *deployments(two[1], name="b")],
         "router": {"fallbacks": [{"m": ["b"]}]},
-        "timeouts": {"first_byte_s": 1},
+        "timeouts": {"first_byte_s": 3},
     }
     assert hear(relay(settings), json=HELLO).status == 200
     assert [len(s.requests) for s in two] == [1, 1]

@@ -20,12 +20,12 @@ from gateway.errors import ConfigError
 from gateway.testing import ScriptedUpstream
 from gateway.wrap.limits import wrap_budget
 from tests.patience import DEADLINE_MS
-from tests.relay.processes import GatewayProcess
+from tests.relay.processes import START_S, GatewayProcess
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 60
+WAIT_S = START_S
 
 AGENT = """
 import json, os, sys, urllib.request
