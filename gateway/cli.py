@@ -7,35 +7,37 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.commands import (
-    alerts,
-    budgets,
-    check_config,
-    completion,
-    keys,
-    learn,
-    migrate,
-    patterns,
-    recorded,
-    report,
-    runs,
-    serve,
-    wrap,
-)
+from gateway.commands import completion
 from gateway.config import DEFAULT_FILE, LoggingSettings, load_settings
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
 
+_MODULES: Mapping[str, tuple[str, ...]] = {
+    "wrap": ("wrap",),
+    "serve": ("serve", "dashboard"),
+    "check_config": ("check-config",),
+    "recorded": ("replay", "calibrate"),
+    "patterns": ("patterns",),
+    "learn": ("learn",),
+    "runs": ("runs",),
+    "report": ("report",),
+    "budgets": ("budgets",),
+    "keys": ("keys",),
+    "alerts": ("alerts",),
+    "migrate": ("migrate",),
+}
+"""The modules of `gateway.commands`, each with the commands that it declares, in their order."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
-    parser = build_parser()
     words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words[0] if words else "")
     if not words:
         parser.print_help()
         return 2
@@ -58,8 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; the reference and the completions are made from it."""
+def build_parser(command: str = "") -> argparse.ArgumentParser:
+    """The parser of all commands; the reference and the completions are made from it.
+
+    With the name of a `command` it may lack the others, whose modules are not imported then: that
+    is most of the time that a short command takes.
+    """
     parser = argparse.ArgumentParser(
         prog="gateway",
         description="Notices when an agent's run goes wrong, between the agent and its provider, "
@@ -68,22 +74,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    known = any(command in names for names in _MODULES.values())
     _add_demo(commands)
-    wrap.add_parser(commands)
-    serve.add_parser(commands)
-    for module in (
-        check_config,
-        recorded,
-        patterns,
-        learn,
-        runs,
-        report,
-        budgets,
-        keys,
-        alerts,
-        migrate,
-    ):
-        module.add_parser(commands)
+    for module, names in _MODULES.items():
+        if command in names or not known:
+            importlib.import_module(f"gateway.commands.{module}").add_parser(commands)
     _add_bench(commands)
     completion.add_parser(commands, build_parser)
     return parser

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.offline.library_answers import LookUps
+from gateway.offline.look_ups import LookUps
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, parse_recording, read_lines, recording_files
 from gateway.offline.replay import load_policy, policy_from_dict, run_replay

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.offline.library_answers import LookUps
+from gateway.offline.look_ups import LookUps
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, parse_recording
 from gateway.offline.replay import policy_from_dict

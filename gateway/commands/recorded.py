@@ -63,10 +63,8 @@ def _add_calibrate(commands: Any) -> None:
 
 def _replay(args: argparse.Namespace) -> int:
     from gateway.offline.replay import load_policy, run_replay
-    from gateway.offline.routing_policies import is_policy
 
-    named = [name for name in args.policy if is_policy(name)]
-    files = [Path(name) for name in args.policy if not is_policy(name)]
+    named, files = _policies(args.policy)
     if named and (files or args.html or args.evidence):
         raise ConfigError("--policy: routing policies are compared with each other only")
     if len(files) > 1:
@@ -82,6 +80,16 @@ def _replay(args: argparse.Namespace) -> int:
         patterns=args.patterns,
         jobs=args.jobs,
     )
+
+
+def _policies(names: list[str]) -> tuple[list[str], list[Path]]:
+    """The routing policies and the config files among what is to be compared."""
+    if not names:
+        return [], []  # without numpy, and the prices of models
+    from gateway.offline.routing_policies import is_policy
+
+    named = [name for name in names if is_policy(name)]
+    return named, [Path(name) for name in names if name not in named]
 
 
 def _calibrate(args: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,16 @@ from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
 from gateway.library import PatternLibrary
+from gateway.offline.look_ups import LookUps
 from gateway.steering.guidance.codec import from_record
 from gateway.steering.guidance.pattern import Pattern, Query
-from gateway.steering.guidance.settings import EtraceSettings, Gates
+from gateway.steering.guidance.settings import EtraceSettings
 from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import Found
 from gateway.stores.learning import Posterior
 
 STARTER = "starter"
 """Names the library that ships, in place of a file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookUps:
-    """What answers a replay's look-ups, and the similarity that an injection needs there.
-
-    `lessons`: those that fit failures; nothing where no lessons are known.
-    """
-
-    look_up: Callable[[Sequence[Query]], Found]
-    gates: Gates
-    lessons: Callable[[LessonQuery], Sequence[LessonMatch]] = lambda query: ()
 
 
 @contextmanager

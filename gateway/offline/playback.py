@@ -14,13 +14,12 @@ from typing import Any
 import orjson
 
 from gateway.errors import ConfigError
-from gateway.offline.library_answers import LookUps
+from gateway.offline.look_ups import LookUps
 from gateway.offline.recordings import Recording, parse_recording, recorded_scores, recorded_steps
 from gateway.offline.replayed_calls import (
     ANSWERED,
     ReplayedCalls,
     ReplayPolicy,
-    call_sizes,
     given,
 )
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
@@ -28,7 +27,9 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.scorer import UNKNOWN
 from gateway.steering.steer import Decision
-from gateway.steering.transcript.steps import extract
+from gateway.steering.transcript.steps import count_steps
+from gateway.text.finder import Finder
+from gateway.wire.search import use_engine
 
 DIGITS = 6
 _KEPT_STEPS = 8  # the newest steps a look-up may read, as many as the gateway keeps
@@ -70,7 +71,7 @@ def play(
         "success": recording.success,
         "mistake_step": recording.mistake_step,
         "first": first_showings(steps),
-        "tokens": calls.usage(call_sizes(recording.messages or ())),
+        "tokens": calls.usage(),
         "steps": steps,
     }
 
@@ -86,7 +87,7 @@ def _play_messages(
     fold = ConversationFold(policy, keep=_KEPT_STEPS)
     found: dict[int, StepOutcome] = {}
     decisions = []
-    length = len(extract(messages))
+    length = count_steps(messages)
     for index in range(length):
         outcomes = fold.extend(messages[: calls.sent_with(index + 1)])
         found |= {outcome.step.index: outcome for outcome in outcomes}
@@ -215,6 +216,7 @@ class Work:
 
     def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
         """The replays of these recordings, in order; a broken one becomes a problem."""
+        use_engine(Finder)
         other = self.other or self.policy
         with self.policy.look_ups() as look_ups, other.look_ups() as other_look_ups:
             return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]

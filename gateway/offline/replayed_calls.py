@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from gateway.config import Settings
 from gateway.dialects.chat import CHAT
-from gateway.offline.library_answers import LookUps, library_look_ups
+from gateway.offline.look_ups import LookUps
 from gateway.offline.recordings import Recording
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
@@ -39,9 +39,10 @@ from gateway.steering.steer import (
     observe,
     propose,
 )
-from gateway.upstream.catalogue import ModelCatalogue
-from gateway.upstream.deployments import DeploymentTable
 from gateway.wire.usage import token_usage
+
+if TYPE_CHECKING:
+    from gateway.upstream.catalogue import ModelCatalogue
 
 CHARS_PER_TOKEN = 4
 """Rough size of a token; costs from it compare policies, they are no bill."""
@@ -84,6 +85,8 @@ class ReplayPolicy:
         if not self.patterns:
             yield ANSWERED
             return
+        from gateway.offline.library_answers import library_look_ups
+
         embedding = (self.models or Settings()).embedding
         similarity = self.rules.lessons.similarity
         with library_look_ups(embedding, self.rules.etraces, self.patterns, similarity) as library:
@@ -110,7 +113,8 @@ class ReplayedCalls:
         self._arm = policy.arm and replace(policy.arm, unit=recording.id)
         self._look_ups = look_ups
         self._catalogue = _catalogue(policy)
-        self._tokens = call_tokens(recording)
+        self._sizes = call_sizes(recording.messages or ())
+        self._tokens = call_tokens(recording, self._sizes)
         self._ends = _call_positions(recording)
         self._calls = 0
         self._run = 0
@@ -174,10 +178,10 @@ class ReplayedCalls:
         end = self.sent_with(self._calls)
         return lambda model: catalogue.refusal(model, _request(self._recording, messages[:end]))
 
-    def usage(self, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    def usage(self) -> dict[str, Any]:
         """Rough tokens and USD per model, from each call's characters sent and received."""
         usage: dict[str, dict[str, float]] = {}
-        for model, (sent, received) in zip(self.models, sizes, strict=False):
+        for model, (sent, received) in zip(self.models, self._sizes, strict=False):
             row = usage.setdefault(model, {"calls": 0, "input": 0, "output": 0})
             row["calls"] += 1
             row["input"] += sent // CHARS_PER_TOKEN
@@ -206,16 +210,19 @@ def call_sizes(messages: Sequence[Any]) -> list[tuple[int, int]]:
     return sizes
 
 
-def call_tokens(recording: Recording) -> list[tuple[int, int]]:
+def call_tokens(
+    recording: Recording, sizes: Sequence[tuple[int, int]] | None = None
+) -> list[tuple[int, int]]:
     """Input and output tokens of each call: as reported beside the assistant message (`usage`) or
-    in the exported row (`call`), else estimated from the texts."""
+    in the exported row (`call`), else estimated from the sizes of its texts (`call_sizes`)."""
     if recording.messages is None:
         rows = [row.get("call") for row in recording.steps or () if isinstance(row, Mapping)]
         return [_reported(row) or (0, 0) for row in rows]
+    sizes = call_sizes(recording.messages) if sizes is None else sizes
     replies = [m for m in recording.messages if isinstance(m, Mapping) and _is_reply(m)]
     return [
         _reported(reply.get("usage")) or (sent // CHARS_PER_TOKEN, received // CHARS_PER_TOKEN)
-        for reply, (sent, received) in zip(replies, call_sizes(recording.messages), strict=True)
+        for reply, (sent, received) in zip(replies, sizes, strict=True)
     ]
 
 
@@ -242,6 +249,9 @@ def _catalogue(policy: ReplayPolicy) -> ModelCatalogue | None:
     settings = policy.models
     if settings is None or not (policy.rules.routes.by_state or policy.rules.routes.by_model):
         return None
+    from gateway.upstream.catalogue import ModelCatalogue
+    from gateway.upstream.deployments import DeploymentTable
+
     infos = {d.model_name: d.model_info for d in settings.model_list}
     return ModelCatalogue(DeploymentTable(settings, os.environ), infos)
 

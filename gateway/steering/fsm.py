@@ -92,16 +92,22 @@ def _always(_history: Sequence[float], _settings: FSMSettings) -> bool:
 
 
 def _easy_window(history: Sequence[float], s: FSMSettings) -> bool:
+    if not history[-1] < s.fast_threshold:
+        return False  # no window that ends here
     tail = history[-s.fast_window :]
     return len(tail) == s.fast_window and all(x < s.fast_threshold for x in tail)
 
 
 def _hard_window(history: Sequence[float], s: FSMSettings) -> bool:
+    if not history[-1] > s.slow_threshold:
+        return False
     tail = history[-s.slow_window :]
     return len(tail) == s.slow_window and all(x > s.slow_threshold for x in tail)
 
 
 def _very_hard_window(history: Sequence[float], s: FSMSettings) -> bool:
+    if not history[-1] > s.skip_threshold:
+        return False
     tail = history[-s.skip_window :]
     return len(tail) == s.skip_window and all(x > s.skip_threshold for x in tail)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -11,14 +10,28 @@ T = TypeVar("T")
 MAX_CHARS = 64
 """A longer text is not remembered: clients choose these names, and must not fill the memory."""
 MAX_TEXTS = 1024
+"""Texts that are remembered; then all are forgotten."""
 
 
 def remembered(function: Callable[[str], T]) -> Callable[[str], T]:
-    """A pure function of a text that answers from memory for the short texts it met lately."""
-    known = lru_cache(MAX_TEXTS)(function)
+    """A pure function of a text that answers from memory for the short texts it met lately.
 
-    @wraps(function)
-    def answer(text: str) -> T:
-        return known(text) if len(text) <= MAX_CHARS else function(text)
+    A known text costs one look-up in a dictionary, and no call of Python.
+    """
+    return _Answers(function).__getitem__
 
-    return answer
+
+class _Answers(dict[str, T]):
+    """What the function gave for the texts it met; what is missing it is asked for."""
+
+    def __init__(self, function: Callable[[str], T]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, text: str) -> T:
+        answer = self._function(text)
+        if len(text) <= MAX_CHARS:
+            if len(self) >= MAX_TEXTS:
+                self.clear()
+            self[text] = answer
+        return answer

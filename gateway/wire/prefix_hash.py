@@ -8,15 +8,14 @@ request that is known to extend an earlier one costs the digests of its new mess
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 
-from gateway.wire.messages import DIGEST_BYTES, VERSION, MessageReader, digest_fields, fold
+from gateway.wire.messages import MessageReader, digest_bytes, digest_fields, fold
 from gateway.wire.values import dataclass
 
 
 def chain(previous: bytes, digest: bytes) -> bytes:
     """The hash of a history with hash `previous` that got one more atom; 16 bytes."""
-    return blake2b(previous + digest, digest_size=DIGEST_BYTES, person=VERSION).digest()
+    return digest_bytes(previous + digest)
 
 
 def root_digest(tenant: str) -> bytes:

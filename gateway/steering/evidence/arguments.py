@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice, repeat
 from typing import Any
 
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
-from gateway.wire.values import dataclass
 
 MAX_WORDS = 80
 """Words of one call that are compared."""
@@ -25,6 +25,8 @@ NAME_WORDS = 2
 """A value of at most so many words is a name; a longer one is text."""
 COMMAND_WORDS = 8
 """A command line of at most so many words is taken word by word."""
+DEEPEST = 6
+"""Levels of nested arguments that are looked at."""
 STEM = 6
 """Letters of a word that count: "configure" and "configuration" are one."""
 
@@ -46,33 +48,57 @@ _PLACE = re.compile(r"\s*+cd\s++(\S++)\s*+(?:&&|;)")
 _QUOTES = "\"'`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """`identity` digests the names in the arguments, `words` is the vocabulary of all of them."""
+    """What a call asks for, read when it is first compared with another: most calls never are.
 
-    identity: int
-    words: frozenset[str]
-
-
-def read_question(values: Any, raw: str, command: str | None) -> Question:
-    """The question of a call with parsed arguments `values` (None: `raw` is no JSON) or a command.
-
-    Never raises. The digest holds within one process.
+    `values` are the parsed arguments (None: `raw` is no JSON), `command` the command line that a
+    shell runs. Reading never raises.
     """
-    names: list[str] = []
-    words: list[str] = []
-    if command is not None:
-        _read_command(command[:MAX_CHARS], names, words)
-    elif isinstance(values, dict | list):
-        budget = MAX_CHARS
-        for at, (key, value) in enumerate(_leaves("", values, 0)):
-            if budget <= 0 or at >= MAX_VALUES:
-                break
-            budget -= len(value)
-            _read_value(key, value[: max(budget + len(value), 0)], names, words)
-    else:
-        _read_value("", raw[:MAX_CHARS], names, words)
-    return Question(identity=hash(tuple(sorted(names))), words=frozenset(words[:MAX_WORDS]))
+
+    __slots__ = ("_asked", "_identity", "_words")
+
+    def __init__(self, values: Any, raw: str, command: str | None) -> None:
+        self._asked: tuple[Any, str, str | None] | None = (values, raw, command)
+
+    @property
+    def identity(self) -> int:
+        """Digest of the names in the arguments; holds within one process."""
+        if self._asked is not None:
+            self._read(*self._asked)
+        return self._identity
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The vocabulary of all arguments, at most MAX_WORDS words."""
+        if self._asked is not None:
+            self._read(*self._asked)
+        return self._words
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Question):
+            return NotImplemented
+        return self.identity == other.identity and self.words == other.words
+
+    def __hash__(self) -> int:
+        return self.identity
+
+    def _read(self, values: Any, raw: str, command: str | None) -> None:
+        names: list[str] = []
+        words: list[str] = []
+        if command is not None:
+            _read_command(command[:MAX_CHARS], names, words)
+        elif isinstance(values, dict | list):
+            budget = MAX_CHARS
+            for key, value in islice(_leaves("", values, 1), MAX_VALUES):
+                if budget <= 0:
+                    break
+                _read_value(key, value[:budget], names, words)
+                budget -= len(value)
+        else:
+            _read_value("", raw[:MAX_CHARS], names, words)
+        names.sort()
+        self._identity, self._words = hash(tuple(names)), frozenset(words[:MAX_WORDS])
+        self._asked = None
 
 
 @remembered
@@ -81,20 +107,19 @@ def is_noise(key: str) -> bool:
     return key.lower().replace("-", "_") in _NOISE_KEYS
 
 
-def _leaves(key: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
-    if depth > 6:
-        return
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if _asks(name):
-                yield from _leaves(name, inner, depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _leaves(key, inner, depth + 1)
-    elif isinstance(value, str):
-        yield key, value
-    elif value is not None:
-        yield key, repr(value)
+def _leaves(key: str, values: dict[str, Any] | list[Any], depth: int) -> Iterator[tuple[str, str]]:
+    """The values `depth` levels deep and below, as texts; each with the key it stands under."""
+    named = isinstance(values, dict)
+    for name, value in values.items() if isinstance(values, dict) else zip(repeat(key), values):
+        if named and not _asks(name):
+            continue
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, dict | list):
+            if depth < DEEPEST:
+                yield from _leaves(name, value, depth + 1)
+        elif value is not None:
+            yield name, repr(value)
 
 
 @remembered
@@ -109,21 +134,29 @@ def _key_words(key: str) -> tuple[str, ...]:
 
 def _read_value(key: str, value: str, names: list[str], words: list[str]) -> None:
     parts = value.split()
-    words.extend(_key_words(key))
+    words += _key_words(key)
     if len(parts) <= NAME_WORDS and (value.isascii() or _UNSPACED.search(value) is None):
         parts = sorted([_plain(part) or part for part in parts])
         names.append(f"{key}={' '.join(parts)}")
-        words.extend(parts)
+        words += parts
     else:
-        names.extend(_DIGITS.findall(value))
-        words.extend(text_words(value))
+        names += _DIGITS.findall(value)
+        words += text_words(value)
+
+
+def may_have_plumbing(command: str) -> bool:
+    """Whether a pipe, a redirection or a `cd` in front may be taken out; much quicker than that."""
+    return "|" in command or "2>&1" in command or command.lstrip().startswith("cd")
 
 
 def _read_command(command: str, names: list[str], words: list[str]) -> None:
-    place = _PLACE.match(command)
-    if place is not None and place[1][:1] != "/":
-        names.append(place[1])  # the same command in another directory is another question
-    parts = _PLUMBING.sub("", command).split()
+    if may_have_plumbing(command):
+        place = _PLACE.match(command)
+        if place is not None and place[1][:1] != "/":
+            names.append(place[1])  # the same command in another directory is another question
+        parts = _PLUMBING.sub("", command).split()
+    else:
+        parts = command.split()
     if len(parts) <= COMMAND_WORDS and "\n" not in command.strip():
         plain = [name for part in parts if part[0] != "-" and (name := _plain(part))]
         names.extend(plain)
@@ -143,6 +176,9 @@ def _plain(part: str) -> str:
 
 def text_words(text: str) -> list[str]:
     """The words of a text in any script, without the commonest, cut to their stems."""
+    if text.isascii():
+        found = [word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS]
+        return [word[:STEM] if word.isalpha() else word for word in found]
     words = []
     for word in _WORD.findall(text.lower()):
         if word.isascii():

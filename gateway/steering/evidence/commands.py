@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
-from gateway.steering.evidence.arguments import Question, is_noise, read_question
+from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 from gateway.wire.values import dataclass
 
 _MAX_JSON_CHARS = 200_000
+_JSON_BLANKS = " \t\n\r"
 _COMMAND_CHARS = 400
 _SUBCOMMAND_CHARS = 24
 _SQUEEZED_CHARS = 1000
@@ -83,12 +85,37 @@ class ReadCall:
     edits: tuple[Edit, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tool:
+    """What a tool's name alone tells: `shell`: it runs commands; `names_shell`: it may run one;
+    the rest as in `ReadCall`."""
+
+    shell: bool
+    names_shell: bool
+    tests: bool
+    waits: bool
+    settles: bool
+
+
+@remembered
+def _tool(name: str) -> _Tool:
+    tests = _names_test(name)
+    return _Tool(
+        shell=name.lower() in SHELL_TOOLS,
+        names_shell=_SHELL_NAME.search(name) is not None,
+        tests=tests,
+        waits=_WAIT_NAME.search(name) is not None,
+        settles=tests or _COMMIT_NAME.search(name) is not None,
+    )
+
+
 def read_call(name: str, arguments: str) -> ReadCall:
     """The call as an operation on the world. Never raises; unknown tools give an empty effect."""
     values = _parse(arguments)
+    tool = _tool(name)
     canonical = _canonical(values, arguments)
-    command = _shell_command(name, values, arguments)
-    question = read_question(values, arguments, command)
+    command = _shell_command(tool, values, arguments)
+    question = Question(values, arguments, command)
     if command is not None:
         return _shell_call(command, canonical, question)
     operation = _operation(name, values)
@@ -98,22 +125,17 @@ def read_call(name: str, arguments: str) -> ReadCall:
         canonical=canonical,
         question=question,
         reads_content=_reads_content(operation),
-        program=f"{operation} {canonical}" if _names_test(name) else None,
+        program=f"{operation} {canonical}" if tool.tests else None,
         changes=bool(edits),
-        waits=_waits(name),
-        settles=_names_test(name) or _COMMIT_NAME.search(name) is not None,
+        waits=tool.waits,
+        settles=tool.settles,
         edits=edits,
     )
 
 
-@remembered
-def _waits(name: str) -> bool:
-    return _WAIT_NAME.search(name) is not None
-
-
 def shell_command(name: str, arguments: str) -> str:
     """The command line that a call of a shell runs; "" for another tool."""
-    return _shell_command(name, _parse(arguments), arguments) or ""
+    return _shell_command(_tool(name), _parse(arguments), arguments) or ""
 
 
 @remembered
@@ -122,19 +144,24 @@ def _reads_content(operation: str) -> bool:
     return tool.lower() in _READERS or _READER_NAME.match(tool) is not None
 
 
+# What `json.loads` calls, without the four calls around it.
+_scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+
+
 def _parse(arguments: str) -> Any:
     if arguments[:1] not in ("{", "[") or len(arguments) > _MAX_JSON_CHARS:
         return None
     try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
+        values, end = _scan(arguments, 0)
+    except (ValueError, RecursionError, StopIteration):
         return None
+    return values if end == len(arguments) or not arguments[end:].strip(_JSON_BLANKS) else None
 
 
 def _canonical(values: Any, arguments: str) -> str:
     if isinstance(values, dict):
         return " ".join(
-            f"{key}={_plain(values[key])}" for key in sorted(values) if not is_noise(key)
+            [f"{key}={_plain(values[key])}" for key in sorted(values) if not is_noise(key)]
         )
     return " ".join(arguments.split())
 
@@ -143,30 +170,27 @@ _serialise = json.JSONEncoder(sort_keys=True).encode
 
 
 def _plain(value: Any) -> str:
-    text = value if isinstance(value, str) else _serialise(value)
+    if isinstance(value, str):
+        text = value
+    elif type(value) is int:  # no bool
+        return repr(value)
+    else:
+        text = _serialise(value)
     return text if len(text) > _SQUEEZED_CHARS else " ".join(text.split())
 
 
-def _shell_command(name: str, values: Any, arguments: str) -> str | None:
-    keys: tuple[str, ...] = _COMMAND_KEYS
-    if name.lower() not in SHELL_TOOLS:
-        if not isinstance(values, dict) or not _names_shell(name):
-            return None
-        keys = _COMMAND_LINE_KEYS
+def _shell_command(tool: _Tool, values: Any, arguments: str) -> str | None:
+    if not (tool.shell or (tool.names_shell and isinstance(values, dict))):
+        return None
     if not isinstance(values, dict):
         return arguments if values is None else None
-    for key in keys:
+    for key in _COMMAND_KEYS if tool.shell else _COMMAND_LINE_KEYS:
         value = values.get(key)
         if isinstance(value, str):
             return value
         if isinstance(value, list):
             return _command_line([str(part) for part in value])
     return None
-
-
-@remembered
-def _names_shell(name: str) -> bool:
-    return _SHELL_NAME.search(name) is not None
 
 
 def _command_line(parts: list[str]) -> str:
@@ -189,12 +213,16 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
         canonical=canonical,
         question=question,
         reads_content=reads,
-        program=_PLUMBING.sub("", head).strip() if executes and not reads else None,
+        program=_without_plumbing(head).strip() if executes and not reads else None,
         changes=changes or bool(edits),
         waits=not executes and _WAIT_COMMAND.match(head) is not None,
         settles=not reads and _settles(word, head, executes),
         edits=edits,
     )
+
+
+def _without_plumbing(command: str) -> str:
+    return _PLUMBING.sub("", command) if may_have_plumbing(command) else command
 
 
 def _settles(word: str, command: str, executes: bool) -> bool:
@@ -212,7 +240,9 @@ def _names_test(text: str) -> bool:
 def _first_program(command: str) -> str:
     """The first word that does something: past `cd`, assignments and wrappers."""
     for segment in _SEGMENT.split(command):
-        words = _ASSIGNMENT.sub("", segment.strip() + " ").split()
+        if "=" in segment:
+            segment = _ASSIGNMENT.sub("", segment.strip() + " ")
+        words = segment.split()
         while words and (words[0] in _SKIPPED_WORDS or words[0].isdigit()):
             words = [] if words[0] in ("cd", "export", "source", ".", "set") else words[1:]
         if words and not words[0].startswith("#"):

@@ -11,6 +11,7 @@ from gateway.steering.evidence.embedded_edits import (
     search_replace_blocks,
     sed_substitutions,
 )
+from gateway.steering.short_cache import remembered
 from gateway.wire.values import dataclass
 
 # Argument names without their underscores and in lower case, the first that is there counts.
@@ -46,7 +47,7 @@ class Edit:
 
 def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
     """The edits that a call of an editing tool asks for; `values` are its parsed arguments."""
-    if operation.endswith(".view") or _EDIT_NAME.search(operation) is None:
+    if not _may_edit(operation):
         return ()
     if not isinstance(values, dict):
         return _patch_edits(arguments)
@@ -64,6 +65,11 @@ def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
     if not ((path and new) or old):
         return ()
     return (Edit(path=path, old=text_digest(old), new=text_digest(new)),)
+
+
+@remembered
+def _may_edit(operation: str) -> bool:
+    return not operation.endswith(".view") and _EDIT_NAME.search(operation) is not None
 
 
 def _old_and_new(given: Mapping[str, Any]) -> tuple[str, str]:

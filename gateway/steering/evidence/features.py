@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.steering.evidence.arguments import unspaced_words
+from gateway.steering.evidence.arguments import Question, unspaced_words
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.edits import Edit
 from gateway.steering.evidence.outcomes import (
@@ -49,7 +49,8 @@ _FOREIGN_MARKS = (
 """Punctuation that is not ASCII: quotation marks, full-width commas and stops."""
 _NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}
 _NO_LETTERS |= dict.fromkeys(map(ord, _FOREIGN_MARKS), " ")
-_NEGATIVE = frozenset(word_list("features", "negative_words"))
+_NO_WORDS: frozenset[str] = frozenset()
+_NEGATIVE = frozenset([w for w in word_list("features", "negative_words") if w.isalpha()])
 _HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
 _HEDGE_PHRASES = word_list("features", "hedge_phrases")
 _HEDGING = Expressions(texts=_HEDGE_PHRASES)
@@ -71,19 +72,18 @@ _RETRACTION = re.compile(
 class ActionFacts:
     """One tool call and its result.
 
-    `call` is a digest, `identity` one of the names and numbers in the arguments. `words` and
-    `result_words` are bounded vocabularies. `failure` is the failure's
+    `call` is a digest, `question` what the arguments ask for. `result_words` is a bounded
+    vocabulary. `failure` is the failure's
     signature, None for a result that reports none. `program` is what the call executes, `reads`
     says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
     the answer is to come later. `settles`: its success makes the state of the files a good one.
-    `answer_words` is the words of the result that are neither numbers nor words of the call, and
-    `negative` says that a short answer denies, refuses or has nothing.
+    `asked` is the words of the call that a short answer may echo, and `negative` says that a short
+    answer denies, refuses or has nothing.
     """
 
     operation: str
     call: int
-    words: frozenset[str]
-    identity: int
+    question: Question
     result: Result
     result_words: frozenset[str]
     failure: str | None
@@ -95,9 +95,24 @@ class ActionFacts:
     reads: bool
     changes: bool
     settles: bool
-    answer_words: frozenset[str]
+    asked: frozenset[str]
     negative: bool
     edits: tuple[Edit, ...]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The vocabulary of the arguments."""
+        return self.question.words
+
+    @property
+    def answer_words(self) -> frozenset[str]:
+        """The words of the result that are neither numbers nor words of the call."""
+        return frozenset([word for word in self.result_words if word.isalpha()]) - self.asked
+
+    @property
+    def identity(self) -> int:
+        """Digest of the names and numbers in the arguments."""
+        return self.question.identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,34 +184,33 @@ def describe_action(action: Action) -> ActionFacts:
     if line is None and action.is_error:
         line = result[:_ERROR_CHARS]
     opening = result[:_OPENING_CHARS].lower()
-    tokens = _TOKEN.findall(opening) if len(result) <= STATUS_CHARS else opening.split()
+    short = len(result) <= STATUS_CHARS
+    tokens = _TOKEN.findall(opening) if short else opening.split()
     words = frozenset(tokens[:RESULT_WORDS])
     exact = call.reads_content and result[:1] not in ("{", "[")
     if action.image:
         # The picture is the result; its caption may be the same each time.
         words = frozenset((f"image {action.image}",))
-    short = len(result) <= STATUS_CHARS
-    answer_words = frozenset([word for word in words if word.isalpha()])
+    asked = _NO_WORDS
     if short:
-        answer_words -= frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
+        asked = frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
     return ActionFacts(
         operation=call.operation,
         call=hash((call.operation, call.canonical)),
-        words=call.question.words,
-        identity=call.question.identity,
+        question=call.question,
         result=Result(result, exact=exact, image=action.image),
         result_words=words,
         failure=None if line is None else signature(line),
         empty=is_empty(result),
-        pending=call.waits or (line is None and _is_pending(call, result, words)),
+        pending=call.waits or (short and line is None and _is_pending(call, result, words)),
         waits=call.waits,
-        transient=is_transient(result, words),
+        transient=short and is_transient(result, words),
         program=None if call.program is None else hash(call.program),
         reads=call.reads_content,
         changes=call.changes,
         settles=call.settles,
-        answer_words=answer_words,
-        negative=line is not None or (short and not _NEGATIVE.isdisjoint(answer_words)),
+        asked=asked,
+        negative=line is not None or (short and bool((_NEGATIVE & words) - asked)),
         edits=call.edits,
     )
 

@@ -78,11 +78,10 @@ class RunObserver:
         """The next step of the run. Never raises."""
         facts = describe(step)
         actions = tuple([(action, self._memory.observe(action)) for action in facts.actions])
-        tells = tuple([self._known.tells(action.answer_words) for action in facts.actions])
-        novelty = tuple([self._known.novelty(action.result_words) for action in facts.actions])
-        echoes, retold = self._listen(facts.vocabulary)
+        tells, novelty = self._news(facts.actions)
+        echoes, retold = self._listen(facts.vocabulary, speaks=not actions)
         trouble = self._trouble(actions)
-        if not actions and echoes:
+        if echoes:
             trouble = "said before"
         for action in facts.actions:
             if action.failure is None and (action.settles or action.edits):
@@ -96,19 +95,36 @@ class RunObserver:
             retold=retold,
             trouble=trouble,
             repairing=self._repairing,
-            waits=bool(actions) and all(repeat.waits for _, repeat in actions),
+            waits=bool(actions) and not [1 for _, repeat in actions if not repeat.waits],
         )
 
-    def _listen(self, words: frozenset[str]) -> tuple[bool, float]:
-        """Whether a thought of some length says the same as an earlier one, and its `retold`."""
+    def _news(self, actions: tuple[ActionFacts, ...]) -> tuple[tuple[bool, ...], tuple[float, ...]]:
+        """`tells` and `novelty` of the calls of a step: the first against the steps before it, the
+        second against the calls before it, too."""
+        if not actions:
+            return (), ()
+        known, first = self._known, actions[0].result_words
+        fresh = known.fresh(first)
+        tells = [_tells(actions[0], fresh)]
+        tells += [_tells(other, known.fresh(other.result_words)) for other in actions[1:]]
+        novelty = [known.novelty(first, fresh)]
+        novelty += [known.novelty(other.result_words) for other in actions[1:]]
+        return tuple(tells), tuple(novelty)
+
+    def _listen(self, words: frozenset[str], *, speaks: bool) -> tuple[bool, float]:
+        """Whether a message of some length says the same as an earlier one, and its `retold`.
+
+        `speaks`: the step is a message; the thought before a call may say the same again.
+        """
         if not words:
             return False, 0.0
-        echoes = len(words) >= ECHO_WORDS and any(
-            alike(words, thought, ECHO_OVERLAP) for thought in self._thoughts
-        )
+        echoes = speaks and len(words) >= ECHO_WORDS and self._echoes(words)
         fresh = words.difference(*self._thoughts)
         self._thoughts.append(words)
         return echoes, 1.0 - len(fresh) / len(words)
+
+    def _echoes(self, words: frozenset[str]) -> bool:
+        return any(alike(words, thought, ECHO_OVERLAP) for thought in self._thoughts)
 
     def _trouble(self, actions: ObservedCalls) -> Trouble | None:
         found: Trouble | None = None
@@ -139,6 +155,12 @@ class RunObserver:
             if len(self._files) > REMEMBERED_FILES:
                 del self._files[next(iter(self._files))]
         return found
+
+
+def _tells(action: ActionFacts, fresh: frozenset[str]) -> bool:
+    """Whether one of the new words of a result is neither a number nor a word of the call."""
+    asked = action.asked
+    return bool([word for word in fresh if word.isalpha() and word not in asked])
 
 
 class ReadsObservations(ABC, Generic[R]):

@@ -12,7 +12,7 @@ _PENDING_WORDS = frozenset(word_list("pending_results", "pending_words"))
 _PENDING_PAIRS = tuple(
     frozenset(pair.split()) for pair in word_list("pending_results", "pending_pairs")
 )
-_PENDING_ENDINGS = word_list("pending_results", "pending_endings")
+_IN_PROGRESS = (*word_list("pending_results", "pending_endings"), "in_progress")
 _PENDING_MARKS = re.compile(
     r'"(?:is_?)?(?:done|ready|complete|completed|finished|available)"\s*:\s*false'
     r'|"timed_?out"\s*:\s*true' + "|" + "|".join(word_list("pending_results", "pending_unspaced"))
@@ -33,11 +33,9 @@ def is_pending(result: str, words: frozenset[str]) -> bool:
     """True for a short answer whose `words` say that work is in progress: asking again is right."""
     if len(result) > STATUS_CHARS:
         return False
-    if not words.isdisjoint(_PENDING_WORDS) or any(pair <= words for pair in _PENDING_PAIRS):
+    if not words.isdisjoint(_PENDING_WORDS) or [p for p in _PENDING_PAIRS if p <= words]:
         return True
-    if any(word.endswith(_PENDING_ENDINGS) for word in words if word[-3:] == "ing"):
-        return True
-    if any(word.endswith("in_progress") for word in words):
+    if [word for word in words if word.endswith(_IN_PROGRESS)]:
         return True
     return not (result.isascii() and '"' not in result) and bool(_PENDING_MARKS.search(result))
 
@@ -57,4 +55,4 @@ def is_transient(result: str, words: frozenset[str]) -> bool:
     if not words.isdisjoint(_TRANSIENT_WORDS):
         return True
     lowered = result.lower()
-    return any(phrase in lowered for phrase in _TRANSIENT_PHRASES)
+    return bool([phrase for phrase in _TRANSIENT_PHRASES if phrase in lowered])

@@ -162,9 +162,10 @@ class CallMemory:
         """Strength of the best rewording among recent calls, and whether any is similar."""
         reworded, similar, shown = 0.0, False, False
         settled = action.changes and action.failure is None
+        operation, shows = action.operation, _shows_content(action)
         for age, other in enumerate(reversed(self._recent)):
-            shown = shown or _same_content(action, other)
-            if other.operation != action.operation:
+            shown = shown or (shows and other.reads and _same_content(action, other))
+            if other.operation != operation:
                 continue
             if other.call == action.call:
                 similar = True
@@ -257,13 +258,18 @@ class KnownWords:
         self._words: set[str] = set()
         self._older: set[str] = set()
 
-    def tells(self, words: frozenset[str]) -> bool:
-        """Whether one of the words is new."""
-        return bool(words - self._words - self._older)
+    def fresh(self, words: frozenset[str]) -> frozenset[str]:
+        """Those of `words` that are new."""
+        new = words - self._words
+        return new - self._older if self._older else new
 
-    def novelty(self, words: frozenset[str]) -> float:
-        """Share of `words` that no earlier result had, in [0, 1]; then they are known."""
-        fresh = words - self._words - self._older
+    def novelty(self, words: frozenset[str], fresh: frozenset[str] | None = None) -> float:
+        """Share of `words` that no earlier result had, in [0, 1]; then they are known.
+
+        `fresh`: those of them that are new, where that is known.
+        """
+        if fresh is None:
+            fresh = self.fresh(words)
         self._words |= fresh
         if len(self._words) > MAX_WORDS:
             self._older, self._words = self._words, set()
@@ -287,10 +293,14 @@ def _same_text(action: ActionFacts, other: ActionFacts) -> bool:
     return same and not action.operation.startswith("$")
 
 
+def _shows_content(action: ActionFacts) -> bool:
+    """Whether a call shows content of some length."""
+    shows = action.reads and len(action.result_words) >= SHOWN_WORDS
+    return shows and not action.empty and action.failure is None
+
+
 def _same_content(action: ActionFacts, other: ActionFacts) -> bool:
-    """Whether both showed the same content of one file or page, by whatever call."""
-    if action.result != other.result or not (action.reads and other.reads):
-        return False
-    if len(action.result_words) < SHOWN_WORDS or action.empty or action.failure is not None:
+    """Whether two calls that show content showed that of one file or page, by whatever call."""
+    if action.result != other.result:
         return False
     return any("." in name or "/" in name for name in action.words & other.words)

@@ -17,4 +17,4 @@ def with_alarm(score: float, fired: Sequence[str]) -> float:
 
 def severity_of(alarmed_steps: int) -> int:
     """Severity, 0 to 3, of an alarm that has lasted for so many steps in a row."""
-    return sum(alarmed_steps >= least for least in SEVERITIES)
+    return sum([1 for least in SEVERITIES if alarmed_steps >= least]) if alarmed_steps else 0

@@ -69,18 +69,21 @@ class MonitorSuite(Generic[M]):
         scores: dict[str, float] = {}
         evidence: dict[str, str] = {}
         for name, monitor in self.monitors.items():
-            scores[name], evidence[name] = monitor.reading()
+            scores[name], reason = monitor.reading()
+            if reason:
+                evidence[name] = reason
         return combine(scores, evidence, weights=self._weights, fire_threshold=self._fire_threshold)
 
 
 def combine(
     scores: Mapping[str, float],
-    evidence: Mapping[str, str],
+    evidence: dict[str, str],
     *,
     weights: Mapping[str, float],
     fire_threshold: float,
 ) -> Readings:
-    """The readings that follow from single scores; `scores` is in the order of MONITORS.
+    """The readings that follow from single scores; `scores` is in the order of MONITORS, and
+    `evidence` has a reason for those above 0.
 
     Among fired monitors of equal weighted score the first names the failure.
     """
@@ -99,5 +102,5 @@ def combine(
         composite=round(composite, COMPOSITE_DIGITS),
         fired=tuple(fired),
         failure_type=failure_type,
-        evidence={name: text for name, text in evidence.items() if text},
+        evidence=evidence,
     )

@@ -132,7 +132,7 @@ class RunTotals:
         self._steps += 1
         self._thoughts.append(math.log1p(facts.words))
         self._retold += observed.retold
-        news = max(observed.novelty, default=0.0)
+        news = max(observed.novelty) if observed.novelty else 0.0
         if not observed.waits:
             self._effort += 1.0 - NEWS_DISCOUNT * news
         if not observed.actions:
@@ -161,14 +161,14 @@ class RunTotals:
 
     def values(self) -> tuple[float, ...]:
         """The features now; before the first step all are 0."""
-        steps, acting = max(self._steps, 1), max(self._acting_steps, 1)
+        steps, acting, calls = self._steps or 1, self._acting_steps or 1, self._actions or 1
         actions = self._actions + FEW_ACTIONS
-        tools = len(self._tools) / math.sqrt(max(self._actions, 1) + 1)
-        one_tool = self._most_used / max(self._actions, 1)
+        tools = len(self._tools) / math.sqrt(calls + 1)
+        one_tool = self._most_used / calls
         works, talks = float(self.works), float(not self.works)
         return (
             math.log1p(self._effort),
-            sum(self._thoughts) / max(len(self._thoughts), 1),
+            sum(self._thoughts) / (len(self._thoughts) or 1),
             self._results / acting,
             self._news / acting,
             self._changed / actions,

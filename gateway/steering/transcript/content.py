@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 
-from gateway.steering.transcript.frame import without_guidance
+from gateway.steering.transcript.frame import FRAME_OPEN, without_guidance
 from gateway.wire.coerce import as_text
 from gateway.wire.values import dataclass
 
@@ -62,11 +62,12 @@ def read_content(value: object) -> Content:
     Of images only the checksum is kept; parts of other kinds (files, unknown ones) are left out; a
     number counts as its digits.
     """
-    content = Content()
     if isinstance(value, str):
-        content.text = without_guidance(value)
-        content.guidance_only = bool(value) and not content.text
-        return content
+        if FRAME_OPEN not in value:
+            return Content(text=value)
+        text = without_guidance(value)
+        return Content(text=text, guidance_only=bool(value) and not text)
+    content = Content()
     texts: list[str] = []
     reasoning: list[str] = []
     for part in _parts(value):
@@ -111,12 +112,14 @@ def _read_part(
 def read_result(message: Mapping[str, object], call_id: object) -> Result:
     """The result in a tool message or a tool_result part; an error only where it is flagged."""
     value = message.get("content")
+    image = 0
     if isinstance(value, str):
-        observation = without_guidance(value)
+        observation = without_guidance(value) if FRAME_OPEN in value else value
     else:
         observation = without_guidance("".join(_result_texts(value)))
+        image = images_sum(value)
     return Result(
-        image=images_sum(value),
+        image=image,
         text=observation,
         id=as_text(call_id, ""),
         name=as_text(message.get("name"), ""),
@@ -180,10 +183,12 @@ def _read_call(entry: object) -> RequestedCall:
 
 def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> RequestedCall:
     arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json_text(function.get("input") if arguments is None else arguments)
     return RequestedCall(
         id=as_text(entry.get("id"), ""),
         name=as_text(function.get("name"), ""),
-        arguments=json_text(function.get("input") if arguments is None else arguments),
+        arguments=arguments,
     )
 
 
@@ -202,7 +207,7 @@ def json_text(arguments: object) -> str:
 def read_reasoning(message: Mapping[str, object], content: Content) -> str:
     """Reasoning from the message's own fields, else from the parts of its content."""
     for name in _REASONING_FIELDS:
-        value = as_text(message.get(name), "")
-        if value:
+        value = message.get(name)
+        if value and isinstance(value, str):
             return value
     return content.reasoning

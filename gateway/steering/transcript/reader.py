@@ -326,7 +326,10 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple
     Without any call each result becomes an action; results beyond the calls are dropped.
     """
     if not calls:
-        return tuple(_orphan(result) for result in results)
+        return tuple([_orphan(result) for result in results])
+    if len(calls) == 1:
+        # Whatever its id, the one call gets the result with the id, else the first.
+        return (_action(calls[0], _result_of(calls[0], results)),)
     by_id: defaultdict[str, deque[int]] = defaultdict(deque)
     for at, call in enumerate(calls):
         by_id[call.id].append(at)
@@ -341,6 +344,13 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple
     free = [at for at in range(len(calls)) if at not in matched]
     matched.update(zip(free, rest, strict=False))
     return tuple(_action(call, matched.get(at)) for at, call in enumerate(calls))
+
+
+def _result_of(call: RequestedCall, results: Sequence[Result]) -> Result | None:
+    """The result of the only call of a step: by id, else the first one; None without any."""
+    if not call.id or len(results) < 2:
+        return results[0] if results else None
+    return next((result for result in results if result.id == call.id), results[0])
 
 
 def _action(call: RequestedCall, result: Result | None) -> Action:

@@ -14,7 +14,7 @@ from gateway.steering.transcript.reader import Change, Draft, StepReader
 from gateway.steering.transcript.step import Action, Step
 from gateway.wire.coerce import as_text
 
-__all__ = ["Action", "Step", "extract", "recent_text", "steps_from_records"]
+__all__ = ["Action", "Step", "count_steps", "extract", "recent_text", "steps_from_records"]
 
 MAX_STEP_CHARS = 600
 """Text of one step that is used; enough for the gist, and the time to embed it stays bounded."""
@@ -33,6 +33,12 @@ def extract(messages: Sequence[Any]) -> tuple[Step, ...]:
         if reader.read(message) is Change.OPENED and reader.draft is not None:
             drafts.append(reader.draft)
     return tuple(draft.step() for draft in drafts)
+
+
+def count_steps(messages: Sequence[Any]) -> int:
+    """The number of steps that `extract` finds."""
+    reader = StepReader()
+    return [reader.read(message) for message in messages].count(Change.OPENED)
 
 
 def steps_from_records(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:

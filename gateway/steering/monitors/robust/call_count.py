@@ -27,11 +27,11 @@ class CallCount:
 
     def push(self, step: ObservedStep) -> None:
         """Count the step's calls; waiting for a job costs nothing."""
-        self._calls += sum([spends(action, repeat) for action, repeat in step.actions])
-        self._works = self._works or any(
-            action.changes or action.reads or action.operation.startswith("$")
-            for action, _ in step.actions
-        )
+        for action, repeat in step.actions:
+            self._calls += spends(action, repeat)
+            if not self._works:
+                works = action.changes or action.reads
+                self._works = works or action.operation.startswith("$")
 
     def reading(self) -> tuple[float, str]:
         """0.6 at the budget, 1 at five thirds of it."""
