@@ -13,6 +13,7 @@ from gateway.budgets.memory import MemoryBudgets
 from gateway.config.budgets import ControlSettings
 from gateway.stores.budgets import Account, AccountKey, Amounts, Claim, Settlement, Wanted
 from gateway.stores.protocols import StoreBusy
+from tests.patience import ANSWER_S
 
 KEY = AccountKey(budget="b", subject="s")
 CALL = Amounts(usd=0.01, input_tokens=10, output_tokens=1, calls=1)
@@ -71,10 +72,9 @@ async def test_the_count_goes_on_and_is_made_up_for(trouble: str) -> None:
     assert known.spent.calls == 4
     store.mode = "works"
     following = asyncio.ensure_future(ledger.follow())
-    for _ in range(200):
-        await asyncio.sleep(0.02)
-        if ledger.durable and not ledger.waiting:
-            break
+    async with asyncio.timeout(ANSWER_S):
+        while not ledger.durable or ledger.waiting:  # noqa: ASYNC110 - it has no event for it
+            await asyncio.sleep(0.02)
     following.cancel()
     assert await spend(ledger, range(4, 6)) == [True, False]
     (account,) = await store.accounts([KEY])

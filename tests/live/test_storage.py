@@ -15,6 +15,7 @@ import pytest
 from gateway.demo.model import guidance_frames
 from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
+from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 
@@ -140,11 +141,9 @@ async def test_old_runs_are_removed(
         async with run_log(path) as log:
             return [c.id for c in (await log.list_conversations(tenant=None)).conversations]
 
-    for _ in range(400):
-        if await left() == [kept]:
-            break
-        await asyncio.sleep(0.05)
-    assert await left() == [kept]
+    async with asyncio.timeout(ANSWER_S):
+        while await left() != [kept]:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.05)
     assert (await trace(path, kept)).run.totals.calls == 3
     assert (await new.turn()).gateway("step") == "3"
     # The history of the removed run is new to the gateway; it is recorded again.

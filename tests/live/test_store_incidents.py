@@ -26,6 +26,7 @@ from tests.live.incidents import (
     until,
     until_status,
 )
+from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
 QUICK = {"probe_interval_s": 0.05, "busy_timeout_ms": 200, "commit_limit_ms": 250}
@@ -144,10 +145,9 @@ async def test_a_deleted_file_is_made_again(
         agent = Agent(http, server.base_url)
         await agent.run(2)
         delete(path)
-        for _ in range(400):
-            if lines(ENDED):
-                break
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(ANSWER_S):
+            while not lines(ENDED):  # noqa: ASYNC110 - no event of this loop
+                await asyncio.sleep(0.05)
         (began,), (ended,) = lines(BEGAN), lines(ENDED)
         answers = await agent.run(3)
         assert [answer.gateway("step") for answer in answers] == ["2", "3", "4"]

@@ -23,6 +23,7 @@ from gateway.testing import (
 )
 from gateway.wire.sse import SSEDecoder
 from tests.live.client import PLAIN, Agent, Answer, run_log, trace
+from tests.patience import ANSWER_S
 from tests.relay.gateways import replace_settings
 
 Start = Callable[..., AppServer]
@@ -198,13 +199,11 @@ async def test_a_stream_that_breaks_off_has_cost_what_arrived(
             async for chunk in answer.aiter_raw():
                 received += chunk
     identity = answer.headers["x-gateway-conversation-id"]
-    for _ in range(200):  # recorded in a task of its own
-        async with run_log(path) as log:
+    found = None
+    async with asyncio.timeout(ANSWER_S), run_log(path) as log:
+        while found is None:  # recorded in a task of its own
+            await asyncio.sleep(0.05)
             found = await log.get_run(f"{identity}.0", tenant=None)
-        if found is not None:
-            break
-        await asyncio.sleep(0.05)
-    assert found is not None
     call = found.steps[0].call
     assert call is not None
     assert (call.failed, call.usage_estimated) == (True, True)

@@ -59,11 +59,12 @@ with ScriptedUpstream(DOUBTFUL) as upstream:
             "steering": {"deadline_ms": 10_000},
         }
     )
-    with AppServer(build_app(settings)) as server, httpx.Client(base_url=server.url) as client:
+    server = AppServer(build_app(settings))
+    with server, httpx.Client(base_url=server.url, timeout=120) as client:
         turns = [{"role": "user", "content": "Make the test pass."}]
         for _ in range(8):
             body = {"model": "m", "turns": turns, "tools": TOOLS}
-            answer = client.post("/v1/agents/chat/completions", json=body, timeout=60)
+            answer = client.post("/v1/agents/chat/completions", json=body)
             reply = answer.raise_for_status().json()["choices"][0]["message"]
             turns.append(reply)
             turns += [
@@ -74,7 +75,7 @@ with ScriptedUpstream(DOUBTFUL) as upstream:
 
         def status(model, path="/v1/agents/chat/completions"):
             body = {"model": model, "turns": turns[:1]}
-            return client.post(path, json=body, timeout=60).status_code
+            return client.post(path, json=body).status_code
 
         runs = client.get("/api/runs").json()["runs"]
         trace = client.get(f"/api/runs/{runs[0]['id']}").json()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli import main
 from gateway.errors import ConfigError
 from gateway.testing import ScriptedUpstream
 from gateway.wrap.limits import wrap_budget
@@ -167,15 +168,19 @@ def test_limits_are_read(
             wrap_budget(**{"budget": None, "stop_after": None, **wrong})
 
 
-def test_a_command_that_cannot_start(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+def test_a_command_that_cannot_start(
+    upstream: ScriptedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a shell: 127 when there is none, 126 when it cannot be executed; 2 without one."""
     missing = wrapped(tmp_path, upstream, "--quiet", "--", "no-such-agent")
     assert (missing.returncode, missing.stderr) == (
         127,
         "gateway: wrap: no-such-agent: command not found\n",
     )
-    assert wrapped(tmp_path, upstream, "--").returncode == 2
-    assert wrapped(tmp_path, upstream, "--gateway", "--", "true").returncode == 2
+    for name, value in environment(tmp_path, upstream).items():
+        monkeypatch.setenv(name, value)
+    assert main(["wrap", "--"]) == 2
+    assert main(["wrap", "--gateway", "--", "true"]) == 2
 
 
 def test_a_gateway_that_runs_is_used(upstream: ScriptedUpstream, tmp_path: Path) -> None:
