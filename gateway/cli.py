@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gateway import __version__
 from gateway.commands import completion
@@ -34,6 +34,15 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
 """The modules of `gateway.commands`, each with the commands that it declares, in their order."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Errors name the command whose help has the answer; verbs have parsers of this class, too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print it, and end with status 2."""
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: error: {message}\nTry `{self.prog} --help`.\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
     words = sys.argv[1:] if argv is None else argv
@@ -44,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
     if rest and not getattr(args, "passes_rest", False):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        hint = "; a config file is named with --config" if _is_config(rest[0]) else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     # A server sets up its own log; what a command prints is for the terminal or another program.
     configure_logging(LoggingSettings(level="warning"), sys.stderr)
     try:
@@ -60,13 +70,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def _is_config(word: str) -> bool:
+    return word.endswith((".yaml", ".yml"))
+
+
 def build_parser(command: str = "") -> argparse.ArgumentParser:
     """The parser of all commands; the reference and the completions are made from it.
 
     With the name of a `command` it may lack the others, whose modules are not imported then: that
     is most of the time that a short command takes.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gateway",
         description="Notices when an agent's run goes wrong, between the agent and its provider, "
         "and steers it.",
@@ -89,7 +103,9 @@ def _add_demo(commands: Any) -> None:
     demo.add_argument(
         "--keep", action="store_true", help="record its runs in storage.path, for the dashboard"
     )
-    demo.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
+    demo.add_argument(
+        "--config", type=Path, help=f"config file that --keep reads (default: ./{DEFAULT_FILE})"
+    )
     demo.set_defaults(run=_demo)
 
 

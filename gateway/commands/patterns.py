@@ -64,6 +64,10 @@ def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.Argumen
 
 async def _run(handler: Any, args: argparse.Namespace) -> int:
     try:
+        if handler is _add:  # before a database is created for it
+            args.pattern = read_line(args.pattern, tenant=_tenant(args))
+        elif handler is _import:
+            args.lines = _lines(args.file)
         creates = handler in (_add, _import)
         async with _library(args, repair=handler is _reindex, creates=creates) as library:
             return int(await handler(library, args) or 0)
@@ -115,8 +119,7 @@ async def _export(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 
 async def _add(library: PatternLibrary, args: argparse.Namespace) -> None:
-    pattern = read_line(args.pattern, tenant=_tenant(args))
-    ((added, pattern_id),) = await library.add([pattern])
+    ((added, pattern_id),) = await library.add([args.pattern])
     if args.json:
         _print(json.dumps({"result": added.value, "pattern_id": pattern_id}))
     else:
@@ -124,14 +127,10 @@ async def _add(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 
 async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
-    try:
-        lines = args.file.read_bytes().split(b"\n")
-    except OSError as exc:
-        raise ConfigError(f"{args.file}: cannot be read: {exc.strerror}") from exc
     with progress_bar(sys.stderr) as bar:
-        task = bar.add_task("importing", total=len(lines))
+        task = bar.add_task("importing", total=len(args.lines))
         report = await library.import_lines(
-            lines,
+            args.lines,
             _tenant(args),
             lambda count: bar.update(task, completed=count),
             names_tenant=args.tenant is None,
@@ -148,6 +147,14 @@ async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
     if more := len(report.refused[_REASONS:]):
         sys.stderr.write(f"{args.file}: and {more} more lines\n")
     return 1 if report.refused else 0
+
+
+def _lines(file: Path) -> list[bytes]:
+    """The lines of a file. Raises: ConfigError."""
+    try:
+        return file.read_bytes().split(b"\n")
+    except OSError as exc:
+        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
 
 
 async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:

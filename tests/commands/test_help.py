@@ -28,6 +28,18 @@ def test_every_command_and_argument_is_explained() -> None:
     assert all(said for _, _, said in tree(build_parser()))
 
 
+def test_an_error_names_the_help_that_has_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """That of the verb's own command; a config file without `--config` is recognised."""
+    for words, said in (
+        (["runs"], "Try `gateway runs --help`."),
+        (["runs", "show"], "Try `gateway runs show --help`."),
+        (["check-config", "mine.yaml"], "mine.yaml; a config file is named with --config"),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert said in capsys.readouterr().err
+
+
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """It says what to begin with; the status is that of a wrong use."""
     assert main([]) == 2

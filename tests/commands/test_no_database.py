@@ -75,6 +75,13 @@ def test_a_copy_of_no_database_is_refused(
     assert not list(nowhere.iterdir())
 
 
+@pytest.mark.parametrize("words", [("add", "{"), ("import", "missing.jsonl")])
+def test_what_cannot_be_read_creates_no_database(words: tuple[str, ...], nowhere: Path) -> None:
+    """A pattern that is no JSON, a file that is not there."""
+    assert main(["patterns", *words]) == 2
+    assert not list(nowhere.iterdir())
+
+
 def test_runs_of_files_and_a_test_of_alerts_need_none(
     nowhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
