@@ -110,7 +110,7 @@ def _played(trace: RunTrace, settings: Settings, other: Settings) -> dict[str, A
     mine = play(recording, policy_of(settings))
     theirs = play(recording, policy_of(other))
     changes = [
-        {"step": steps[found["index"]]["step_index"], **found}
+        {"step": steps[found["index"]]["step_index"], **_in_words(found)}
         for found in differences(mine, theirs)
         if found["index"] < len(steps)
     ]
@@ -122,6 +122,19 @@ def _played(trace: RunTrace, settings: Settings, other: Settings) -> dict[str, A
         "models": [{name: row.count(name) for name in sorted(set(row))} for row in models],
         "texts": [sum(len(s.get("guidance", ())) for s in one["steps"]) for one in (mine, theirs)],
     }
+
+
+def _in_words(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A difference whose pieces of guidance are named as `x-gateway-guidance` names them."""
+    if "guidance" not in found:
+        return dict(found)
+    named = [[_piece(each) for each in side or ()] for side in found["guidance"]]
+    return {**found, "guidance": named}
+
+
+def _piece(piece: Mapping[str, Any]) -> str:
+    detail = piece.get("failure_type") or piece.get("pattern_id")
+    return f"{piece['source']}:{detail}" if detail else str(piece["source"])
 
 
 def _plain(value: Any) -> Any:

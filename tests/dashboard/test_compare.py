@@ -61,6 +61,8 @@ def test_another_policy_is_tried_on_a_run(start: Start, upstream: ScriptedUpstre
         assert "small-model" in other
         seeds = client.get(address, params={"base": "seeds"}).text
         assert "The other policy" in seeds
+        assert "monitor:loop" in seeds  # pieces of guidance by name, not as values of the program
+        assert "source" not in seeds
         wrong = client.get(address, params={"change": "fsm: {slow: 1}"})
         assert (wrong.status_code, "fsm.slow" in wrong.text) == (400, True)
         assert len(upstream.requests) == before
