@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ class Reported:
         return fresh * INPUT + usage.cached_tokens * CACHED + usage.completion_tokens * OUTPUT
 
 
-def summed(calls: Iterable[Reported]) -> tuple[int, int, int, float]:
+def summed(calls: Iterable[Reported]) -> tuple[int, int, int, Any]:
     """(calls, tokens, cached tokens, dollars)."""
     listed = list(calls)
     return (

@@ -7,6 +7,7 @@ import functools
 import importlib
 import pkgutil
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ def tree(module: ModuleType) -> ast.Module:
     return ast.parse(Path(module.__file__).read_text())
 
 
+@functools.cache
 def found_patterns() -> list[Found]:
     """Patterns that modules, classes and closures hold, and those written inside functions."""
     found: dict[tuple[str | bytes, int, bool], Found] = {}
@@ -103,15 +105,22 @@ def _inside(value: object, depth: int) -> Iterator[re.Pattern[Any]]:
 
 def _is_anywhere(module: ModuleType, name: str) -> bool:
     """Whether a module searches with its pattern `name`; assumed where it is not seen used."""
-    used = {
-        node.attr
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == name
-        and node.attr in METHODS
-    }
+    used = _used(module)[name]
     return not used or bool(used - {"match", "fullmatch"})
+
+
+@functools.cache
+def _used(module: ModuleType) -> defaultdict[str, set[str]]:
+    """The methods of patterns that a module calls on each of its names."""
+    used: defaultdict[str, set[str]] = defaultdict(set)
+    for node in ast.walk(tree(module)):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.attr in METHODS
+        ):
+            used[node.value.id].add(node.attr)
+    return used
 
 
 def _written(module: ModuleType) -> Iterator[Found]:
