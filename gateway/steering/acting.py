@@ -142,7 +142,7 @@ def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
         planned = replace(planned, directive=False)
         refused.append("skip_directive")
     for tier in (Tier.E1, Tier.E2):
-        asked = any(query.tier is tier for query in planned.queries)
+        asked = [query for query in planned.queries if query.tier is tier]
         if asked and not meets_bar(tier.value):
             queries = tuple(query for query in planned.queries if query.tier is not tier)
             planned = replace(planned, queries=queries)

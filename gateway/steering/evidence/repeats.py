@@ -172,15 +172,16 @@ class CallMemory:
                 continue
             if settled:
                 continue
-            least = SAME_TEXT_ARGUMENTS if _same_text(action, other) else REWORDED_ARGUMENTS
-            if not alike(other.words, action.words, least):
-                continue
-            same_question = other.identity == action.identity
+            asked, question = other.question, action.question
+            same_question = asked.identity == question.identity
             if not (same_question or action.reads):
+                continue
+            least = SAME_TEXT_ARGUMENTS if _same_text(action, other) else REWORDED_ARGUMENTS
+            if not alike(asked.words, question.words, least):
                 continue
             answered = self._same_answer(action, other)
             if same_question or answered:
-                similar = similar or alike(other.words, action.words, SIMILAR_ARGUMENTS)
+                similar = similar or alike(asked.words, question.words, SIMILAR_ARGUMENTS)
             if same_question and answered:
                 reworded = max(reworded, REWORDED_LATER if age else REWORDED_NEXT)
         return (max(reworded, REWORDED_NEXT) if shown else reworded), similar
@@ -289,8 +290,9 @@ def _same_outcome(action: ActionFacts, result: Result, failure: str | None) -> b
 
 def _same_text(action: ActionFacts, other: ActionFacts) -> bool:
     """Whether both got the same answer of some length; a short acknowledgement does not count."""
-    same = action.result == other.result and len(action.result_words) >= SAME_ANSWER_WORDS
-    return same and not action.operation.startswith("$")
+    if len(action.result_words) < SAME_ANSWER_WORDS or action.operation.startswith("$"):
+        return False
+    return action.result == other.result
 
 
 def _shows_content(action: ActionFacts) -> bool:

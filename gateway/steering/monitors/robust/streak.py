@@ -72,7 +72,8 @@ class Streak:
                 strength = repeat.strength
                 if step.facts.prompted and not action.negative:
                     strength *= ASKED_FOR
-                self._add(strength, _evidence(action, repeat), tells=tells)
+                what = _evidence(action, repeat) if strength > 0 else ""
+                self._add(strength, what, tells=tells)
         else:
             self._read_message(step.facts)
         self._steps += 1
