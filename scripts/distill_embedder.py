@@ -23,6 +23,7 @@ import numpy as np
 from model2vec.distill import distill
 
 from gateway.embedding.static import StaticEmbedder
+from gateway.embedding.wordpiece import can_occur
 
 DIMENSIONS = 256
 SIF = 1e-4
@@ -41,7 +42,7 @@ def distilled(model_path: str) -> tuple[list[str], np.ndarray]:
         quantize_to="float32",
     )
     order = sorted(model.tokenizer.get_vocab().items(), key=lambda item: item[1])
-    kept = [(token, index) for token, index in order if token not in SPECIAL]
+    kept = [(t, index) for t, index in order if t not in SPECIAL and can_occur(t)]
     vectors = np.asarray(model.embedding, dtype=np.float32)[[index for _, index in kept]]
     return [token for token, _ in kept], vectors
 

@@ -81,7 +81,7 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
 async def _library(
     args: argparse.Namespace, *, repair: bool, creates: bool
 ) -> AsyncIterator[PatternLibrary]:
-    settings = load_settings(args.config, upstreams=False)
+    settings = load_settings(args.config)
     if settings.storage.in_memory:
         raise ConfigError(
             "storage.path is :memory:, only the running gateway's /api/patterns has its patterns"
