@@ -1,7 +1,8 @@
 """`gateway wrap` with real agents as they install, against the scripted upstream.
 
 They are found on the path, in the folder that DIALECT_AGENTS names (npm's `.bin`), and in the
-environments below the folder that GATEWAY_CLIENT_ENVS names (`aider`, `mini-swe-agent`). Seen to
+environments below the folder that GATEWAY_CLIENT_ENVS names (`aider`, `mini-swe-agent`, which needs
+`mcp` beside it: its LiteLLM imports that without declaring it, and waits minutes without). Seen to
 pass with Claude Code 2.1.197, Codex 0.169.0, opencode 1.18.33, aider 0.86.2, mini-swe-agent 2.4.6
 and Qwen Code 0.15.10.
 """
