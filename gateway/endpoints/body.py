@@ -20,6 +20,12 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+WriteNow = Callable[[bytes], bool]
+"""Writes a piece of an answer at once; False: nothing can be written now. b"" only asks."""
+
+WRITE_NOW = "gateway.write_now"
+"""Where a scope's extensions have its `WriteNow`, if the server has one."""
+
 
 class ClientGone(Exception):
     """The client closed its connection; there is nobody to answer."""

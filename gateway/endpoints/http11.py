@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from gateway.config import ServerSettings
-from gateway.endpoints.body import Message, Receive, Scope, Send
+from gateway.endpoints.body import WRITE_NOW, Message, Receive, Scope, Send
 from gateway.endpoints.request_head import check_head, check_size
 from gateway.endpoints.tunnel import HAND_OVER, Streams
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
@@ -120,6 +121,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._offers_connection = True
                 self.scope["extensions"] = {HAND_OVER: self._hand_over}  # type: ignore[dict-item]
             super().on_headers_complete()
+            self._offer_writing()
             self._in_body = True
             self.headers = []  # for trailers, which the parser appends; the request has its own
 
@@ -154,6 +156,22 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _is_websocket(self) -> bool:
         return self._get_upgrade() == b"websocket" and self.parser.get_method() == b"GET"
+
+    def _offer_writing(self) -> None:
+        """Let the application write pieces of a chunked answer without a coroutine for each."""
+        if self.scope["http_version"] == "1.1" and not self._offers_connection:
+            write: dict[Any, Any] = {WRITE_NOW: functools.partial(self._write_now, self.cycle)}
+            self.scope["extensions"] = write
+
+    def _write_now(self, cycle: RequestResponseCycle, body: bytes) -> bool:
+        """See `WriteNow`."""
+        if self.flow.write_paused or cycle.disconnected or cycle.response_complete:
+            return False
+        if not (cycle.response_started and cycle.chunked_encoding):
+            return False
+        if body:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
 
     def _hand_over(self) -> Streams:
         """The connection as streams, from the bytes after the head on; HTTP ends here."""

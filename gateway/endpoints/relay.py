@@ -10,7 +10,8 @@ import orjson
 
 from gateway.config import ServerSettings
 from gateway.dialects import Dialect
-from gateway.endpoints.body import DisconnectWatch, Send
+from gateway.endpoints.body import DisconnectWatch, Send, WriteNow
+from gateway.endpoints.keepalive import KeepAlive
 from gateway.endpoints.reading import (
     ENOUGH_TO_TELL,
     UpstreamReply,
@@ -24,10 +25,10 @@ from gateway.errors import GatewayError, ShuttingDown, UpstreamFailure, Upstream
 from gateway.exchange import Exchange
 from gateway.tasks import spawn
 from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.stream_usage import BegunResponse
 from gateway.wire.echo import EchoFilter
 from gateway.wire.response_tee import READABLE, ResponseWatch, UsageFilter, stream_watch
-from gateway.wire.sse import encode_comment
 
 _CHUNKS_TO_TELL = 64
 """Chunks with less content than that are the white space that some upstreams send while they work.
@@ -52,8 +53,10 @@ class Relay:
         server: ServerSettings,
         dialect: Dialect,
         delivered: Delivered | None = None,
+        write: WriteNow | None = None,
     ) -> None:
         self._send = send
+        self._write = write
         self._exchange = exchange
         self._disconnect = watch
         self._complete = complete
@@ -84,16 +87,20 @@ class Relay:
         """
         encoding = header(response.headers, b"content-encoding")
         watch = self._watch = stream_watch(encoding, self._limit, self._dialect.end)
-        if plain := encoding in (b"", b"identity"):
-            labelled = _is_labelled_events(response)  # a comment would spoil anything else
-            kept_alive = self._keepalive_s and labelled
-            chunks = self._with_keepalive(response) if kept_alive else response
-        else:
-            usage_filter, chunks = None, response  # compressed bytes cannot be edited
+        plain = encoding in (b"", b"identity")
+        if not plain:
+            usage_filter = None  # compressed bytes cannot be edited
         await self._start(response, (b"content-length",))
+        # A comment would spoil anything but events.
+        silent_s = self._keepalive_s if plain and _is_labelled_events(response) else 0
+        keepalive = KeepAlive(silent_s, self._comment) if silent_s else None
+        if plain and self._write is not None and isinstance(response, Http1Answer):
+            response.pass_to(_Passing(watch, usage_filter, keepalive, self._write))
         completed = False
         try:
-            async for chunk in chunks:
+            async for chunk in response:
+                if keepalive is not None:
+                    keepalive.hold()
                 watch.feed(chunk)
                 out = usage_filter.feed(chunk) if usage_filter else chunk
                 if watch.ended and not completed:
@@ -102,6 +109,8 @@ class Relay:
                     await self._body(out)
                 if completed:
                     self._delivered()
+                if keepalive is not None:
+                    keepalive.note(chunk)
             if not completed:
                 await self._finish_unmarked(watch, response)
         except UpstreamFailure as exc:
@@ -112,6 +121,9 @@ class Relay:
             if not (completed or self._exchange.response.client_gone):
                 await self._break_off(ShuttingDown(), visible=plain)
             raise
+        finally:
+            if keepalive is not None:
+                keepalive.stop()
         rest = usage_filter.flush() if usage_filter else b""
         await self._body(rest, last=True)
         self._delivered()
@@ -200,26 +212,11 @@ class Relay:
         if visible:
             await self._body(b"\n\n" + self._dialect.error_event(exc))
 
-    async def _with_keepalive(self, response: LaneResponse) -> AsyncIterator[bytes]:
-        iterator = response.__aiter__()
-        at_boundary = True
-        while True:
-            pending = spawn(_next(iterator))
-            try:
-                while not (await asyncio.wait({pending}, timeout=self._keepalive_s))[0]:
-                    if at_boundary:
-                        await self._body(encode_comment("keep-alive"))
-            except BaseException:
-                pending.cancel()
-                await asyncio.wait(
-                    {pending}
-                )  # the response is closed next, which must not happen during a read
-                raise
-            chunk = pending.result()
-            if not chunk:
-                return
-            at_boundary = chunk.endswith((b"\n\n", b"\r\n\r\n"))
-            yield chunk
+    def _comment(self, comment: bytes) -> None:
+        if self._write is None:
+            spawn(self._body(comment))
+        else:
+            self._write(comment)  # a client with bytes to read needs none
 
     async def _start(self, response: LaneResponse, drop: tuple[bytes, ...]) -> None:
         headers: RawHeaders = [h for h in response.headers if h[0] not in drop]
@@ -238,8 +235,28 @@ def _unnoted() -> None:
     """Nobody asks whether this answer was delivered."""
 
 
-async def _next(iterator: AsyncIterator[bytes]) -> bytes:
-    return await anext(iterator, b"")
+class _Passing:
+    """Passes on what arrives without waking the relay's task, up to what may end the stream."""
+
+    def __init__(
+        self,
+        watch: ResponseWatch,
+        usage_filter: UsageFilter | EchoFilter | None,
+        keepalive: KeepAlive | None,
+        write: WriteNow,
+    ) -> None:
+        self._watch = watch
+        self._filter = usage_filter
+        self._keepalive = keepalive
+        self._write = write
+
+    def __call__(self, chunk: bytes) -> bool:
+        if not self._write(b"") or not self._watch.take(chunk):
+            return False
+        self._write(chunk if self._filter is None else self._filter.feed(chunk))
+        if self._keepalive is not None:
+            self._keepalive.note(chunk)
+        return True
 
 
 def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:

@@ -11,7 +11,15 @@ from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.orders import BUDGET_HEADER
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.dialects import Dialect, SteeredRequest
-from gateway.endpoints.body import DisconnectWatch, Message, Receive, Scope, Send, read_body
+from gateway.endpoints.body import (
+    WRITE_NOW,
+    DisconnectWatch,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+)
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.passthrough import PassThrough
@@ -100,6 +108,7 @@ class SteeredEndpoint:
                     services.settings.server,
                     self._dialect,
                     delivered=prepared.note_delivered,
+                    write=scope.get("extensions", {}).get(WRITE_NOW),
                 )
                 await self._send(services, exchange, prepared, call, relay)
 

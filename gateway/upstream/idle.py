@@ -57,6 +57,15 @@ class IdleGuard:
             return f"took longer than {self.total_s:g} s (timeouts.total_s)"
         return f"stalled for {self.limit_s:g} s (timeouts.idle_s)"
 
+    def restart(self) -> None:
+        """Count the limit of the block that is running from now."""
+        self._entered = self._loop.time()
+
+    def relimit(self, limit_s: float) -> None:
+        """Set the limit of the next blocks."""
+        self.stop()
+        self.limit_s = limit_s
+
     def stop(self) -> None:
         """Disarm the timer."""
         if self._handle is not None:

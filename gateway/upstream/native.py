@@ -1,7 +1,8 @@
 """The native lane: the client's bytes to an upstream that speaks the client's dialect, and back.
 
 Straight on aiohttp's session: an HTTP client's own redirects, cookies, URL normalisation, joining
-of repeated headers and decoding are all things a proxy must not do.
+of repeated headers and decoding are all things a proxy must not do. The usual POST uses that
+session's connections only, and reads its answer itself (`gateway/upstream/http1.py`).
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import os
 import re
 import time
 import urllib.request
-from collections.abc import AsyncIterator
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import aiohttp
 import httpx
-from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.base import RawHeaders, end_to_end
+from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
+from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.idle import IdleGuard
+from gateway.upstream.pool import CONNECTED, Connector, Route, header_text
 
 # aiohttp would add these to a request without them; a proxy adds nothing.
 _NEVER_ADD = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
@@ -35,10 +36,8 @@ _NO_KEEPALIVE_S = 0.001  # aiohttp's way to have none without a Connection heade
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces
 _BIG_BODY = 2**20  # from here on aiohttp wants a file, which it writes piece by piece
 _STALE_S = 1.0  # a connection that was closed while idle fails within this time
+_MOST_ROUTES = 512  # as many URLs are kept prepared
 _MAX_HEADER_BYTES = 2**16  # of one response header; aiohttp's own limit of 8 KiB is met in practice
-
-_CONNECTED: ContextVar[bool] = ContextVar("connected")
-"""Whether the request being sent opened a connection instead of using an idle one."""
 
 
 class NativeLane:
@@ -50,6 +49,8 @@ class NativeLane:
         self._limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s or None)
         self._session: aiohttp.ClientSession | None = None
         self._uploads: aiohttp.ClientSession | None = None
+        self._proxied = bool(urllib.request.getproxies())
+        self._routes: dict[URL, Route] = {}
 
     async def send(
         self,
@@ -57,7 +58,7 @@ class NativeLane:
         url: URL | httpx.URL,
         headers: RawHeaders,
         content: bytes | AsyncIterator[bytes],
-    ) -> NativeResponse:
+    ) -> LaneResponse:
         """Send one request; returns when the status line and headers are there.
 
         Raises:
@@ -66,24 +67,23 @@ class NativeLane:
             UpstreamTimeout: connect, first-byte or total limit passed.
             UpstreamMalformed: the answer is not HTTP.
         """
-        if not isinstance(url, URL):
-            url = URL(str(url), encoded=True)
-        session = self._session_for(content)
         timeouts = self._timeouts
-        guard = IdleGuard(timeouts.idle_s, timeouts.total_s)
         limit, name = _first_byte_limit(timeouts)
         began = time.monotonic()
-        _CONNECTED.set(False)
+        CONNECTED.set(False)
+        answer: LaneResponse
+        route = None
+        if not isinstance(url, URL):  # of LiteLLM, whose headers are a whole head
+            url = URL(str(url), encoded=True)
+        elif method == "POST":
+            route = self._route(url, content)
         try:
-            async with asyncio.timeout(limit):
-                answer = await session.request(
-                    method,
-                    url,
-                    headers=_multidict(headers),
-                    data=_payload(content),
-                    allow_redirects=False,
-                    timeout=self._limits,
-                )
+            if route is not None:
+                assert isinstance(content, bytes)
+                answer = await self._exchange(route, headers, content)
+            else:
+                async with asyncio.timeout(limit):
+                    answer = await self._request(method, url, headers, content)
         except aiohttp.ConnectionTimeoutError as exc:
             raise _translated(exc, url, timeouts) from exc
         except TimeoutError as exc:
@@ -92,14 +92,65 @@ class NativeLane:
             ) from exc
         except (aiohttp.ClientError, ValueError, OSError) as exc:
             failure = _translated(exc, url, timeouts)
-            reused = not _CONNECTED.get() and time.monotonic() - began < _STALE_S
+            reused = not CONNECTED.get() and time.monotonic() - began < _STALE_S
             if reused and isinstance(failure, UpstreamUnreachable):
                 raise StaleConnection(failure.message, retryable=True) from exc
             raise failure from exc
         if not 200 <= answer.status <= 599:
-            answer.close()
+            await answer.aclose()
             raise UpstreamMalformed(f"the upstream answered with status {answer.status}")
+        return answer
+
+    async def _request(
+        self,
+        method: str,
+        url: URL,
+        headers: RawHeaders,
+        content: bytes | AsyncIterator[bytes],
+    ) -> NativeResponse:
+        """The same by aiohttp alone."""
+        guard = IdleGuard(self._timeouts.idle_s, self._timeouts.total_s)
+        answer = await self._session_for(content).request(
+            method,
+            url,
+            headers=_multidict(headers),
+            data=_payload(content),
+            allow_redirects=False,
+            timeout=self._limits,
+        )
         return NativeResponse(answer, guard)
+
+    async def _exchange(self, route: Route, headers: RawHeaders, content: bytes) -> Http1Answer:
+        """The answer to a POST over a connection of the pool."""
+        head = route.head(headers, len(content))
+        guard = IdleGuard(self._timeouts.first_byte_s, self._timeouts.total_s)
+        answer = None
+        try:
+            with guard:
+                connection = await route.connect(self._limits)
+                answer = Http1Answer(connection, guard)
+                await answer.ask(head, content)
+        except BaseException:
+            guard.stop()
+            if answer is not None:
+                await answer.aclose()
+            raise
+        guard.relimit(self._timeouts.idle_s)
+        answer.headers = _relayed(answer.fields)
+        return answer
+
+    def _route(self, url: URL, content: bytes | AsyncIterator[bytes]) -> Route | None:
+        """How to POST to `url` without aiohttp's client; None for what only that can do."""
+        if self._proxied or type(content) is not bytes or len(content) >= _BIG_BODY:
+            return None
+        route = self._routes.get(url)
+        if route is None:
+            if url.scheme not in ("http", "https") or url.raw_user or url.raw_password:
+                return None
+            if len(self._routes) >= _MOST_ROUTES:
+                self._routes.clear()
+            route = self._routes[url] = Route(url, self._session_for(content))
+        return route
 
     async def aclose(self) -> None:
         """Close the pool."""
@@ -119,25 +170,17 @@ class NativeLane:
 
     def _open(self, keepalive_s: float) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=_Connector(
+            connector=Connector(
                 limit=self._max_connections, keepalive_timeout=keepalive_s, ttl_dns_cache=60
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_NEVER_ADD,
-            trust_env=bool(urllib.request.getproxies()),
+            trust_env=self._proxied,
             auto_decompress=False,
             read_bufsize=2**18,
             max_line_size=_MAX_HEADER_BYTES,
             max_field_size=_MAX_HEADER_BYTES,
         )
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Records that it opened a connection."""
-
-    async def _create_connection(self, *args: Any, **kwargs: Any) -> ResponseHandler:
-        _CONNECTED.set(True)
-        return await super()._create_connection(*args, **kwargs)
 
 
 class StaleConnection(UpstreamUnreachable):
@@ -154,10 +197,7 @@ class NativeResponse:
         self._guard = guard
         self._whole = False
         self.status = answer.status
-        headers = end_to_end([(k.lower(), v) for k, v in answer.raw_headers])
-        if _CONTROL.search(b"".join([v for _, v in headers])):
-            headers = [(k, _CONTROL.sub(b" ", v)) for k, v in headers]
-        self.headers: RawHeaders = headers
+        self.headers = _relayed(answer.raw_headers)
         self.usage: dict[str, Any] | None = None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -185,6 +225,14 @@ class NativeResponse:
             self._answer.close()
 
 
+def _relayed(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
+    """An answer's headers as they may be sent on."""
+    kept = end_to_end([(k.lower(), v) for k, v in headers])
+    if _CONTROL.search(b"".join([v for _, v in kept])):
+        kept = [(k, _CONTROL.sub(b" ", v)) for k, v in kept]
+    return kept
+
+
 def _first_byte_limit(timeouts: TimeoutSettings) -> tuple[float | None, str]:
     """(longest wait for the status and headers in seconds, the setting of this limit)."""
     first, total = timeouts.first_byte_s or math.inf, timeouts.total_s or math.inf
@@ -193,15 +241,7 @@ def _first_byte_limit(timeouts: TimeoutSettings) -> tuple[float | None, str]:
 
 
 def _multidict(headers: RawHeaders) -> CIMultiDict[str]:
-    return CIMultiDict([(k.decode("latin-1"), _header_text(v)) for k, v in headers])
-
-
-def _header_text(value: bytes) -> str:
-    """A header value for aiohttp, which encodes it as UTF-8: UTF-8 bytes leave unchanged."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
+    return CIMultiDict([(k.decode("latin-1"), header_text(v)) for k, v in headers])
 
 
 def _payload(content: bytes | AsyncIterator[bytes]) -> Any:

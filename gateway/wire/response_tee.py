@@ -99,17 +99,33 @@ class ResponseWatch:
             except zlib.error:
                 self._give_up()
                 return
+        if self._keep(chunk):
+            self._look_for_end(chunk)
+
+    def take(self, chunk: bytes) -> bool:
+        """Take the next bytes of a body that is `plain`, unless the end marker may be in them."""
+        if not self.opaque:
+            if _MARKER in chunk or (self._tail and _MARKER in self._tail + chunk[:5]):
+                return False
+            if self._keep(chunk):
+                self._note_tail(chunk)
+        return True
+
+    def _keep(self, chunk: bytes) -> bool:
+        """Whether the chunk was within the limit, and is kept."""
         self._chunks.append(chunk)
         self._size += len(chunk)
         if self._size > self._limit:
             self.oversized = True
             self._give_up()
-            return
-        self._look_for_end(chunk)
+        return not self.opaque
 
     def _look_for_end(self, chunk: bytes) -> None:
         if _MARKER in chunk or (self._tail and _MARKER in self._tail + chunk[:5]):
             self.ended = True
+        self._note_tail(chunk)
+
+    def _note_tail(self, chunk: bytes) -> None:
         # Only a `[` near the end can be the start of a marker that the next chunks complete.
         tail = chunk[-5:]
         if self._tail or len(tail) < 5:
@@ -145,6 +161,16 @@ class NamedEndWatch(ResponseWatch):
         super().__init__(content_encoding, limit_bytes)
         self._end = end
         self._seen = False
+
+    def take(self, chunk: bytes) -> bool:
+        """Take the next bytes, unless the last event may begin in them."""
+        if not self.opaque:
+            window = self._tail + chunk
+            if self._seen or self._end.begins_in(window):
+                return False
+            if self._keep(chunk):
+                self._tail = window[-_NAME_BYTES:]
+        return True
 
     def _look_for_end(self, chunk: bytes) -> None:
         window = self._tail + chunk

@@ -16,9 +16,8 @@ from typing import Protocol
 import httpx
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
-from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.litellm_lane.events import ReadableEvents
-from gateway.upstream.native import NativeResponse
 
 _TAIL_BYTES = 1 << 14
 _MARK_BYTES = 32  # longer than any end mark
@@ -33,7 +32,7 @@ class Wire(Protocol):
 
     async def send(
         self, method: str, url: httpx.URL, headers: RawHeaders, content: bytes
-    ) -> NativeResponse:
+    ) -> LaneResponse:
         """The answer to one request. Raises: UpstreamFailure."""
         ...
 
@@ -75,7 +74,7 @@ class ProviderCall:
     """Keys of other providers, which LiteLLM may find in the environment: never sent."""
 
     _ended: bool = False
-    _open: NativeResponse | None = None
+    _open: LaneResponse | None = None
 
     def refusal(self, request: httpx.Request) -> UpstreamFailure | None:
         """Why a request may not go out: it carries the key of another provider."""
@@ -100,7 +99,7 @@ class ProviderCall:
         words = (word for value in values for word in value.split())
         self.secrets.update(word for word in words if len(word) >= SHORTEST_SECRET)
 
-    def note_answer(self, answer: NativeResponse) -> None:
+    def note_answer(self, answer: LaneResponse) -> None:
         """Keep status and headers, and the connection for `close()`."""
         self.status, self.headers, self._open = answer.status, answer.headers, answer
 
@@ -177,7 +176,7 @@ class CallTransport(httpx.AsyncBaseTransport):
         await self._fallback.aclose()
 
 
-def _events_of(answer: NativeResponse) -> ReadableEvents | None:
+def _events_of(answer: LaneResponse) -> ReadableEvents | None:
     """What makes a successful event stream readable; None for any other answer."""
     coding = header(answer.headers, b"content-encoding").strip().lower()
     kind = header(answer.headers, b"content-type")
@@ -198,7 +197,7 @@ class _WatchedBody(httpx.AsyncByteStream):
     """A response body that leaves its tail and its failure with the call."""
 
     def __init__(
-        self, answer: NativeResponse, call: ProviderCall, events: ReadableEvents | None
+        self, answer: LaneResponse, call: ProviderCall, events: ReadableEvents | None
     ) -> None:
         self._answer = answer
         self._call = call

@@ -1,0 +1,292 @@
+"""One POST and its answer over HTTP/1.1, on a connection of aiohttp's pool.
+
+aiohttp's own reader makes more than ten calls for each chunk of an answer. This one joins what came
+in one read, and can pass it on without waking the task that waits for it (`pass_to`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import aiohttp
+import httptools
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+
+from gateway.errors import UpstreamMalformed, UpstreamTimeout
+from gateway.upstream.base import RawHeaders
+from gateway.upstream.idle import IdleGuard
+
+Sink = Callable[[bytes], bool]
+"""Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
+
+_BUFFER_BYTES: Final = 2**18
+"""As much is read ahead of a slow client."""
+_MAX_FIELD_BYTES: Final = 2**16
+_MAX_FIELDS: Final = 128
+"""What aiohttp accepts of a response's head."""
+
+
+class PooledConnection(ResponseHandler):
+    """A connection that is read by an `Http1Answer`, or by aiohttp while it has none."""
+
+    answer: Http1Answer | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Give the bytes to their reader."""
+        if self.answer is not None:
+            self.answer.data_received(data)
+        else:
+            super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Tell the reader, too."""
+        answer = self.answer
+        super().connection_lost(exc)
+        if answer is not None:
+            answer.connection_lost(exc)
+
+    @property
+    def should_close(self) -> bool:
+        """Whether the connection cannot be used again."""
+        return self.answer is not None or super().should_close
+
+
+class Http1Answer:
+    """The answer to one request, relayed byte for byte: nothing is decompressed or re-chunked.
+
+    `fields` are its headers as they were sent, `headers` those to relay.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_failure",
+        "_guard",
+        "_has_head",
+        "_loop",
+        "_parser",
+        "_parts",
+        "_paused",
+        "_protocol",
+        "_reusable",
+        "_sink",
+        "_size",
+        "_waiter",
+        "_whole",
+        "fields",
+        "headers",
+        "on_body",
+        "status",
+        "usage",
+    )
+
+    def __init__(self, connection: Connection, guard: IdleGuard) -> None:
+        protocol = connection.protocol
+        assert isinstance(protocol, PooledConnection)
+        self.status = 0
+        self.fields: RawHeaders = []
+        self.headers: RawHeaders = []
+        self.usage: dict[str, Any] | None = None
+        self._connection: Connection | None = connection
+        self._protocol = protocol
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+        self._parts: list[bytes] = []
+        self.on_body = self._parts.append
+        self._size = 0
+        self._sink: Sink | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: BaseException | None = None
+        self._has_head = self._whole = self._reusable = self._paused = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+        )
+        protocol.answer = self
+
+    async def ask(self, head: bytes, body: bytes) -> None:
+        """Send the request, and wait for the head of its answer, in a block of the guard.
+
+        Raises:
+            aiohttp.ClientError, OSError: the connection was closed before that.
+            ValueError: what was sent is not HTTP.
+        """
+        transport = self._protocol.transport
+        if transport is None:
+            raise aiohttp.ServerDisconnectedError
+        if len(body) < _BUFFER_BYTES:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+        while not self._has_head:
+            if self._failure is not None:
+                raise self._failure
+            await self._arrival()
+
+    def pass_to(self, sink: Sink | None) -> None:
+        """Have what arrives go to `sink` while the reading task waits; None: to the task again."""
+        self._sink = sink
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._parts:
+            if self._failure is not None:
+                broken = "the upstream's answer broke off before its end"
+                raise UpstreamMalformed(broken) from self._failure
+            if self._whole:
+                raise StopAsyncIteration
+            try:
+                with self._guard:
+                    await self._arrival()
+            except TimeoutError as exc:
+                raise UpstreamTimeout(f"the upstream {self._guard.verdict}") from exc
+        chunk = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        if self._paused:
+            self._paused = False
+            transport = self._protocol.transport
+            if transport is not None and not transport.is_closing():
+                transport.resume_reading()
+        return chunk
+
+    async def aclose(self) -> None:
+        """Close the connection, unless the answer has been read to its end."""
+        self._guard.stop()
+        self._sink = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _arrival(self) -> None:
+        """Wait for bytes, the end, or a failure."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    # From the connection
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; give the content to whoever waits for it."""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            if not self._whole:
+                self._fail(ValueError(f"not HTTP: {exc}"))
+                return
+            self._reusable = False
+        if self._whole:
+            self._release()
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self._bound(len(data))
+        elif self._parts:
+            if not self._passed_on():
+                waiter.set_result(None)
+        elif self._whole:
+            waiter.set_result(None)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The end of an answer without a length; else it has broken off."""
+        if self._whole:
+            return
+        if self._has_head and not self._is_framed():
+            self._whole = True
+            self._release()
+            self._wake()
+        elif isinstance(exc, OSError):
+            self._fail(aiohttp.ClientOSError(*exc.args))
+        else:
+            self._fail(aiohttp.ServerDisconnectedError())
+
+    def _passed_on(self) -> bool:
+        """Whether the sink has taken what has arrived, and the task need not wake."""
+        if self._sink is None:
+            return False
+        try:
+            passed = self._sink(b"".join(self._parts))
+        except Exception as exc:
+            self._parts.clear()
+            self._failure = exc
+            return False
+        if not passed:
+            return False
+        self._parts.clear()
+        self._guard.restart()
+        return not self._whole
+
+    def _bound(self, size: int) -> None:
+        """Stop reading when the client is slower than the upstream."""
+        self._size += size
+        if self._size > _BUFFER_BYTES and not (self._paused or self._whole):
+            transport = self._protocol.transport
+            if transport is not None and not transport.is_closing():
+                self._paused = True
+                transport.pause_reading()
+
+    def _fail(self, failure: BaseException) -> None:
+        self._failure = failure
+        if self._protocol.transport is not None:
+            self._protocol.transport.close()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _release(self) -> None:
+        """Give the connection back to the pool, or close it."""
+        self._protocol.answer = None
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._reusable:
+            connection.release()
+        else:
+            connection.close()
+
+    def _is_framed(self) -> bool:
+        names = {name.lower() for name, _ in self.fields}
+        return b"content-length" in names or b"transfer-encoding" in names
+
+    # From the parser
+
+    def on_message_begin(self) -> None:
+        """A second answer was not asked for."""
+        if self._whole:
+            self._reusable = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect. Raises: ValueError for a head that is too large, or not text."""
+        if len(self.fields) >= _MAX_FIELDS or len(name) + len(value) > _MAX_FIELD_BYTES:
+            raise ValueError("the head is too large")
+        if b"\0" in value:
+            raise ValueError("a header contains a NUL")
+        if not self._has_head:
+            self.fields.append((name, value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        """Note the status, unless an informational answer comes first (RFC 9110 section 15.2)."""
+        if self._has_head:
+            return
+        self.status = self._parser.get_status_code()
+        if 100 <= self.status < 200 and self.status != 101:
+            self.fields.clear()
+        else:
+            self._has_head = True
+            self._wake()
+
+    def on_message_complete(self) -> None:
+        """Note the end."""
+        if self._has_head and not self._whole:
+            self._whole = True
+            self._reusable = self._parser.should_keep_alive()

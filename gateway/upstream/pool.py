@@ -1,0 +1,91 @@
+"""The connections of the native lane, and what is the same for all requests to one URL."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.connector import Connection
+from yarl import URL
+
+from gateway.upstream.base import RawHeaders
+from gateway.upstream.http1 import PooledConnection
+
+CONNECTED: ContextVar[bool] = ContextVar("connected")
+"""Whether the request being sent opened a connection instead of using an idle one."""
+
+
+class Route:
+    """What is the same for all requests to one URL."""
+
+    def __init__(self, url: URL, session: aiohttp.ClientSession) -> None:
+        loop = asyncio.get_running_loop()
+        self._request = _Keyed("POST", url, session=session, loop=loop)
+        self._pool = session.connector
+        host = self._request.headers["Host"]
+        self._start = f"POST {url.raw_path_qs} HTTP/1.1\r\nHost: {host}\r\n".encode()
+
+    async def connect(self, limits: aiohttp.ClientTimeout) -> Connection:
+        """A connection on which nothing is waiting to be read. Raises: aiohttp.ClientError."""
+        assert self._pool is not None
+        while True:
+            try:
+                connection = await self._pool.connect(self._request, [], limits)
+            except TimeoutError as exc:
+                raise aiohttp.ConnectionTimeoutError from exc
+            assert connection.protocol is not None
+            if not connection.protocol.should_close:
+                return connection
+            connection.close()
+
+    def head(self, headers: RawHeaders, length: int) -> bytes:
+        """The head of a request. Raises: ValueError for a header that would end its line."""
+        lines = [b"%b: %b" % (name, _utf8(value)) for name, value in headers]
+        lines.append(b"Content-Length: %d\r\n\r\n" % length)
+        fields = b"\r\n".join(lines)
+        ends = len(lines) + 1
+        if fields.count(b"\n") != ends or fields.count(b"\r") != ends or b"\0" in fields:
+            raise ValueError("a header of the request contains a line break or a NUL")
+        return self._start + fields
+
+
+class _Keyed(aiohttp.ClientRequest):
+    """What the pool needs to know of a request, worked out once."""
+
+    @functools.cached_property
+    def connection_key(self) -> ConnectionKey:
+        return super().connection_key
+
+
+class Connector(aiohttp.TCPConnector):
+    """Records that it opened a connection."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        make: Callable[..., ResponseHandler] = PooledConnection
+        self._factory = functools.partial(make, loop=self._loop)
+
+    async def _create_connection(self, *args: Any, **kwargs: Any) -> ResponseHandler:
+        CONNECTED.set(True)
+        return await super()._create_connection(*args, **kwargs)
+
+
+def _utf8(value: bytes) -> bytes:
+    """A header value as `header_text` leaves it."""
+    if value.isascii():
+        return value
+    return header_text(value).encode()
+
+
+def header_text(value: bytes) -> str:
+    """A header value for aiohttp, which encodes it as UTF-8: UTF-8 bytes leave unchanged."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
