@@ -27,6 +27,8 @@ class Provider:
     def __init__(self) -> None:
         self.answer: Answer = {"role": "assistant", "content": "Done."}
         self.port = 0
+        self.paused_s = 0.0
+        """Seconds of pauses in its streams."""
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Provider:
@@ -60,6 +62,7 @@ class Provider:
             for first in range(0, len(events), _CHUNKS_A_WRITE):
                 writer.write(b"".join(events[first : first + _CHUNKS_A_WRITE]))
                 await asyncio.sleep(_PACE_S)
+                self.paused_s += _PACE_S
             writer.write(b"0\r\n\r\n")
             return
         body = json.dumps(completion(answer)).encode()
