@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
 
-import structlog
 import uvicorn
 
 from gateway.app import build_app
@@ -23,7 +22,7 @@ from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
-from gateway.observability.logging import configure_logging, get_logger
+from gateway.observability.logging import configure_logging, get_logger, label_lines
 from gateway.observability.shared_metrics import SharedMetrics
 from gateway.process.binding import bind, shared_sockets
 from gateway.process.running import announced
@@ -146,7 +145,7 @@ class GatewayServer(uvicorn.Server):
         runtime.shared_metrics = SharedMetrics(
             place.index, place.count, place.told_at, runtime.metrics.render
         )
-        structlog.contextvars.bind_contextvars(worker=place.index)
+        label_lines(worker=place.index)
 
     def reload_from(self, load: Callable[[], Settings], path: Path | None) -> None:
         """Set where new settings come from."""

@@ -7,8 +7,7 @@ the look-up of patterns.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -358,12 +357,22 @@ class RequestSteerer:
         )
 
 
-@contextmanager
-def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
-    """Add the elapsed time to `timings`, in milliseconds."""
-    begun = time.perf_counter()
-    yield
-    timings[name] = timings.get(name, 0.0) + (time.perf_counter() - begun) * 1000
+class _timed:
+    """Adds the elapsed time to `timings`, in milliseconds, unless the block fails."""
+
+    __slots__ = ("_begun", "_name", "_timings")
+
+    def __init__(self, timings: dict[str, float], name: str) -> None:
+        self._timings = timings
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            spent_ms = (time.perf_counter() - self._begun) * 1000
+            self._timings[self._name] = self._timings.get(self._name, 0.0) + spent_ms
 
 
 def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:

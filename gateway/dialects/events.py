@@ -22,12 +22,15 @@ def events_of(stream: bytes, loads: Loads) -> Iterator[dict[str, Any]]:
 
 def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
     """All payloads in one parse, for a stream of `event:` and `data:` lines; None for any other."""
-    if b"\r" in stream or not stream.endswith(b"\n\n"):
+    if stream.find(b"\r") >= 0 or not stream.endswith(b"\n\n"):
         return None
     payloads = []
     for block in stream[:-2].split(b"\n\n"):
         head, mark, data = block.partition(_DATA)
-        if not mark or b"\n" in data or b"\n" in head or not head.startswith(b"event: "):
+        # `find`, because `in` raises and drops an error before it searches bytes (CPython 3.11).
+        if not mark or data.find(b"\n") >= 0 or head.find(b"\n") >= 0:
+            return None
+        if not head.startswith(b"event: "):
             return None
         payloads.append(data)
     try:

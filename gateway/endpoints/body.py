@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from types import TracebackType
@@ -21,7 +20,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 WriteNow = Callable[[bytes], bool]
-"""Writes a piece of an answer at once; False: nothing can be written now. b"" only asks."""
+"""Writes a piece of an answer at once, and tells whether more may be written: not when the client
+is slow or gone. b"" only asks; False for an answer that cannot be written so."""
 
 WRITE_NOW = "gateway.write_now"
 """Where a scope's extensions have its `WriteNow`, if the server has one."""
@@ -152,7 +152,7 @@ class DisconnectWatch:
         self._task = None
 
     async def _watch(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             if self._upload is not None:
                 await self._upload.ended.wait()
             while (await self._receive())["type"] != "http.disconnect":
@@ -160,3 +160,5 @@ class DisconnectWatch:
             if self._task is not None:
                 self._exchange.response.client_gone = True
                 self._task.cancel()
+        except asyncio.CancelledError:
+            pass

@@ -165,13 +165,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _write_now(self, cycle: RequestResponseCycle, body: bytes) -> bool:
         """See `WriteNow`."""
-        if self.flow.write_paused or cycle.disconnected or cycle.response_complete:
-            return False
-        if not (cycle.response_started and cycle.chunked_encoding):
+        if cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
             return False
         if body:
             self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        return True
+        return not self.flow.write_paused
 
     def _hand_over(self) -> Streams:
         """The connection as streams, from the bytes after the head on; HTTP ends here."""

@@ -12,6 +12,7 @@ from gateway.config import ServerSettings
 from gateway.dialects import Dialect
 from gateway.endpoints.body import DisconnectWatch, Send, WriteNow
 from gateway.endpoints.keepalive import KeepAlive
+from gateway.endpoints.passing import Passing
 from gateway.endpoints.reading import (
     ENOUGH_TO_TELL,
     UpstreamReply,
@@ -94,8 +95,8 @@ class Relay:
         # A comment would spoil anything but events.
         silent_s = self._keepalive_s if plain and _is_labelled_events(response) else 0
         keepalive = KeepAlive(silent_s, self._comment) if silent_s else None
-        if plain and self._write is not None and isinstance(response, Http1Answer):
-            response.pass_to(_Passing(watch, usage_filter, keepalive, self._write))
+        if plain and self._write and self._write(b"") and isinstance(response, Http1Answer):
+            response.pass_to(Passing(watch, usage_filter, keepalive, self._write))
         completed = False
         try:
             async for chunk in response:
@@ -233,30 +234,6 @@ class Relay:
 
 def _unnoted() -> None:
     """Nobody asks whether this answer was delivered."""
-
-
-class _Passing:
-    """Passes on what arrives without waking the relay's task, up to what may end the stream."""
-
-    def __init__(
-        self,
-        watch: ResponseWatch,
-        usage_filter: UsageFilter | EchoFilter | None,
-        keepalive: KeepAlive | None,
-        write: WriteNow,
-    ) -> None:
-        self._watch = watch
-        self._filter = usage_filter
-        self._keepalive = keepalive
-        self._write = write
-
-    def __call__(self, chunk: bytes) -> bool:
-        if not self._write(b"") or not self._watch.take(chunk):
-            return False
-        self._write(chunk if self._filter is None else self._filter.feed(chunk))
-        if self._keepalive is not None:
-            self._keepalive.note(chunk)
-        return True
 
 
 def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:

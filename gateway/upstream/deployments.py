@@ -147,6 +147,7 @@ class DeploymentTable:
             forward_client_key=True,
             messages_base=self._messages_base,
         )
+        self._at_openai = self.default.api_base.host.endswith("openai.com")
         self._fallbacks = {
             name: models for entry in settings.router.fallbacks for name, models in entry.items()
         }
@@ -263,12 +264,11 @@ class DeploymentTable:
         upstream = self._settings.default_upstream
         if not upstream.provider_prefixes:
             return self.default
-        at_openai = self.default.api_base.host.endswith("openai.com")
-        provider, name = split_model(model, is_known if at_openai else is_tabled)
+        provider, name = split_model(model, is_known if self._at_openai else is_tabled)
         if provider is not None:
             params: dict[str, Any] = {"model": f"{provider}/{name}"}
             return self._target(Deployment(model_name="prefixed", litellm_params=params), 0)
-        if at_openai and upstream.api_key and (prefix := unknown_prefix(model)):
+        if self._at_openai and upstream.api_key and (prefix := unknown_prefix(model)):
             raise unknown_provider(prefix, model)
         return self.default
 

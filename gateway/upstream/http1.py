@@ -189,10 +189,10 @@ class Http1Answer:
         waiter = self._waiter
         if waiter is None or waiter.done():
             self._bound(len(data))
-        elif self._parts:
-            if not self._passed_on():
+        elif self._sink is None or not self._parts:
+            if self._parts or self._whole:
                 waiter.set_result(None)
-        elif self._whole:
+        elif not self._passed_on(self._sink):
             waiter.set_result(None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -208,12 +208,10 @@ class Http1Answer:
         else:
             self._fail(aiohttp.ServerDisconnectedError())
 
-    def _passed_on(self) -> bool:
+    def _passed_on(self, sink: Sink) -> bool:
         """Whether the sink has taken what has arrived, and the task need not wake."""
-        if self._sink is None:
-            return False
         try:
-            passed = self._sink(b"".join(self._parts))
+            passed = sink(b"".join(self._parts))
         except Exception as exc:
             self._parts.clear()
             self._failure = exc
@@ -269,7 +267,7 @@ class Http1Answer:
         """Collect. Raises: ValueError for a head that is too large, or not text."""
         if len(self.fields) >= _MAX_FIELDS or len(name) + len(value) > _MAX_FIELD_BYTES:
             raise ValueError("the head is too large")
-        if b"\0" in value:
+        if value.find(b"\0") >= 0:  # `in` costs ten times as much (wire/response_tee.py)
             raise ValueError("a header contains a NUL")
         if not self._has_head:
             self.fields.append((name, value.strip(b" \t")))

@@ -50,7 +50,7 @@ class Route:
         lines.append(b"Content-Length: %d\r\n\r\n" % length)
         fields = b"\r\n".join(lines)
         ends = len(lines) + 1
-        if fields.count(b"\n") != ends or fields.count(b"\r") != ends or b"\0" in fields:
+        if fields.count(b"\n") != ends or fields.count(b"\r") != ends or fields.count(b"\0"):
             raise ValueError("a header of the request contains a line break or a NUL")
         return self._start + fields
 

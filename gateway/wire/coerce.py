@@ -45,8 +45,11 @@ def as_mapping(value: object) -> Mapping[str, Any]:
 
 def first_mapping(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
     """The object under the first of `names` that holds one; empty when none does."""
-    found = (values.get(name) for name in names)
-    return next((value for value in found if isinstance(value, dict)), {})
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, dict):
+            return value
+    return {}
 
 
 def as_list(value: object) -> list[Any]:

@@ -65,7 +65,7 @@ class EchoFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes of a stream to send, of `chunk` and of what was held back before it."""
-        if chunk.endswith(b"\n\n") and self._decoder.idle and _NAME not in chunk:
+        if chunk.endswith(b"\n\n") and self._decoder.idle and chunk.find(_NAME) < 0:
             return chunk
         return b"".join(self.whole(event.raw) for event in self._decoder.feed(chunk))
 

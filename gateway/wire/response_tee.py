@@ -105,10 +105,16 @@ class ResponseWatch:
     def take(self, chunk: bytes) -> bool:
         """Take the next bytes of a body that is `plain`, unless the end marker may be in them."""
         if not self.opaque:
-            if _MARKER in chunk or (self._tail and _MARKER in self._tail + chunk[:5]):
+            # In one piece: it is called for each read of each stream.
+            tail = self._tail
+            if chunk.find(_MARKER) >= 0 or (tail and (tail + chunk[:5]).find(_MARKER) >= 0):
                 return False
-            if self._keep(chunk):
-                self._note_tail(chunk)
+            self._chunks.append(chunk)
+            self._size += len(chunk)
+            tail = chunk[-5:] if len(chunk) > 4 else (tail + chunk)[-5:]
+            self._tail = tail if tail.find(b"[") >= 0 else b""
+            if self._size > self._limit:
+                self._oversize()
         return True
 
     def _keep(self, chunk: bytes) -> bool:
@@ -116,21 +122,26 @@ class ResponseWatch:
         self._chunks.append(chunk)
         self._size += len(chunk)
         if self._size > self._limit:
-            self.oversized = True
-            self._give_up()
+            self._oversize()
         return not self.opaque
 
     def _look_for_end(self, chunk: bytes) -> None:
-        if _MARKER in chunk or (self._tail and _MARKER in self._tail + chunk[:5]):
+        if self._ends_in(chunk):
             self.ended = True
         self._note_tail(chunk)
+
+    def _ends_in(self, chunk: bytes) -> bool:
+        # `find`, because `in` raises and drops an error before it searches bytes (CPython 3.11).
+        if chunk.find(_MARKER) >= 0:
+            return True
+        return bool(self._tail) and (self._tail + chunk[:5]).find(_MARKER) >= 0
 
     def _note_tail(self, chunk: bytes) -> None:
         # Only a `[` near the end can be the start of a marker that the next chunks complete.
         tail = chunk[-5:]
         if self._tail or len(tail) < 5:
             tail = (self._tail + tail)[-5:]
-        self._tail = tail if b"[" in tail else b""
+        self._tail = tail if tail.find(b"[") >= 0 else b""
 
     @property
     def content(self) -> bytes:
@@ -146,6 +157,10 @@ class ResponseWatch:
     def cut(self) -> bool:
         """Whether the bytes so far end in the middle of a compressed body."""
         return self._inflater is not None and self._inflater.cut
+
+    def _oversize(self) -> None:
+        self.oversized = True
+        self._give_up()
 
     def _give_up(self) -> None:
         self.opaque = True
@@ -175,7 +190,7 @@ class NamedEndWatch(ResponseWatch):
     def _look_for_end(self, chunk: bytes) -> None:
         window = self._tail + chunk
         self._seen = self._seen or self._end.begins_in(window)
-        if self._seen and (b"\n\n" in window or b"\n\r\n" in window):
+        if self._seen and (window.find(b"\n\n") >= 0 or window.find(b"\n\r\n") >= 0):
             self.ended = True
         self._tail = window[-_NAME_BYTES:]
 
@@ -213,19 +228,22 @@ class NamedEnd:
 class UsageFilter:
     """Removes the usage chunk from a stream whose client did not ask for it."""
 
-    __slots__ = ("_decoder", "_loads")
+    __slots__ = ("_decoder", "_holds", "_loads")
 
     def __init__(self, loads: Callable[[bytes], Any] = json.loads) -> None:
         self._decoder = SSEDecoder()
+        self._holds = False
         self._loads = loads
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes to send to the client, of `chunk` and of what was held back before it."""
         # A plain search is ten times as fast as the expression.
-        without = _USAGE not in chunk or not _NO_CHOICES.search(chunk)
-        if without and chunk.endswith(b"\n\n") and self._decoder.idle:
+        without = chunk.find(_USAGE) < 0 or not _NO_CHOICES.search(chunk)
+        if without and not self._holds and chunk.endswith(b"\n\n"):
             return chunk  # whole events, none of them the usage chunk
-        return b"".join(e.raw for e in self._decoder.feed(chunk) if not self._is_usage(e))
+        events = self._decoder.feed(chunk)
+        self._holds = not self._decoder.idle
+        return b"".join(e.raw for e in events if not self._is_usage(e))
 
     def flush(self) -> bytes:
         """The bytes held back at the end of the stream."""

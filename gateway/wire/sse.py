@@ -72,7 +72,7 @@ def parse_event(raw: bytes) -> SSEEvent:
     """One block of lines as an event; comments and unknown fields are left out of `data`."""
     # The form of nearly every chunk of a completion.
     one_line = raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2
-    if one_line and raw.startswith(b"data: ") and b"\r" not in raw:
+    if one_line and raw.startswith(b"data: ") and raw.find(b"\r") < 0:
         return SSEEvent(raw=raw, data=raw[6:-2])
     data: list[bytes] = []
     event = b""

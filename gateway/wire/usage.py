@@ -26,13 +26,12 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
         return TokenUsage()
     input_details = first_mapping(usage, "prompt_tokens_details", "input_tokens_details")
     output_details = first_mapping(usage, "completion_tokens_details", "output_tokens_details")
+    of_input = {**usage, **input_details}
     return TokenUsage(
         input=_input(usage),
         output=_count(usage, "completion_tokens", "output_tokens"),
-        cached=_count({**usage, **input_details}, "cached_tokens", "cache_read_input_tokens"),
-        cache_write=_count(
-            {**usage, **input_details}, "cache_creation_input_tokens", "cache_creation_tokens"
-        ),
+        cached=_count(of_input, "cached_tokens", "cache_read_input_tokens"),
+        cache_write=_count(of_input, "cache_creation_input_tokens", "cache_creation_tokens"),
         reasoning=_count(output_details, "reasoning_tokens"),
     )
 
@@ -47,5 +46,8 @@ def _input(usage: Mapping[str, Any]) -> int | None:
 
 
 def _count(values: Mapping[str, Any], *names: str) -> int | None:
-    found = (as_int(values[name], -1) for name in names if name in values)
-    return next((count for count in found if count >= 0), None)
+    for name in names:
+        count = as_int(values.get(name), -1)
+        if count >= 0:
+            return count
+    return None
