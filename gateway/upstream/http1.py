@@ -199,7 +199,7 @@ class Http1Answer:
         """The end of an answer without a length; else it has broken off."""
         if self._whole:
             return
-        if self._has_head and not self._is_framed():
+        if self._has_head and self._failure is None and not self._is_framed():
             self._whole = True
             self._release()
             self._wake()
@@ -232,7 +232,7 @@ class Http1Answer:
                 transport.pause_reading()
 
     def _fail(self, failure: BaseException) -> None:
-        self._failure = failure
+        self._failure = self._failure or failure  # the first, not the close that follows it
         if self._protocol.transport is not None:
             self._protocol.transport.close()
         self._wake()

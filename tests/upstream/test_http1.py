@@ -1,0 +1,205 @@
+"""One POST over a pooled connection, against a server that writes any bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from yarl import URL
+
+from gateway.config import TimeoutSettings
+from gateway.errors import UpstreamMalformed, UpstreamUnreachable
+from gateway.upstream.base import RawHeaders
+from gateway.upstream.http1 import Http1Answer
+from gateway.upstream.native import NativeLane
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+LIMITS = TimeoutSettings(connect_s=60, first_byte_s=60, idle_s=60, total_s=0)
+
+
+class Raw:
+    """A server that answers each request with the next bytes of a list, and keeps what it heard."""
+
+    def __init__(self, *answers: bytes, closes: bool = False) -> None:
+        self._answers = list(answers)
+        self._closes = closes
+        self.heard: list[bytes] = []
+        self.connections = 0
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while self._answers:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                self.heard.append(head + await reader.readexactly(length))
+                writer.write(self._answers.pop(0))
+                if self._closes:
+                    break
+        except asyncio.IncompleteReadError:
+            pass
+        writer.close()
+
+
+@asynccontextmanager
+async def raw(*answers: bytes, closes: bool = False) -> AsyncIterator[tuple[Raw, NativeLane]]:
+    """The server, and a lane to it."""
+    there = Raw(*answers, closes=closes)
+    server = await asyncio.start_server(there.serve, "127.0.0.1", 0)
+    there.port = server.sockets[0].getsockname()[1]
+    lane = NativeLane(LIMITS, max_connections=2)
+    try:
+        yield there, lane
+    finally:
+        await lane.aclose()
+        server.close()
+
+
+async def ask(there: Raw, lane: NativeLane, headers: RawHeaders = []) -> Http1Answer:  # noqa: B006
+    url = URL(f"http://127.0.0.1:{there.port}/v1/a%2Fb?c=d%20e", encoded=True)
+    answer = await lane.send("POST", url, headers, b"{}")
+    assert isinstance(answer, Http1Answer)
+    return answer
+
+
+async def whole(answer: Http1Answer) -> bytes:
+    try:
+        return b"".join([chunk async for chunk in answer])
+    finally:
+        await answer.aclose()
+
+
+async def test_what_leaves() -> None:
+    """The request line, `Host`, the headers as they came, and the length."""
+    async with raw(OK) as (there, lane):
+        headers = [(b"x-a", b"1"), (b"x-a", b"2"), (b"x-utf8", "é".encode()), (b"x-old", b"\xe9")]
+        assert await whole(await ask(there, lane, headers)) == b"ok"
+        lines = (
+            f"POST /v1/a%2Fb?c=d%20e HTTP/1.1\r\nHost: 127.0.0.1:{there.port}\r\n"
+            "x-a: 1\r\nx-a: 2\r\nx-utf8: é\r\nx-old: é\r\nContent-Length: 2\r\n\r\n{}"
+        )
+        assert there.heard == [lines.encode()]
+
+
+@pytest.mark.parametrize("value", [b"a\r\nx-other: b", b"a\nb", b"a\rb", b"a\0b"])
+async def test_a_header_cannot_end_its_line(value: bytes) -> None:
+    """It is refused before anything is sent."""
+    async with raw(OK) as (there, lane):
+        with pytest.raises(UpstreamMalformed):
+            await ask(there, lane, [(b"x-a", value)])
+        assert there.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "content"),
+    [
+        (OK, b"ok"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK, b"ok"),
+        (
+            CHUNKED + b"1\r\no\r\n1;x=y\r\nk\r\n0\r\n\r\n",
+            b"ok",
+        ),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+        (b"HTTP/1.1 200\nX-A: \tb \ncontent-length: 2\n\nok", b"ok"),
+    ],
+    ids=["length", "informational", "chunked", "none", "bare line feeds"],
+)
+async def test_an_answer_is_read_and_its_connection_used_again(sent: bytes, content: bytes) -> None:
+    """Whatever frames it; informational answers are skipped with their headers."""
+    async with raw(sent, sent) as (there, lane):
+        for _ in range(2):
+            answer = await ask(there, lane)
+            assert b"link" not in dict(answer.headers)
+            assert await whole(answer) == content
+        assert there.connections == 1
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    """A server may end a body by closing."""
+    async with raw(b"HTTP/1.1 200 OK\r\n\r\nok", closes=True) as (there, lane):
+        assert await whole(await ask(there, lane)) == b"ok"
+
+
+@pytest.mark.parametrize("frame", [b"content-length: 9", b"transfer-encoding: chunked"])
+async def test_an_answer_that_is_cut_breaks_off(frame: bytes) -> None:
+    """What has a length must have it."""
+    start = b"HTTP/1.1 200 OK\r\n" + frame + b"\r\n\r\n2\r\nok\r\n"[: 4 if b"9" in frame else None]
+    async with raw(start, closes=True) as (there, lane):
+        with pytest.raises(UpstreamMalformed, match="broke off"):
+            await whole(await ask(there, lane))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2**16 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    ],
+    ids=["not HTTP", "a field too large", "too many fields", "another protocol"],
+)
+async def test_what_is_no_answer_is_refused(sent: bytes) -> None:
+    """As malformed, and its connection is closed."""
+    async with raw(sent, OK) as (there, lane):
+        with pytest.raises(UpstreamMalformed):
+            await ask(there, lane)
+        assert await whole(await ask(there, lane)) == b"ok"
+        assert there.connections == 2
+
+
+async def test_a_connection_with_more_than_its_answer_is_not_used_again() -> None:
+    """The next request would take the rest for its own answer."""
+    async with raw(OK + b"HTTP/1.1 4", OK) as (there, lane):
+        assert await whole(await ask(there, lane)) == b"ok"
+        assert await whole(await ask(there, lane)) == b"ok"
+        assert there.connections == 2
+
+
+async def test_a_connection_closed_before_its_answer() -> None:
+    """The upstream cannot be reached, which may be tried again."""
+    async with raw(b"", closes=True) as (there, lane):
+        with pytest.raises(UpstreamUnreachable) as failed:
+            await ask(there, lane)
+        assert failed.value.retryable
+
+
+async def test_pieces_go_to_the_sink_until_it_refuses() -> None:
+    """What the sink does not take comes to the task, in order, and nothing twice."""
+    released = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(CHUNKED)
+        for letter in (b"a", b"b", b"c"):
+            await released.wait()
+            released.clear()
+            writer.write(b"1\r\n" + letter + b"\r\n")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    there = Raw()
+    there.port = server.sockets[0].getsockname()[1]
+    lane = NativeLane(LIMITS, max_connections=1)
+    answer = await ask(there, lane)
+    taken: list[bytes] = []
+
+    def sink(piece: bytes) -> bool:
+        if piece != b"b":
+            taken.append(piece)
+        released.set()
+        return piece != b"b"
+
+    answer.pass_to(sink)
+    asyncio.get_running_loop().call_soon(released.set)
+    assert [chunk async for chunk in answer] == [b"b"]
+    assert b"".join(taken) == b"ac"
+    await answer.aclose()
+    await lane.aclose()
+    server.close()
