@@ -6,7 +6,6 @@ the look-up of patterns.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from gateway.conversations.own_time import OwnTime
 from gateway.conversations.prompts import later_prompts, opening_prompts
 from gateway.conversations.run_workloads import RunWorkloads
 from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.timed import timed
 from gateway.dialects import SteeredRequest
 from gateway.steering.advice import Advice
 from gateway.steering.experiments import RandomArm
@@ -196,7 +196,7 @@ class RequestSteerer:
         """Score what is new in the transcript, and find where the run is."""
         run = await self._read_transcript(result, request, now)
         if self._judge is not None:
-            with _timed(result.timings_ms, "judge"):
+            with timed(result.timings_ms, "judge"):
                 asks = result.mode != "off" and result.resolved.kind is not MatchKind.RETRY
                 judge = self._judge if asks else None
                 result.reasons += await judge_newest(judge, result.conversation, run)
@@ -207,7 +207,7 @@ class RequestSteerer:
     ) -> RunFold:
         """Fold the new steps of a request, a long one in parts; its newest run."""
         conversation = result.conversation
-        with _timed(result.timings_ms, "observe"):
+        with timed(result.timings_ms, "observe"):
             transcript = request.transcript
             fold = conversation.run.ready_fold(
                 self.rules.policy, prior=self._workloads.prior(result, request)
@@ -260,14 +260,14 @@ class RequestSteerer:
         )
         found: Found = {}
         if proposal.plan.queries and self._lookup is not None:
-            with _timed(result.timings_ms, "look_up"):
+            with timed(result.timings_ms, "look_up"):
                 found = await self._lookup.look_up_all(
                     proposal.plan.queries, result.conversation.tenant
                 )
             own_time.check()
         lessons: Sequence[LessonMatch] = ()
         if proposal.lessons is not None and self._lessons is not None:
-            with _timed(result.timings_ms, "look_up"):
+            with timed(result.timings_ms, "look_up"):
                 lessons = await self._lessons.find(proposal.lessons, result.conversation.tenant)
             own_time.check()
         result.model = proposal.model
@@ -281,7 +281,7 @@ class RequestSteerer:
         )
         result.reasons += decision.reasons
         result.decision = decision
-        with _timed(result.timings_ms, "place"):
+        with timed(result.timings_ms, "place"):
             return self._place(result, request, decision)
 
     def use_requested_model(
@@ -355,24 +355,6 @@ class RequestSteerer:
             lambda: dialect.target(self._models.target_of(model), request, model),
             _tools(request.body),
         )
-
-
-class _timed:
-    """Adds the elapsed time to `timings`, in milliseconds, unless the block fails."""
-
-    __slots__ = ("_begun", "_name", "_timings")
-
-    def __init__(self, timings: dict[str, float], name: str) -> None:
-        self._timings = timings
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._begun = time.perf_counter()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            spent_ms = (time.perf_counter() - self._begun) * 1000
-            self._timings[self._name] = self._timings.get(self._name, 0.0) + spent_ms
 
 
 def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:
