@@ -26,12 +26,13 @@ def add_parser(commands: Any) -> None:
     created = add_verb(verbs, "create", "create a key, which is shown only once", _create)
     created.add_argument("tenant", help="the tenant whose runs it creates and reads")
     created.add_argument("--name", default="", help="a note on its purpose")
-    listed = add_verb(verbs, "list", "list the keys, without their secrets", _list, existing=True)
+    summary = "list the keys, without their secrets"
+    listed = add_verb(verbs, "list", summary, _list, existing=True, whole=True)
     listed.add_argument("--tenant", help="only the keys of this tenant")
     revoked = add_verb(verbs, "revoke", "revoke a key", _revoke, existing=True)
     revoked.add_argument("key_id", help="the id that `gateway keys list` shows")
     summary = "delete all keys made with `create`, so that none is required"
-    reset = add_verb(verbs, "reset", summary, _reset, existing=True)
+    reset = add_verb(verbs, "reset", summary, _reset, existing=True, whole=True)
     reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
@@ -51,12 +52,14 @@ async def _create(stores: Stores, settings: Settings, args: argparse.Namespace) 
     say(f"  {made.record.id}, tenant {args.tenant}; store the key now, it is not shown again")
 
 
-async def _list(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     keys = await stores.keys.list_keys()
     for key in keys:
         if args.tenant in (None, key.tenant):
             say(json.dumps(_plain(key)) if args.json else _line(key))
-    if not keys:
+    if settings.auth.gateway_keys:
+        _note("requests need a key: auth.gateway_keys of the config has some, too")
+    elif not keys:
         _note("no keys, so no request needs one; `gateway keys create` makes the first")
 
 

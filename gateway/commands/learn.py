@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
     learn = commands.add_parser("learn", help="what was learned from runs, and how its trials go")
     verbs = learn.add_subparsers(required=True, metavar="VERB")
     summary = "read the stored runs, or those of a JSONL file"
-    run = add_verb(verbs, "run", summary, _run, existing=True)
+    run = add_verb(verbs, "run", summary, _run, existing=True, whole=True)
     stored = run.get_default("run")
     run.set_defaults(run=lambda args: _measure(args) if args.files else stored(args))
     run.add_argument("files", nargs="*", type=Path, help="recorded runs; nothing is stored")

@@ -22,16 +22,24 @@ Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]
 
 
 def add_verb(
-    verbs: Any, name: str, summary: str, command: Command, *, existing: bool = False
+    verbs: Any,
+    name: str,
+    summary: str,
+    command: Command,
+    *,
+    existing: bool = False,
+    whole: bool = False,
 ) -> argparse.ArgumentParser:
     """Declare a command that works on the stores; it takes `--config` and `--json`.
 
     `existing`: the command works on what is stored already: it creates no database, needs no key of
-    a provider, and finds the database of a gateway that runs, from any folder.
+    a provider, and finds the database of a gateway that runs, from any folder. `whole`: it needs all
+    of the config, with its keys, embedder and providers, even so.
     """
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
-    parser.set_defaults(run=lambda args: asyncio.run(_run(command, args, existing)))
+    whole = whole or not existing
+    parser.set_defaults(run=lambda args: asyncio.run(_run(command, args, existing, whole)))
     return parser
 
 
@@ -69,9 +77,9 @@ def found_storage(storage: StorageSettings) -> StorageSettings:
     )
 
 
-async def _run(command: Command, args: argparse.Namespace, existing: bool) -> int:
+async def _run(command: Command, args: argparse.Namespace, existing: bool, whole: bool) -> int:
     try:
-        async with _opened(args, existing) as (stores, settings):
+        async with _opened(args, existing, whole) as (stores, settings):
             return int(await command(stores, settings, args) or 0)
     except BrokenPipeError:
         raise
@@ -81,9 +89,9 @@ async def _run(command: Command, args: argparse.Namespace, existing: bool) -> in
 
 @asynccontextmanager
 async def _opened(
-    args: argparse.Namespace, existing: bool
+    args: argparse.Namespace, existing: bool, whole: bool
 ) -> AsyncIterator[tuple[Stores, Settings]]:
-    settings = load_settings(args.config, upstreams=not existing)
+    settings = load_settings(args.config, upstreams=whole)
     storage = found_storage(settings.storage) if existing else settings.storage
     stores = await open_stores(storage, existing=existing)
     try:

@@ -14,7 +14,6 @@ from gateway.dialects import Dialect, SteeredRequest
 from gateway.endpoints.body import (
     WRITE_NOW,
     DisconnectWatch,
-    Message,
     Receive,
     Scope,
     Send,
@@ -67,14 +66,6 @@ class SteeredEndpoint:
         if header(headers, b"content-encoding").lower() not in (b"", b"identity"):
             await self._unread(scope, receive, send)  # the upstream may know the encoding
             return
-        try:
-            await self._serve(scope, receive, send)
-        except _ForTheUpstream as refused:
-            await self._unread(scope, _again(refused.raw, receive), send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange: Exchange = scope[EXCHANGE]
-        headers: RawHeaders = scope["headers"]
         exchange.route = self._dialect.route
         in_use = self._runtime.services.in_use()
         with in_use as services, self._room.share(services.settings.server) as share:
@@ -85,12 +76,7 @@ class SteeredEndpoint:
             known = services.index.known_prefix(
                 exchange.request.tenant, raw, self._dialect.list_key
             )
-            try:
-                request = await self._parse(raw, known, services.settings.steering.max_body_mb)
-            except BadRequest:
-                if not _is_transparent(services, headers):
-                    raise
-                raise _ForTheUpstream(raw) from None
+            request = await self._parse(raw, known, services.settings.steering.max_body_mb)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
@@ -172,32 +158,3 @@ class SteeredEndpoint:
             with contextlib.suppress(BadRequest):
                 return self._dialect.skim(raw, orjson.loads)
             raise
-
-
-class _ForTheUpstream(Exception):
-    """A body that the gateway refuses, and its only upstream may not."""
-
-    def __init__(self, raw: bytes) -> None:
-        super().__init__()
-        self.raw = raw
-
-
-def _is_transparent(services: Services, headers: RawHeaders) -> bool:
-    """Whether a client is to see its provider's own answer to what cannot be read: the gateway is
-    off, and no model name could lead elsewhere. Some servers take a body without a model."""
-    mode = header(headers, b"x-gateway-mode").decode("latin-1") or services.settings.steering.mode
-    return mode == "off" and not services.table.names
-
-
-def _again(raw: bytes, receive: Receive) -> Receive:
-    """Gives a body that has been read once more."""
-    given = False
-
-    async def next_message() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": raw, "more_body": False}
-
-    return next_message

@@ -150,6 +150,8 @@ def test_a_reset_names_keys_that_the_config_has(
     monkeypatch.setenv("GATEWAY_AUTH__GATEWAY_KEYS", '{"acme": "a-key-of-the-config"}')
     assert main(["keys", "create", "globex"]) == 0
     assert not capsys.readouterr().err
+    assert main(["keys", "list"]) == 0
+    assert "auth.gateway_keys" in capsys.readouterr().err
     assert main(["keys", "reset", "--yes"]) == 0
     assert "auth.gateway_keys" in capsys.readouterr().err
 

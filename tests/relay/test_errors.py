@@ -13,7 +13,6 @@ from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, hear, raw_exchange, raw_post
 
 JSON = {"content-type": "application/json"}
-STEERED = {"x-gateway-mode": "on"}
 
 
 @pytest.mark.parametrize(
@@ -35,30 +34,17 @@ def test_a_malformed_body_is_400_and_says_which_key(
     there: ScriptedUpstream, here: httpx.Client, raw: bytes, param: str | None, says: str
 ) -> None:
     """Nothing is asked upstream; the error names the key, or the place."""
-    heard = hear(here, content=raw, headers=JSON | STEERED)
+    heard = hear(here, content=raw, headers=JSON)
     assert heard.status == 400
     assert (heard.error["param"], heard.error["type"]) == (param, "invalid_request_error")
     assert says in heard.error["message"]
     assert not there.requests
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"{}", b'{"model": "m"}', b'{"messages": []}'])
-def test_in_mode_off_the_only_upstream_decides_what_it_takes(
-    there: ScriptedUpstream, here: httpx.Client, raw: bytes
-) -> None:
-    """It gets the bytes, and the client its answer: some servers take a body without a model."""
-    there.default = Reply("Yes.")
-    heard = hear(here, content=raw, headers=JSON)
-    assert heard.status == 200
-    assert there.last.body == raw
-
-
 def test_a_json_array_is_not_an_internal_error(here: httpx.Client) -> None:
     """A list where an object belongs is the client's mistake, and its client says so."""
     with (
-        openai.OpenAI(
-            base_url=str(here.base_url), api_key="k", max_retries=0, default_headers=STEERED
-        ) as client,
+        openai.OpenAI(base_url=str(here.base_url), api_key="k", max_retries=0) as client,
         pytest.raises(openai.BadRequestError, match="JSON object, got an array"),
     ):
         client.post("/chat/completions", body=[1], cast_to=object)

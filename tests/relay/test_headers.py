@@ -182,22 +182,18 @@ def test_the_upstreams_request_id_is_kept(there: ScriptedUpstream, here: httpx.C
         assert "x-upstream-request-id" not in heard.headers
 
 
-STEERS = {"x-gateway-mode": "on"}
-"""In mode off what cannot be read is the upstream's to answer."""
-
-
 @pytest.mark.parametrize("brought", ["", "x" * 300, "two words"])
 def test_an_unusable_request_id_is_replaced(here: httpx.Client, brought: str) -> None:
     """An empty, over-long or spaced id is not repeated in our own answers."""
-    heard = hear(here, json=[], headers={"x-request-id": brought, **STEERS})
+    heard = hear(here, json=[], headers={"x-request-id": brought})
     assert heard.headers["x-request-id"].startswith("req-")
 
 
 def test_own_answers_have_an_id_of_their_own(here: httpx.Client) -> None:
     """Errors made here have an id too, another one each time."""
-    ids = {hear(here, json=[], headers=STEERS).headers["x-request-id"] for _ in range(3)}
+    ids = {hear(here, json=[]).headers["x-request-id"] for _ in range(3)}
     assert len(ids) == 3
-    kept = hear(here, json=[], headers={"x-request-id": "mine", **STEERS})
+    kept = hear(here, json=[], headers={"x-request-id": "mine"})
     assert kept.headers["x-request-id"] == "mine"
 
 
