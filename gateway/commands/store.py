@@ -33,8 +33,8 @@ def add_verb(
     """Declare a command that works on the stores; it takes `--config` and `--json`.
 
     `existing`: the command works on what is stored already: it creates no database, needs no key of
-    a provider, and finds the database of a gateway that runs, from any folder. `whole`: it needs all
-    of the config, with its keys, embedder and providers, even so.
+    a provider, and finds the database of a gateway that runs, from any folder. `whole`: it needs
+    all of the config, with its keys, embedder and providers, even so.
     """
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
