@@ -98,8 +98,11 @@ def totals_row(totals: RunTotals) -> tuple[Any, ...]:
 
 
 def totals_of(row: Sequence[Any]) -> RunTotals:
-    """From SUM_COLUMNS and `counts`."""
-    return RunTotals(**dict(zip(SUM_COLUMNS, row[:-1], strict=True)), **orjson.loads(row[-1]))
+    """From SUM_COLUMNS and `counts`. A state that no step has any more is left out."""
+    counts = orjson.loads(row[-1])
+    if states := counts.get("states"):
+        counts["states"] = {name: number for name, number in states.items() if number}
+    return RunTotals(**dict(zip(SUM_COLUMNS, row[:-1], strict=True)), **counts)
 
 
 def run_of(row: Sequence[Any]) -> RunRecord:

@@ -82,7 +82,7 @@ def summary(
         cached_share=_ratio(sums["cached_tokens"], sums["input_tokens"]),
         fires=counters.get("fired", {}),
         severity=counters.get("severity", {}),
-        states=counters.get("states", {}),
+        states={name: n for name, n in counters.get("states", {}).items() if n},
         failure_types=counters.get("failure_types", {}),
         models=counters.get("models", {}),
         unsteered=counters.get("unsteered", {}),

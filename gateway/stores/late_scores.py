@@ -34,3 +34,8 @@ class LateScore:
             actions=read.actions,
             prompted=read.prompted,
         )
+
+    def scored(self, row: StepRow) -> StepRow:
+        """The row with the scores."""
+        step = self.step
+        return replace(step, at=row.at, call=row.call, content=self.merged_content)

@@ -13,7 +13,7 @@ import pytest
 from gateway.backends import Stores
 from gateway.stores.protocols import VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
-from gateway.stores.records import CallRecord
+from gateway.stores.records import CallRecord, StepRow
 from gateway.testing import store_conformance
 from gateway.testing.store_conformance import ALL_CHECKS, Check
 from gateway.testing.store_conformance.check import raises
@@ -90,22 +90,7 @@ def _any_call(draw: random.Random, versions: dict[str, int]) -> CallRecord:
         )
         for number in draw.sample(range(3), draw.randint(1, 2))
     ]
-    steps = [
-        a_step(
-            draw.randrange(6),
-            run.id,
-            state=draw.choice(("FAST", "NORMAL", "SLOW")),
-            composite=draw.choice((None, 0.125, 0.5, 0.875)),
-            fired=tuple(draw.sample(("streak", "hedge"), draw.randrange(3))),
-            failure_type=draw.choice((None, "loop")),
-            call=draw.choice(
-                (None, a_chat(cost_usd=None), a_chat(model_asked="m2", cost_usd=0.125))
-            ),
-            content=draw.choice((None, some_content())),
-        )
-        for run in runs
-        for _ in range(draw.randrange(3))
-    ]
+    steps = [_any_step(draw, run.id) for run in runs for _ in range(draw.randrange(3))]
     injections = [
         an_injection(step.step_index, step.run_id, applied=draw.random() < 0.5) for step in steps
     ]
@@ -121,6 +106,22 @@ def _any_call(draw: random.Random, versions: dict[str, int]) -> CallRecord:
         runs=tuple(runs),
         steps=tuple(steps),
         injections=tuple(injections),
+    )
+
+
+def _any_step(draw: random.Random, run_id: str) -> StepRow:
+    """A step without a composite was not scored: nothing fired, and nobody knows what failed."""
+    composite = draw.choice((None, 0.125, 0.5, 0.875))
+    fired = tuple(draw.sample(("streak", "hedge"), draw.randrange(3)))
+    return a_step(
+        draw.randrange(6),
+        run_id,
+        state=draw.choice(("FAST", "NORMAL", "SLOW")),
+        composite=composite,
+        fired=() if composite is None else fired,
+        failure_type=None if composite is None else draw.choice((None, "loop")),
+        call=draw.choice((None, a_chat(cost_usd=None), a_chat(model_asked="m2", cost_usd=0.125))),
+        content=draw.choice((None, some_content())),
     )
 
 

@@ -80,7 +80,7 @@ class _Merge:
         retries = 0
         for step in (step for step in call.steps if step.run_id == run.id):
             made, known = step.call, step.step_index in self.calls
-            self._score(step)
+            self._score(step, fresh)
             stored = self.calls.get(step.step_index)
             if not known:
                 fresh.append(step)
@@ -106,10 +106,18 @@ class _Merge:
         scored = [each.step for each in self.late]
         return Delta(steps=fresh, called=called, late=scored, injections=added, totals=totals)
 
-    def _score(self, step: StepRow) -> None:
-        if step.composite is not None and step.step_index in self.unscored:
+    def _score(self, step: StepRow, fresh: list[StepRow]) -> None:
+        """Note the scores of a step that was stored, or comes in the same call, without them."""
+        if step.composite is None:
+            return
+        if step.step_index in self.unscored:
             state, content = self.unscored.pop(step.step_index)
             self.late.append(LateScore(step=step, state=state, content=codec.content_of(content)))
+            return
+        for position, each in enumerate(fresh):
+            if each.step_index == step.step_index and each.composite is None:
+                late = LateScore(step=step, state=each.state, content=each.content)
+                fresh[position] = late.scored(each)
 
     def _replace(self, fresh: list[StepRow], step: StepRow, call: CallRow) -> None:
         for position, each in enumerate(fresh):
