@@ -127,7 +127,8 @@ async def test_a_big_body_is_parsed_and_digested_off_the_loop(
     http: httpx.AsyncClient,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A small one is read where requests are served, a big one in a thread; both are steered."""
+    """A small one is read where requests are served, one of many messages or bytes in a thread; all
+    are steered."""
     threads: list[str] = []
     parse = SteeredEndpoint._parse
 
@@ -142,10 +143,11 @@ async def test_a_big_body_is_parsed_and_digested_off_the_loop(
     monkeypatch.setattr(SteeredEndpoint, "_parse", noted_parse)
     monkeypatch.setattr(incoming, "read_request", noted_read)
     server = gateway_server()
-    for text in ("Hello.", "word " * (BIG_BYTES // 5)):
-        answer = await http.post(
-            f"{server.base_url}/chat/completions", content=body_of("chat", text)
-        )
+    said = [{"role": "user", "content": f"Part {n}."} for n in range(1001)]
+    many = json.dumps({"model": "m", "messages": said}).encode()
+    big = body_of("chat", "word " * (BIG_BYTES // 5))
+    for raw in (body_of("chat", "Hello."), many, big):
+        answer = await http.post(f"{server.base_url}/chat/completions", content=raw)
         assert answer.headers["x-gateway-step"] == "0"
-    loop, small, again, big = threads
-    assert loop == small == again != big
+    loop, *others = threads
+    assert [name == loop for name in others] == [True, True, False, True, False]
