@@ -188,7 +188,7 @@ def test_broken_lines_are_reported_and_the_rest_is_replayed(tmp_path: Path) -> N
     status, out, err = replay(file, as_json=True)
     assert status == 1
     assert [json.loads(line)["id"] for line in out.splitlines()] == ["ok"]
-    assert "a.jsonl:1: not JSON" in err
+    assert "a.jsonl:1: not JSON: Expecting value, column 1\n" in err
     assert "a.jsonl:4: expected an object" in err
     assert "a.jsonl:5: neither `messages` nor `steps`" in err
 

@@ -6,9 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from gateway.embedding.base import Embedder, EmbeddingError
 from gateway.learning.mining import SIGNS
@@ -19,6 +17,10 @@ from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.stores.learning import LearningStore, LessonFilter
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CACHED_S = 5.0
 """Seconds for which the lessons of a tenant are kept: a change is seen after this time."""
@@ -118,6 +120,8 @@ class LessonBook:
         return found
 
     async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        import numpy as np
+
         assert self._embedder is not None
         vectors = await self._embedder.embed(texts)
         return np.array([np.frombuffer(vector, dtype=np.float32) for vector in vectors])

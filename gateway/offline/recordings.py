@@ -122,6 +122,8 @@ def parse_recording(line: str, place: str) -> Recording:
         data = json.loads(line)
     except UnicodeEncodeError as exc:
         raise ConfigError(f"{place}: not UTF-8 at character {exc.start}") from exc
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{place}: not JSON: {exc.msg}, column {exc.pos + 1}") from exc
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{place}: not JSON: {exc}") from exc
     if not isinstance(data, dict):

@@ -95,6 +95,20 @@ class ConversationFold:
         """Messages read so far."""
         return self._consumed
 
+    @property
+    def starts_over(self) -> bool:
+        """Whether `extend` will fold from the first message: a step that it returned has changed.
+
+        Known after `read_ahead`.
+        """
+        return self._has_changed
+
+    @property
+    def open_calls(self) -> int:
+        """Calls and results of the newest step, as far as they are known."""
+        draft = self._reader.draft
+        return len(draft.calls) + len(draft.results) if draft is not None else 0
+
     def extend(self, messages: Sequence[Any]) -> list[StepOutcome]:
         """Fold the new messages of a transcript; the outcomes of the newly scored steps.
 

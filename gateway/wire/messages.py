@@ -131,12 +131,15 @@ class MessageReader:
     latest turn's calls in order, "" for a call without one; `answered` counts their results.
     """
 
-    __slots__ = ("answered", "call_ids", "in_turn", "turns")
+    __slots__ = ("_ordinals", "answered", "call_ids", "in_turn", "turns")
 
     def __init__(
         self, call_ids: Sequence[str] = (), answered: int = 0, in_turn: bool = False, turns: int = 0
     ) -> None:
-        self.call_ids = list(call_ids)
+        self.call_ids: list[str] = []
+        self._ordinals: dict[str, int] = {}
+        for call_id in call_ids:
+            self._expect(call_id)
         self.answered = answered
         self.in_turn = in_turn
         self.turns = turns
@@ -205,14 +208,20 @@ class MessageReader:
             self.in_turn = True
             self.turns += 1
             self.call_ids.clear()
+            self._ordinals.clear()
             self.answered = 0
+
+    def _expect(self, call_id: str) -> None:
+        """The result of a call is to come."""
+        self._ordinals.setdefault(call_id, len(self.call_ids))
+        self.call_ids.append(call_id)
 
     def _call(self, call: object) -> bytes:
         if not isinstance(call, dict):
-            self.call_ids.append("")
+            self._expect("")
             return digest_fields("call", "", _canonical(call))
         call_id = call.get("call_id") or call.get("id")
-        self.call_ids.append(as_text(call_id, ""))
+        self._expect(as_text(call_id, ""))
         inner = call.get("function") or call.get("custom")
         function = inner if isinstance(inner, dict) else call
         name = function.get("name")
@@ -221,8 +230,9 @@ class MessageReader:
         return digest_fields("call", named, _arguments(arguments))
 
     def _result(self, call_id: object, content: object) -> bytes:
-        known = isinstance(call_id, str) and call_id and call_id in self.call_ids
-        ordinal = self.call_ids.index(str(call_id)) if known else self.answered
+        ordinal = self.answered
+        if isinstance(call_id, str) and call_id:
+            ordinal = self._ordinals.get(call_id, ordinal)
         self.answered += 1
         self.in_turn = False
         text, others = _split(content)

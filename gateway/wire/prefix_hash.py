@@ -7,7 +7,7 @@ request that is known to extend an earlier one costs the digests of its new mess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.wire.messages import MessageReader, digest_bytes, digest_fields, fold
 from gateway.wire.values import dataclass
@@ -46,6 +46,11 @@ class PrefixHashes:
 
     `digests[i]` is the hash of the first `start + i` messages and `turns[i]` the number of
     assistant turns in them; `messages[i]` is the digest of message `start + i` alone, or None.
+
+    `candidates`: (messages covered, prefix hash) of every hash to look up, the longest prefix
+    first. The root is left out, since all histories start there. Messages without a digest do not
+    change the hash; it is then listed once, with all the messages it covers. `tails`: what
+    `extend_tail` of `gateway.steering.identity.rebuilt` gives, as far as it was made beforehand.
     """
 
     start: int
@@ -53,6 +58,8 @@ class PrefixHashes:
     turns: tuple[int, ...]
     messages: tuple[bytes | None, ...]
     state: ChainState
+    candidates: tuple[tuple[int, bytes], ...]
+    tails: Mapping[tuple[bytes, int, int], bytes] | None = None
 
     @property
     def full(self) -> bytes:
@@ -62,21 +69,6 @@ class PrefixHashes:
     def turns_after(self, position: int) -> int:
         """Assistant turns after the first `position` messages; `start` <= `position`."""
         return self.state.turns - self.turns[position - self.start]
-
-    def candidates(self) -> list[tuple[int, bytes]]:
-        """(messages covered, prefix hash) of every hash to look up, the longest prefix first.
-
-        The root is left out, since all histories start there. Messages without a digest do not
-        change the hash; it is then listed once, with all the messages it covers.
-        """
-        found: list[tuple[int, bytes]] = []
-        last = root = self.state.root
-        for position in range(len(self.digests) - 1, -1, -1):
-            digest = self.digests[position]
-            if digest not in (last, root):
-                found.append((self.start + position, digest))
-            last = digest
-        return found
 
 
 def start_state(tenant: str) -> ChainState:
@@ -112,7 +104,20 @@ def extend(state: ChainState, messages: Sequence[object]) -> PrefixHashes:
         turns=tuple(turns),
         messages=tuple(own),
         state=end,
+        candidates=_candidates(digests, state),
     )
+
+
+def _candidates(digests: Sequence[bytes], before: ChainState) -> tuple[tuple[int, bytes], ...]:
+    """See `PrefixHashes`; `before`: the state to which the first of the digests belongs."""
+    found: list[tuple[int, bytes]] = []
+    last = root = before.root
+    for position in range(len(digests) - 1, -1, -1):
+        digest = digests[position]
+        if digest not in (last, root):
+            found.append((before.count + position, digest))
+        last = digest
+    return tuple(found)
 
 
 def chain_digests(

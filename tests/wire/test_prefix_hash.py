@@ -114,9 +114,9 @@ def test_candidates_are_the_hashes_to_look_up() -> None:
     """Longest first, without the root; a hash that covers a system message too is listed once."""
     system = {"role": "system", "content": "x"}
     hashes = chain_digests([system, TASK, system, REPLY], "t")
-    assert [position for position, _ in hashes.candidates()] == [4, 3]
-    assert hashes.candidates()[1][1] == hash_of([TASK])
-    assert chain_digests([system], "t").candidates() == []
+    assert [position for position, _ in hashes.candidates] == [4, 3]
+    assert hashes.candidates[1][1] == hash_of([TASK])
+    assert chain_digests([system], "t").candidates == ()
 
 
 def test_turns_are_counted() -> None:

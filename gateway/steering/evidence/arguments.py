@@ -2,7 +2,8 @@
 
 A search rephrased is the same question; the same form filled in for another person is not. Short
 values, numbers and the parts of a short command are names of things: where one differs, another
-thing is meant. Longer text is compared by its words.
+thing is meant. Longer text is compared by its words. In queries, programs and long commands every
+word may be a name: there two that ask for the same differ in words that one of them has more.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ _PLUMBING = re.compile(
     r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
 )
 """White space is tried once, from its first character on: the search stays linear."""
+_SIGN = re.compile(r"[=<>{}\[\];]|\w\(")
+_SQL = re.compile(
+    r"\s*+(?:select|insert|update|delete|with)\b[^;]{0,400}?\b(?:from|into|set)\b", re.IGNORECASE
+)
+WORDS_PER_SIGN = 6
+"""Words for each bracket, call, comparison or semicolon up to which a text is a program."""
 _PLACE = re.compile(r"\s*+cd\s++(\S++)\s*+(?:&&|;)")
 _QUOTES = "\"'`"
 
@@ -55,10 +62,12 @@ class Question:
     shell runs. Reading never raises.
     """
 
-    __slots__ = ("_asked", "_identity", "_words")
+    __slots__ = ("_asked", "_formal", "_formal_words", "_identity", "_words")
 
     def __init__(self, values: Any, raw: str, command: str | None) -> None:
         self._asked: tuple[Any, str, str | None] | None = (values, raw, command)
+        self._formal: list[str] = []
+        self._formal_words: frozenset[str] | None = None
 
     @property
     def identity(self) -> int:
@@ -74,6 +83,24 @@ class Question:
             self._read(*self._asked)
         return self._words
 
+    def is_like(self, other: Question) -> bool:
+        """Whether both may ask for the same thing: their names are equal, and neither has words of
+        its own in a formal text where the other has others."""
+        if self.identity != other.identity:
+            return False
+        own, others = self.formal_words, other.formal_words
+        return own <= others or others <= own
+
+    @property
+    def formal_words(self) -> frozenset[str]:
+        """The words of the queries, programs and long commands in the arguments."""
+        if self._asked is not None:
+            self._read(*self._asked)
+        if self._formal_words is None:
+            self._formal_words = frozenset(_WORD.findall(" ".join(self._formal).lower()))
+            self._formal = []
+        return self._formal_words
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Question):
             return NotImplemented
@@ -86,16 +113,18 @@ class Question:
         names: list[str] = []
         words: list[str] = []
         if command is not None:
-            _read_command(command[:MAX_CHARS], names, words)
+            self._formal = _read_command(command[:MAX_CHARS], names, words)
         elif isinstance(values, dict | list):
             budget = MAX_CHARS
             for key, value in islice(_leaves("", values, 1), MAX_VALUES):
                 if budget <= 0:
                     break
-                _read_value(key, value[:budget], names, words)
+                text = value[:budget]
+                if _read_value(key, text, names, words) and is_formal(text):
+                    self._formal.append(text)
                 budget -= len(value)
-        else:
-            _read_value("", raw[:MAX_CHARS], names, words)
+        elif _read_value("", raw[:MAX_CHARS], names, words) and is_formal(raw[:MAX_CHARS]):
+            self._formal.append(raw[:MAX_CHARS])
         names.sort()
         self._identity, self._words = hash(tuple(names)), frozenset(words[:MAX_WORDS])
         self._asked = None
@@ -132,16 +161,24 @@ def _key_words(key: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(key.lower()))
 
 
-def _read_value(key: str, value: str, names: list[str], words: list[str]) -> None:
+def is_formal(text: str) -> bool:
+    """Whether a text is a query or a program, by its signs or its words; not prose."""
+    signs = len(_SIGN.findall(text))
+    return signs * WORDS_PER_SIGN >= len(text.split()) or _SQL.match(text) is not None
+
+
+def _read_value(key: str, value: str, names: list[str], words: list[str]) -> bool:
+    """Read a value; whether it is text."""
     parts = value.split()
     words += _key_words(key)
     if len(parts) <= NAME_WORDS and (value.isascii() or _UNSPACED.search(value) is None):
         parts = sorted([_plain(part) or part for part in parts])
         names.append(f"{key}={' '.join(parts)}")
         words += parts
-    else:
-        names += _DIGITS.findall(value)
-        words += text_words(value)
+        return False
+    names += _DIGITS.findall(value)
+    words += text_words(value)
+    return True
 
 
 def may_have_plumbing(command: str) -> bool:
@@ -149,7 +186,8 @@ def may_have_plumbing(command: str) -> bool:
     return "|" in command or "2>&1" in command or command.lstrip().startswith("cd")
 
 
-def _read_command(command: str, names: list[str], words: list[str]) -> None:
+def _read_command(command: str, names: list[str], words: list[str]) -> list[str]:
+    """Read a command line; its parts without options where not each of them counts as a name."""
     if may_have_plumbing(command):
         place = _PLACE.match(command)
         if place is not None and place[1][:1] != "/":
@@ -161,9 +199,10 @@ def _read_command(command: str, names: list[str], words: list[str]) -> None:
         plain = [name for part in parts if part[0] != "-" and (name := _plain(part))]
         names.extend(plain)
         words.extend([part for part in plain if not part[:1].isdigit()])
-    else:
-        names.extend(_DIGITS.findall(command))
-        words.extend(text_words(command))
+        return []
+    names.extend(_DIGITS.findall(command))
+    words.extend(text_words(command))
+    return [part for part in parts if part[0] != "-"]
 
 
 def _plain(part: str) -> str:

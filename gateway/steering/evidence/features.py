@@ -51,6 +51,7 @@ _NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and c
 _NO_LETTERS |= dict.fromkeys(map(ord, _FOREIGN_MARKS), " ")
 _NO_WORDS: frozenset[str] = frozenset()
 _NEGATIVE = frozenset([w for w in word_list("features", "negative_words") if w.isalpha()])
+_NO = re.compile(r"\bno\b(?!\.?:?\s?[#\u2116]?\d)")
 _HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
 _HEDGE_PHRASES = word_list("features", "hedge_phrases")
 _HEDGING = Expressions(texts=_HEDGE_PHRASES)
@@ -210,9 +211,15 @@ def describe_action(action: Action) -> ActionFacts:
         changes=call.changes,
         settles=call.settles,
         asked=asked,
-        negative=line is not None or (short and bool((_NEGATIVE & words) - asked)),
+        negative=line is not None or (short and _denies(words - asked, opening)),
         edits=call.edits,
     )
+
+
+def _denies(words: frozenset[str], opening: str) -> bool:
+    """Whether words of a short answer say no; `No 2117` is a number."""
+    found = _NEGATIVE & words
+    return bool(found) and (found != {"no"} or _NO.search(opening) is not None)
 
 
 def _is_pending(call: ReadCall, result: str, words: frozenset[str]) -> bool:

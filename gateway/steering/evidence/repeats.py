@@ -173,7 +173,7 @@ class CallMemory:
             if settled:
                 continue
             asked, question = other.question, action.question
-            same_question = asked.identity == question.identity
+            same_question = question.is_like(asked)
             if not (same_question or action.reads):
                 continue
             least = SAME_TEXT_ARGUMENTS if _same_text(action, other) else REWORDED_ARGUMENTS

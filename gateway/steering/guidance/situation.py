@@ -39,6 +39,8 @@ SAME_MESSAGE = 0.7
 _ANSWER_CHARS = 120
 """A result of at most so many characters is quoted as a whole."""
 _MESSAGE_CHARS = 600
+_SAID_CHARS = 2**16
+"""Of a message that is compared with others; a longer one is content."""
 _PROSE_CHARS = 80
 _END = 300
 
@@ -230,15 +232,19 @@ def _alike(call: ActionFacts, newest: ActionFacts) -> bool:
     return call.operation == newest.operation and alike(call.words, newest.words, SAME_CALL)
 
 
+def _said(step: Step) -> frozenset[str]:
+    return frozenset(step.thought[:_SAID_CHARS].lower().split())
+
+
 def _talk(steps: Sequence[Step]) -> Situation | None:
     """Messages that say the same; or the failure that they keep announcing another try of."""
-    words = frozenset(steps[-1].thought.lower().split())
+    words = _said(steps[-1])
     said, acted, tried = 1, 0, 0
     for at in range(len(steps) - 1, 0, -1):
         step = steps[at - 1]
         if step.actions:
             acted = acted or at
-        elif alike(words, frozenset(step.thought.lower().split()), SAME_MESSAGE):
+        elif alike(words, _said(step), SAME_MESSAGE):
             said, tried = said + 1, acted
     failed = _stuck_call(steps[:tried]) if tried else None
     if failed is not None and failed.cause.when == "failed" and failed.persists:

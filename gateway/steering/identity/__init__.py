@@ -6,7 +6,7 @@ and `apply_reply`) does the look-ups between these steps:
 1. `identify(headers, body, settings)`: the id that the client sends, or FINGERPRINT when it sends
    none. `conversation_id(tenant, value)` turns it into the gateway's id.
 2. `read_request(headers, body, tenant)`: the prefix hashes of the history and the agent's
-   signature. The caller looks up `hashes.candidates()` among the stored prefix hashes.
+   signature. The caller looks up `hashes.candidates` among the stored prefix hashes.
 3. `match(request, known, branches, conversation_id=...)`: retry, continue, fork, compaction, side
    request or new.
 4. New and fork: `request.open_branch(id)`. Continue and compaction: `branch.extended(request)`.

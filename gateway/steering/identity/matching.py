@@ -116,7 +116,7 @@ def match(
 ) -> ConversationMatch:
     """How the request relates to the conversations it may belong to.
 
-    `known`: what is stored under the request's `hashes.candidates()`. With an id from the client,
+    `known`: what is stored under the request's `hashes.candidates`. With an id from the client,
     `conversation_id` is that conversation, and `branches` are it and its children; without one,
     `branches` are all that `known` names. `weak`: several conversations may share the id.
     `exclusive`: the id names exactly one conversation, also when several agents run in parallel.
@@ -168,11 +168,13 @@ def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
     """The stored prefix hash that decides, or None."""
     best: _Found | None = None
     echoed = False
-    for position, prefix_hash in request.hashes.candidates():
+    for position, prefix_hash in request.hashes.candidates:
+        if prefix_hash not in known:
+            continue
         ahead = request.hashes.turns_after(position)
         if best is not None and ahead > 1:
             break
-        refs = [ref for ref in known.get(prefix_hash, ()) if ref.conversation_id in branches]
+        refs = [ref for ref in known[prefix_hash] if ref.conversation_id in branches]
         if not refs:
             continue
         entries = [_assess(request, ref, branches[ref.conversation_id], position) for ref in refs]

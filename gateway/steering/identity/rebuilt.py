@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
+from gateway.steering.identity.branch import Incoming
 from gateway.wire.messages import SYSTEM_ROLES, content_text
 from gateway.wire.prefix_hash import PrefixHashes
+from gateway.wire.values import replace
 
-_LONG_REPLY_CHARACTERS = 200
+LONG_REPLY_CHARACTERS = 200
 """A reply from this length on is not given twice; shorter ones ("Hello!") are."""
-_MANY_TURNS = 3
+MANY_TURNS = 3
+"""Replies from which on even short ones are not the same in two conversations."""
+_NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
 
 
 def extend_tail(
@@ -25,11 +29,28 @@ def extend_tail(
     `tail`: that of the messages before; `first`, `last`: the range of those to add, among the
     messages that `hashes` has.
     """
-    for position in range(first, len(hashes.messages) if last is None else last):
+    end = len(hashes.messages) if last is None else last
+    if hashes.tails is not None and (tail, first, end) in hashes.tails:
+        return hashes.tails[tail, first, end]
+    for position in range(first, end):
         digest = hashes.messages[position]
         if digest is not None and hashes.turns[position + 1]:
-            tail = blake2b(tail + digest, digest_size=16, person=b"gw-tail-01").digest()
+            added = _NOTHING_YET.copy()  # half of what a new one takes
+            added.update(tail + digest)
+            tail = added.digest()
     return tail
+
+
+def with_tails(request: Incoming, tail: bytes) -> Incoming:
+    """A request with the tail hashes that finding and remembering its conversation need.
+
+    `tail`: that of the messages before those that its hashes have.
+    """
+    hashes, count = request.hashes, len(request.hashes.messages)
+    end = count if hashes.start else end_of_reply(request.messages) or count
+    known = extend_tail(tail, hashes, last=end)
+    tails = {(tail, 0, end): known, (tail, 0, count): extend_tail(known, hashes, end)}
+    return replace(request, hashes=replace(hashes, tails=tails))
 
 
 def tail_key(tenant: str, tail: bytes) -> bytes:
@@ -55,4 +76,4 @@ def is_distinctive(hashes: PrefixHashes, messages: Sequence[object], end: int) -
     """Whether no two conversations have the same messages from the first reply to this end."""
     last = messages[end - 1]
     said = content_text(last.get("content")) if isinstance(last, dict) else ""
-    return hashes.state.turns >= _MANY_TURNS or len(said) >= _LONG_REPLY_CHARACTERS
+    return hashes.state.turns >= MANY_TURNS or len(said) >= LONG_REPLY_CHARACTERS

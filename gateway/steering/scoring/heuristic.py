@@ -7,6 +7,7 @@ import re
 
 from gateway.steering.scoring.scorer import UNKNOWN, DifficultySettings
 from gateway.steering.transcript.step import Step
+from gateway.wire.long_texts import lowered, word_count
 
 # Phrase lists, weights and scales: reference section 2.
 HEDGES = (
@@ -60,11 +61,13 @@ _WORD = re.compile(r"\w")
 
 
 def _count_entities(text: str) -> int:
-    found = _ENTITY.findall(text)
-    if not any(found):
-        return len(found)
-    doubtful = [match for match in _ENTITY.finditer(text) if match[1]]
-    return len(found) - sum(not _names_something(text, match) for match in doubtful)
+    """Up to `ENTITIES_SCALE`: more do not count."""
+    found = 0
+    for match in _ENTITY.finditer(text):
+        found += not match[1] or _names_something(text, match)
+        if found == ENTITIES_SCALE:
+            break
+    return found
 
 
 def _names_something(text: str, dotted: re.Match[str]) -> bool:
@@ -85,8 +88,8 @@ def heuristic_score(thought: str | None) -> float:
     """
     if not thought:
         return UNKNOWN
-    text = thought.lower()
-    words = len(text.split()) or 1
+    text = lowered(thought)
+    words = word_count(text) or 1
     hedges = sum([phrase in text for phrase in HEDGES])
     errors = sum([word in text for word in ERROR_WORDS])
     raw = (

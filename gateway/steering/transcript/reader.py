@@ -243,7 +243,7 @@ class StepReader:
             # What looked like a written call came together with real ones.
             draft.thought, draft.calls, draft.textual = draft.said, [], False
         draft.block = None
-        draft.calls = [*draft.calls, call]
+        draft.calls.append(call)
         draft.reasoning = "\n".join(filter(None, (draft.reasoning, reasoning)))
         return Change.ANSWERED
 

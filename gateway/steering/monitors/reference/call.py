@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.steering.transcript.steps import Action, Step
+from gateway.wire.long_texts import lowered
 
 # Plain substrings, so that "0 errors" is an error. Source: reference section 1.3.
 ERROR_MARKS = (
@@ -51,18 +52,18 @@ def calls_of(step: Step) -> Iterator[CallText]:
     """The calls of a step in order: parallel ones count each, the thought goes with the first."""
     thought = step.thought
     for action in step.actions or (_NOTHING,):
-        lowered = action.observation.lower()
+        lower = lowered(action.observation)
         yield CallText(
             name=action.name,
             arguments=action.arguments,
             observation=action.observation,
-            lowered_observation=lowered,
+            lowered_observation=lower,
             thought=thought,
-            failed=action.is_error or looks_like_error(lowered),
+            failed=action.is_error or looks_like_error(lower),
         )
         thought = ""
 
 
-def looks_like_error(lowered: str) -> bool:
+def looks_like_error(lower: str) -> bool:
     """Whether a lower-cased observation reads like an error. Source: reference section 1.3."""
-    return any(mark in lowered for mark in ERROR_MARKS)
+    return any(mark in lower for mark in ERROR_MARKS)

@@ -7,6 +7,7 @@ import re
 from gateway.steering.monitors.reference.call import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.scoring.heuristic import HEDGES, HEDGES_PER_WORD
+from gateway.wire.long_texts import lowered, word_count
 
 PHRASES = (*HEDGES, "let me think", "on second thought")
 # One pattern per first word, each beginning with plain letters: a search for those is many times
@@ -47,11 +48,11 @@ class Hedge:
         thought = call.thought
         if not thought:
             return
-        lowered = thought.lower()
-        self._hedges.append(self._hedges[-1] + sum([lowered.count(p) for p in PHRASES]))
-        self._words.append(self._words[-1] + len(thought.split()))
+        lower = lowered(thought)
+        self._hedges.append(self._hedges[-1] + sum([lower.count(p) for p in PHRASES]))
+        self._words.append(self._words[-1] + word_count(thought))
         if not self._retraction:
-            self._retraction = retraction(lowered)
+            self._retraction = retraction(lower)
 
     def reading(self) -> tuple[float, str]:
         """1 after a retraction; hedges per word in a short run; else the late over the early."""
@@ -69,10 +70,10 @@ class Hedge:
         return score, f"{hedges[-1]} hedges in {words[-1]} words" if score else ""
 
 
-def retraction(lowered: str) -> str:
+def retraction(lower: str) -> str:
     """A retracting phrase in a lower-cased text, or nothing. Source: reference section 4."""
     for pattern in _RETRACTIONS:
-        found = pattern.search(lowered)
+        found = pattern.search(lower)
         if found:
             return found.group()
     return ""

@@ -74,6 +74,8 @@ class TestRepeat:
     def _denial(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
         """Answers that deny and have no new word, whatever was asked."""
         denies = action.negative and not (action.empty or repeat.waits) and action.program is None
+        if not denies and repeat.kind == "new" and action.answer_words:
+            tells = True  # another question, and yes: the ones before were fair questions, too
         if not (denies or tells or action.program is not None):
             return 0.0, ""  # an acknowledgement
         if tells and not denies:
