@@ -25,7 +25,7 @@ from gateway.services import Services
 from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
-from gateway.stores.records import CallRecord
+from gateway.stores.records import CallRecord, PrefixHashRecord
 from gateway.upstream.deployments import Target
 from gateway.wire.values import replace
 
@@ -81,7 +81,10 @@ class Recorder:
         if result is None:
             return
         tenant = prepared.exchange.request.tenant
-        conversation, committed = result.conversation, asyncio.Event()
+        conversation = result.conversation
+        committed: asyncio.Future[asyncio.Task[bool] | None] = (
+            asyncio.get_running_loop().create_future()
+        )
         call = PendingCall(
             exchange=prepared.exchange,
             control=prepared.control,
@@ -94,9 +97,11 @@ class Recorder:
         async def settle(
             completion: Mapping[str, Any] | None, usage: dict[str, Any] | None
         ) -> None:
-            await committed.wait()
+            kept = await committed
             call.exchange.upstream.bill(usage)
-            if not await self.answers.take(tenant, response_id):
+            # What the store does not have, no other gateway can have taken.
+            shared = kept is not None and await kept
+            if shared and not await self.answers.take(tenant, response_id):
                 return  # another gateway has seen the answer, recorded it, and paid for it
             if call.spending is not None:
                 await call.spending.settle(call.billed_model)
@@ -105,13 +110,14 @@ class Recorder:
             await self.record(services, call, completion)
 
         self._runtime.pending_responses.put(tenant, response_id, settle)
+        kept = None
         try:
             await self.record(services, prepared, None, pending_id=response_id)
-            await self.answers.keep(services, response_id, prepared, target, pending=True)
+            kept = await self.answers.keep(services, response_id, prepared, target, pending=True)
         finally:
             result.stored = True
             result.resolved.incoming = replace(result.resolved.incoming, messages=())
-            committed.set()
+            committed.set_result(kept)
 
     async def record(
         self,
@@ -153,7 +159,9 @@ class Recorder:
     ) -> None:
         exchange = prepared.exchange
         keep = services.settings.storage.store_content
-        hashes = apply_reply(result, completion, services.index, keep=keep, pending_id=pending_id)
+        index, hashes = services.index, tuple[PrefixHashRecord, ...]()
+        if not result.unread:
+            hashes = apply_reply(result, completion, index, keep=keep, pending_id=pending_id)
         tokens = exchange.upstream.tokens
         used = (tokens.input or 0) + (tokens.output or 0)
         _add_tokens(result.conversation, used)

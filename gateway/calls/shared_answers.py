@@ -7,6 +7,7 @@ store, too, and read from it when a request names an answer that memory does not
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -60,26 +61,31 @@ class SharedAnswers:
         target: Target | None,
         *,
         pending: bool = False,
-    ) -> None:
+    ) -> asyncio.Task[bool] | None:
         """Keep what is known of the answer of a call. With several gateways that is awaited: the
-        next request may go to another one."""
+        next request may go to another one. Returns what will tell whether the store has it; None
+        when there is nothing to keep, or nowhere."""
         tenant = made.exchange.request.tenant
         place = services.table.place_of(target) if target is not None else ""
-        kept = self._runtime.answer_echoes.find(tenant, response_id)
-        echo = kept.to_json() if kept is not None else ""
+        filtered = self._runtime.answer_echoes.find(tenant, response_id)
+        echo = filtered.to_json() if filtered is not None else ""
         held = held_to_values(made.spending)
         call = call_to_json(made, held, time.time()) if pending else ""
         store = self._store
         if store is None or not (place or echo or call):
-            return
+            return None
         answer = AnswerRecord(
             tenant=tenant, id=response_id, at=time.time(), place=place, echo=echo, call=call
         )
-        work = self._attempt(lambda: store.keep_answer(answer), None)
+
+        async def work() -> bool:
+            await store.keep_answer(answer)
+            return True
+
+        kept = spawn(self._attempt(work, False))
         if self._runtime.settings.storage.shared:
-            await work
-        else:
-            spawn(work)
+            await kept
+        return kept
 
     async def learn(self, services: Services, tenant: str, response_id: str | None) -> None:
         """Read what memory does not know of an answer that a request names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from gateway.stores.answers import AnswerRecord
+from gateway.stores.protocols import StoreError
 from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.dialects.gateways import OFF, STEERING, Start, looping_model, states
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL, run_by_id
@@ -138,6 +141,26 @@ def test_a_stream_that_broke_off(
         httpx.post(f"{server.base_url}/responses", json={**ASKED, "stream": True})
     left_open(server)
     assert polled(client, "resp_1").status == "completed"
+    assert spent(server) == (1, 0, 12, 8)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["slow", "fails"])
+def test_an_answer_that_comes_before_its_call_is_kept(
+    server: AppServer, client: OpenAI, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """A call that the store does not know yet, or never will, has not been taken by another
+    gateway: it is recorded here."""
+    store = server.app.runtime.pending_responses.store
+    keep = store.keep_answer
+
+    async def keep_late(answer: AnswerRecord) -> None:
+        await asyncio.sleep(0.3)
+        if fails:
+            raise StoreError("disk full")
+        await keep(answer)
+
+    monkeypatch.setattr(store, "keep_answer", keep_late)
+    assert polled(client, client.responses.create(**ASKED).id).status == "completed"
     assert spent(server) == (1, 0, 12, 8)
 
 
