@@ -32,6 +32,7 @@ from gateway.calls.recorder import Recorder
 from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
+from gateway.conversations.resolve import Resolved
 from gateway.conversations.response_headers import (
     identity_headers,
     log_notes,
@@ -188,14 +189,13 @@ class Pipeline:
         own_time: OwnTime,
     ) -> None:
         if request.unread:
+            await self._place_unread(services, prepared, request, headers)
             raise _TooMuch(f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
         if request.dialect.is_side_request(request):
             return
         exchange, now = prepared.exchange, time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
-        exchange.notes["identity"] = resolved.label
-        exchange.notes["conversation"] = resolved.conversation_id
-        exchange.response.headers += identity_headers(resolved)
+        self._note_identity(exchange, resolved)
         if resolved.conversation is None:
             return
         mode = self._mode(services, prepared.control, resolved.conversation)
@@ -209,6 +209,32 @@ class Pipeline:
         name = prepared.control.arm
         exchange.response.headers += steering_headers(result, name)
         exchange.notes |= log_notes(result, name)
+
+    async def _place_unread(
+        self,
+        services: Services,
+        prepared: PreparedRequest,
+        request: SteeredRequest,
+        headers: Mapping[str, str],
+    ) -> None:
+        """Find where a request that was not read is recorded: as one call more of its run."""
+        tenant = prepared.exchange.request.tenant
+        resolved, conversation = await services.unread_resolver.resolve(
+            request, headers, tenant, time.time()
+        )
+        self._note_identity(prepared.exchange, resolved)
+        mode = self._mode(services, prepared.control, conversation)
+        result = unobserved(conversation, resolved, mode, request.model)
+        result.unread = result.observed = True
+        result.agent = prepared.control.agent
+        conversation.run.unscored_calls += 1
+        prepared.result = result
+
+    @staticmethod
+    def _note_identity(exchange: Exchange, resolved: Resolved) -> None:
+        exchange.notes["identity"] = resolved.label
+        exchange.notes["conversation"] = resolved.conversation_id
+        exchange.response.headers += identity_headers(resolved)
 
     def _mode(self, services: Services, control: ControlHeaders, conversation: Conversation) -> str:
         if control.unit:

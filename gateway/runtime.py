@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 
 from gateway import __version__
 from gateway.alerts.opening import open_alerts
@@ -18,6 +17,7 @@ from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
+from gateway.config.restart import changes_at_restart
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
@@ -53,15 +53,6 @@ from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
 from gateway.tasks import spawn
 from gateway.upstream.rests import DeploymentRests
 from gateway.upstream.stream_usage import UsageRefusals
-
-_FIXED = (
-    *("server.host", "server.port", "server.max_concurrent_requests", "server.drain_s"),
-    "server.workers",
-    *("server.max_head_kb", "server.max_head_fields", "server.max_pipelined_requests"),
-    *("server.max_head_s", "server.keep_alive_s"),
-    *("storage", "embedding", "logging", "observability"),
-)
-"""Settings that a reload does not change."""
 
 STOP_S = 5.0
 """Longest wait for background work that gives back what it holds when the gateway stops."""
@@ -182,7 +173,7 @@ class Runtime:
             StoreError: the store cannot be used.
         """
         searched = self.settings.etraces.enabled
-        storage = self.settings.storage
+        storage, steering = self.settings.storage, self.settings.steering
         wait = StartWait(storage, lambda: self.draining).until_reachable
         self._stores = stores = await wait(lambda: open_stores(storage, vectors=searched))
         self.pending_responses.store = stores.answers
@@ -204,10 +195,10 @@ class Runtime:
         self._background_tasks.append(spawn(retention.follow(), name="retention"))
         self.raw_calls = open_keeper(stores.raw, storage, self.metrics.raw_dropped.inc)
         self._watch_for_alerts(stores)
-        steering = self.settings.steering
         self._index = ConversationIndex(
             max_conversations=steering.max_conversations_in_memory,
             max_transcripts=steering.max_transcripts_in_memory,
+            max_transcript_bytes=int(steering.max_transcript_memory_mb * 2**20),
             max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
         )
         if stores.workloads is not None:
@@ -255,9 +246,9 @@ class Runtime:
             )
 
     def _open_learning(self) -> Learning:
-        stores, embedder = self._opened, self.library.embedder if self.library else None
-        failed = partial(self._note_failed_lookup, "lessons")
-        learning = open_learning(self, stores, embedder, failed)
+        embedder = self.library.embedder if self.library else None
+        note_failed = partial(self._note_failed_lookup, "lessons")
+        learning = open_learning(self, self._opened, embedder, note_failed)
         self.book, self.learner = learning.book, learning.learner
         return learning
 
@@ -333,7 +324,7 @@ class Runtime:
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays in use", reason=str(exc))
             return False
-        waiting = [p for p in _FIXED if attrgetter(p)(settings) != attrgetter(p)(self.settings)]
+        waiting = changes_at_restart(self.settings, settings)
         if settings.etraces.enabled and self.library is None:
             waiting.append("etraces.enabled")
         if waiting:

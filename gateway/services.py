@@ -23,6 +23,7 @@ from gateway.conversations.steer_request import (
     StepHistory,
 )
 from gateway.conversations.turns import Turns
+from gateway.conversations.unread_requests import UnreadResolver
 from gateway.conversations.workloads import Workloads
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.target import GuidanceTarget, target_for
@@ -62,13 +63,9 @@ class Services:
         self.litellm_lane = LiteLLMLane(
             self.native, settings.timeouts, headers={INSTANCE_HEADER.decode(): instance}
         )
+        lanes = (self.native, self.litellm_lane)
         self.dispatcher = Dispatcher(
-            self.table,
-            self.native,
-            self.litellm_lane,
-            settings.router,
-            metrics,
-            instance=instance.encode(),
+            self.table, *lanes, settings.router, metrics, instance=instance.encode()
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
@@ -78,19 +75,15 @@ class Services:
         self.resolver = ConversationResolver(
             index, loader, settings.conversations, shared=settings.shares_store
         )
+        self.unread_resolver = UnreadResolver(index, loader, settings.conversations)
         self.budgets = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
         rules = replace(settings.rules(), wrap_up_at=None)
         self.policy_digest = rules.policy.digest()
-        self.steerer = RequestSteerer(
-            rules,
-            ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal),
-            lookup,
-            history,
-            self._judge(metrics, accounting.own_calls),
-            lessons,
-            RunWorkloads(rules, workloads, self.catalogue.price),
-        )
+        traits = ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal)
+        judge = self._judge(metrics, accounting.own_calls)
+        run_workloads = RunWorkloads(rules, workloads, self.catalogue.price)
+        self.steerer = RequestSteerer(rules, traits, lookup, history, judge, lessons, run_workloads)
         self._users = 0
         self._retired = False
 

@@ -125,8 +125,9 @@ class SteeringSettings:
     and what it waits for left out. `max_wait_ms`: the longest time from its first step until the
     request is forwarded, waits for the store, look-ups and a judge included. `max_at_once`: how
     many requests are steered at one time; the others wait for their turn, in order of arrival.
-    `max_body_mb`: the largest body that is read, in MiB; a larger one is forwarded unsteered, and
-    so is one with so many values that reading it would stop all else (`gateway/wire/skim.py`).
+    `max_body_mb`: the largest body that is read, in MiB, without the beginning that is known from
+    the call before; a larger one is forwarded unsteered, and so is one with so many values that
+    reading it would stop all else (`gateway/wire/skim.py`).
     `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
     `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
     call of a run that has used them asks the agent to hand over its results.
@@ -134,6 +135,9 @@ class SteeringSettings:
     agent to hand over its work, a second one stops the run (`gateway/steering/strikes.py`).
     `act_above`: the expected precision that an action needs, by action; actions not listed keep
     their default (docs/evidence.md).
+    `max_transcripts_in_memory`, `max_transcript_memory_mb`: how many of the conversations in memory
+    keep what was read of their history, and about how many MiB that may take (0.2 MiB for thirty
+    steps, 1 MiB for a thousand). Any other is read from its first message with each call.
     `stream_usage`: whether in mode `on` `stream_options.include_usage` is added to streams whose
     client did not ask for it (the extra chunk is removed again): `always` to know the tokens and
     the cost of every call, `auto` where tokens are needed to decide, `never`. Tokens that are not
@@ -151,8 +155,9 @@ class SteeringSettings:
     stop_above: float | None = None
     act_above: Mapping[str, float] = field(default_factory=dict)
     max_conversations_in_memory: int = 2000
-    max_transcripts_in_memory: int = 128
-    max_prefix_memory_mb: float = 8
+    max_transcripts_in_memory: int = 1000
+    max_transcript_memory_mb: float = 128
+    max_prefix_memory_mb: float = 32
 
     def __post_init__(self) -> None:
         if self.deadline_ms <= 0:
@@ -171,6 +176,7 @@ class SteeringSettings:
         at_least(self.max_at_once, 1, "max_at_once")
         at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
         at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
+        at_least(self.max_transcript_memory_mb, 0, "max_transcript_memory_mb")
         at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")
 
     @property

@@ -20,11 +20,13 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.identity import calls_hash, clean_call_ids, looks_unique
 from gateway.steering.identity.rebuilt import extend_tail, tail_key
 from gateway.steering.identity.summary import line_hashes_of
+from gateway.steering.identity.windows import newest_key
 from gateway.stores.records import PrefixHashRecord
 from gateway.wire.messages import content_text, reply_message
 from gateway.wire.prefix_hash import PrefixHashes, extend
 
 _CALLS_KIND = "calls"
+_NEWEST_KIND = "newest"
 _TAIL_KIND = "tail"
 
 
@@ -57,8 +59,8 @@ def apply_reply(
         made.append(record.make(echoed.full, echoed.state.count, reply_kind(served), root=root))
         if position == 0:
             _apply_first(result, message, finish, echoed)
-            index.index_awaited_calls(conversation)
-            made += _awaited_calls(conversation, record, echoed.state.count)
+            index.index_reply(conversation)
+            made += _latest_reply(conversation, record, echoed.state.count)
             made += _tail_record(conversation, record, index, echoed.state.count)
     name, reply = completion.get(ANSWER_ID), echoed_items(completion)
     if name:
@@ -139,16 +141,20 @@ def _is_usable(message: Mapping[str, Any]) -> bool:
     return bool(called or message.get("content") or message.get("refusal"))
 
 
-def _awaited_calls(
+def _latest_reply(
     conversation: Conversation, record: _Records, position: int
 ) -> Iterator[PrefixHashRecord]:
-    """A hash of the latest reply's calls, for an agent that shortens its history and sends no id:
-    by it another gateway finds the run."""
-    calls = conversation.history.branch.reply_calls
-    shortens = conversation.run.start is not None and conversation.external_key is None
-    if calls and shortens and looks_unique(calls):
-        digest = calls_hash(conversation.tenant, calls)
+    """Hashes of the latest reply and of its calls, for an agent that shortens its history and sends
+    no id: by them another gateway finds the run."""
+    branch, tenant = conversation.history.branch, conversation.tenant
+    if conversation.run.start is None or conversation.external_key is not None:
+        return
+    if branch.reply_calls and looks_unique(branch.reply_calls):
+        digest = calls_hash(tenant, branch.reply_calls)
         yield record.make(digest, position, _CALLS_KIND, root=digest)
+    elif branch.reply_digest:
+        digest = newest_key(tenant, branch.reply_digest)
+        yield record.make(digest, position, _NEWEST_KIND, root=digest)
 
 
 def _tail(history: History, echoed: PrefixHashes) -> bytes:

@@ -74,7 +74,7 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
     if not history.root:
         history.root = _root(index, found, search)
     index.keep_prefix(found)
-    index.used(found)
+    index.used(found, len(request.raw))
     index.add_prefix_hash(found, hashes.full, hashes.full)
 
 

@@ -87,8 +87,7 @@ class SeenDigests:
 def first_hash(hashes: PrefixHashes) -> bytes:
     """The hash of the first message, by which the store groups the hashes of a history; empty for
     a history without one, such as a system message alone."""
-    candidates = hashes.candidates()
-    return candidates[-1][1] if candidates else b""
+    return hashes.candidates[-1][1] if hashes.candidates else b""
 
 
 @dataclass(slots=True, kw_only=True)

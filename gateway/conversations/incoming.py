@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from gateway.conversations.conversation import History
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import Incoming, read_request
+from gateway.steering.identity.rebuilt import with_tails
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
@@ -16,15 +17,18 @@ _MANY_MESSAGES = 1000
 
 
 async def off_the_loop(
-    request: SteeredRequest, read: Callable[[], Incoming], resume: ChainState | None
+    request: SteeredRequest,
+    read: Callable[[], Incoming],
+    resume: ChainState | None,
+    tail: bytes = b"",
 ) -> Incoming:
     """What `read` gives; in a thread for a big request, whose digests take a tenth of a second.
 
-    `resume`: the chain of the messages that need not be read again.
+    `resume`: the chain of the messages that need not be read again; `tail`: their tail hash.
     """
     new = len(request.transcript) - (resume.count if resume is not None else 0)
     is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
-    return await asyncio.to_thread(read) if is_big else read()
+    return await asyncio.to_thread(lambda: with_tails(read(), tail)) if is_big else read()
 
 
 def resumed_chain(known: History | None) -> ChainState | None:

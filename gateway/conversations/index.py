@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.known_bodies import KnownBodies
@@ -14,32 +14,40 @@ from gateway.conversations.stored_responses import (
     StoredResponse,
     response_hash,
 )
+from gateway.conversations.transcripts_in_memory import TranscriptsInMemory
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.rebuilt import tail_key
+from gateway.steering.identity.windows import is_window_of, latest_turn
 from gateway.wire.body_prefix import BodyPrefix
 
 _MAX_REFS = 64  # conversations remembered for one hash; common openings collect many
 _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows where older ones fork
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
 
-_Calls = tuple[str, tuple[str, ...]]
-"""A tenant, and the ids of a reply's calls."""
+K = TypeVar("K", bound=Hashable)
 
 
 class ConversationIndex:
     """The conversations in memory; the least recently used ones are dropped."""
 
     def __init__(
-        self, *, max_conversations: int, max_transcripts: int, max_prefix_bytes: int
+        self,
+        *,
+        max_conversations: int,
+        max_transcripts: int,
+        max_transcript_bytes: int,
+        max_prefix_bytes: int,
     ) -> None:
         self._max = max_conversations
         self._by_id: OrderedDict[str, Conversation] = OrderedDict()
         self._by_key: dict[tuple[str, str], list[str]] = {}
         self._prefix_hashes: dict[bytes, list[PrefixHashRef]] = {}
-        self._awaited = _AwaitedCalls()
+        self._awaited: _Latest[tuple[str, ...]] = _Latest()
+        self._replies: _Latest[bytes] = _Latest()
         self._responses: dict[bytes, str] = {}
         self._items: OrderedDict[tuple[str, str], Any] = OrderedDict()
         self._bodies = KnownBodies(max_transcripts, max_prefix_bytes)
+        self._transcripts = TranscriptsInMemory(max_transcripts, max_transcript_bytes)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -63,20 +71,21 @@ class ConversationIndex:
         for response in conversation.history.responses.values():
             self._index_response(conversation, response)
 
-    def used(self, conversation: Conversation) -> None:
+    def used(self, conversation: Conversation, body_bytes: int) -> None:
         """A request of this conversation was read: keep its transcript's caches, drop the oldest.
 
-        They are most of a conversation's memory and can be rebuilt from any request. Of a
-        conversation with a call in progress only the bytes are dropped: its run is not stored yet.
+        `body_bytes`: its length. The caches are most of a conversation's memory and can be rebuilt
+        from any request. Of a conversation with a call in progress only the bytes are dropped: its
+        run is not stored yet.
         """
-        for oldest in self._bodies.use(conversation.id):
+        for oldest in self._transcripts.use(conversation.id, body_bytes):
             found = self._by_id.get(oldest)
             if found is not None:
                 self._bodies.drop(found)
                 if found.busy:
                     continue
                 found.forget_transcript()
-            self._bodies.forget(oldest)
+            self._transcripts.forget(oldest)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -129,14 +138,18 @@ class ConversationIndex:
         return known, branches
 
     def branches_of(self, tenant: str, external_key: str) -> dict[str, Branch]:
-        """The branches under a client's id, most recently used first."""
+        """The branches under a client's id, most recently used first; none of which nothing was
+        read yet."""
         ids = self._by_key.get((tenant, external_key), ())
-        found = [self._by_id[i] for i in ids if i in self._by_id]
-        return {c.id: c.history.branch for c in reversed(found)}
+        found = [self._by_id[i].history.branch for i in ids if i in self._by_id]
+        return {b.conversation_id: b for b in reversed(found) if b.served_hash}
 
-    def index_awaited_calls(self, conversation: Conversation) -> None:
-        """The latest reply asked for calls: a request with their results is found by them."""
-        self._awaited.put(conversation)
+    def index_reply(self, conversation: Conversation) -> None:
+        """A request with the results of the latest reply's calls is found by them, one that has
+        only part of the history by the reply."""
+        branch = conversation.history.branch
+        self._awaited.put(conversation, branch.reply_calls)
+        self._replies.put(conversation, branch.reply_digest or b"")
 
     def awaiting_results(self, tenant: str, request: Incoming) -> dict[str, Branch]:
         """The branches whose latest reply made the calls that the request answers.
@@ -146,6 +159,21 @@ class ConversationIndex:
         ids = self._awaited.find(tenant, request.calls)
         held = {i: self._by_id[i].history for i in ids if i in self._by_id}
         return {i: history.branch for i, history in held.items() if history.knows_replies(request)}
+
+    def known_under(self, prefix_hash: bytes | None) -> set[str]:
+        """The ids of the conversations with this prefix hash."""
+        return {ref.conversation_id for ref in self._prefix_hashes.get(prefix_hash or b"", ())}
+
+    def windows(self, tenant: str, request: Incoming, alike: Container[str]) -> Iterator[str]:
+        """The ids of the conversations whose latest reply the request follows with only part of
+        the history before it, most recently answered first; `alike`: those that begin like it."""
+        for digest in latest_turn(request.hashes):
+            for name in reversed(self._replies.find(tenant, digest)):
+                found = self._by_id.get(name)
+                if found is not None and is_window_of(
+                    request, found.history.branch, found.history.seen, begins=name in alike
+                ):
+                    yield name
 
     def branches_with_tail(self, tenant: str, tail: bytes) -> list[Branch]:
         """The idle branches whose history is this from its first reply to its latest one."""
@@ -206,14 +234,7 @@ class ConversationIndex:
 
     def known_prefix(self, tenant: str, raw: bytes, list_key: str) -> BodyPrefix | None:
         """The longest beginning of a body among the latest requests of all conversations."""
-        best: BodyPrefix | None = None
-        for sharing in self._with_opening(tenant, raw):
-            prefix = sharing.history.prefix
-            if prefix is None or (best is not None and best.end >= prefix.end):
-                continue
-            if prefix.list_key == list_key and prefix.begins(raw):
-                best = prefix
-        return best
+        return self._bodies.longest(tenant, raw, list_key)
 
     def conversation_for_prefix(
         self, tenant: str, prefix: BodyPrefix | None
@@ -221,14 +242,7 @@ class ConversationIndex:
         """The conversation whose latest request the prefix is, if it still is."""
         if prefix is None:
             return None
-        sharing = self._with_opening(tenant, prefix.raw)
-        return next((found for found in sharing if found.history.prefix is prefix), None)
-
-    def _with_opening(self, tenant: str, raw: bytes) -> Iterator[Conversation]:
-        for conversation_id in self._bodies.with_opening(tenant, raw):
-            found = self._by_id.get(conversation_id)
-            if found is not None:
-                yield found
+        return self._by_id.get(self._bodies.conversation_of(tenant, prefix) or "")
 
     def keep_prefix(self, conversation: Conversation) -> None:
         """Make the bytes of the conversation's latest request known, while there is room."""
@@ -244,8 +258,9 @@ class ConversationIndex:
 
     def _forget(self, conversation: Conversation) -> None:
         self._bodies.drop(conversation)
-        self._bodies.forget(conversation.id)
+        self._transcripts.forget(conversation.id)
         self._awaited.drop(conversation.id)
+        self._replies.drop(conversation.id)
         for digest in conversation.history.prefix_hashes:
             self._drop_prefix_hash(conversation, digest)
         for name in conversation.history.responses:
@@ -259,29 +274,29 @@ class ConversationIndex:
                 self._by_key.pop(key, None)
 
 
-class _AwaitedCalls:
-    """Which conversations wait for the results of which calls."""
+class _Latest(Generic[K]):
+    """The conversations by what their latest reply has, in the order in which it came."""
 
     def __init__(self) -> None:
-        self._waiting: dict[_Calls, list[str]] = {}
-        self._calls: dict[str, _Calls] = {}
+        self._ids: dict[tuple[str, K], list[str]] = {}
+        self._keys: dict[str, tuple[str, K]] = {}
 
-    def put(self, conversation: Conversation) -> None:
-        """Index a conversation by its latest reply's calls, if that made any."""
+    def put(self, conversation: Conversation, value: K) -> None:
+        """Index a conversation by this; by nothing when it is empty."""
         self.drop(conversation.id)
-        if conversation.history.branch.reply_calls:
-            calls = (conversation.tenant, conversation.history.branch.reply_calls)
-            self._waiting.setdefault(calls, []).append(conversation.id)
-            self._calls[conversation.id] = calls
+        if value:
+            key = (conversation.tenant, value)
+            self._ids.setdefault(key, []).append(conversation.id)
+            self._keys[conversation.id] = key
 
     def drop(self, conversation_id: str) -> None:
-        """Forget what a conversation waits for."""
-        calls = self._calls.pop(conversation_id, None)
-        if calls is not None:
-            self._waiting[calls].remove(conversation_id)
-            if not self._waiting[calls]:
-                del self._waiting[calls]
+        """Forget what the latest reply of a conversation has."""
+        key = self._keys.pop(conversation_id, None)
+        if key is not None:
+            self._ids[key].remove(conversation_id)
+            if not self._ids[key]:
+                del self._ids[key]
 
-    def find(self, tenant: str, calls: tuple[str, ...]) -> Iterable[str]:
-        """The ids of the conversations that wait for these calls."""
-        return self._waiting.get((tenant, calls), ())
+    def find(self, tenant: str, value: K) -> Sequence[str]:
+        """The ids of the conversations whose latest reply has this."""
+        return self._ids.get((tenant, value), ())

@@ -5,47 +5,59 @@ A request that begins with the bytes of an earlier one continues it, and is read
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
-from itertools import islice
+from typing import Final, NamedTuple
 
 from gateway.conversations.conversation import Conversation
+from gateway.wire.body_prefix import BodyPrefix
 
 # Requests of one agent share their first bytes (model, system prompt), and conversations differ in
-# later ones; so the bodies with one opening are compared in full, newest first.
-_OPENING_BYTES = 256
+# later ones; so the bodies with one opening are compared one by one.
+_OPENING_BYTES: Final = 256
+# What is compared first: of equal openings, the last bytes differ most.
+_CLOSING_BYTES: Final = 32
+
+
+class _Body(NamedTuple):
+    """The known bytes of one conversation's latest request: where they end, and with what."""
+
+    end: int
+    closing: bytes
+    prefix: BodyPrefix
 
 
 class KnownBodies:
-    """The bytes of the latest requests, by their openings, within a budget."""
+    """The bytes of the latest requests, by their openings, within a budget.
 
-    def __init__(self, max_transcripts: int, max_bytes: int) -> None:
-        self._max_transcripts = max_transcripts
+    `max_bodies`: with one opening.
+    """
+
+    def __init__(self, max_bodies: int, max_bytes: int) -> None:
+        self._max_bodies = max_bodies
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._recent: OrderedDict[str, None] = OrderedDict()
-        self._openings: dict[tuple[str, bytes], list[str]] = {}
+        self._openings: dict[tuple[str, bytes], dict[str, _Body]] = {}
 
     @property
     def has_room(self) -> bool:
         """Whether at most half of the budget is taken."""
         return self._bytes <= self._max_bytes // 2
 
-    def use(self, conversation_id: str) -> list[str]:
-        """Mark a transcript as the most recently used; the transcripts over the limit, oldest
-        first."""
-        self._recent[conversation_id] = None
-        self._recent.move_to_end(conversation_id)
-        surplus = max(len(self._recent) - self._max_transcripts, 0)
-        return list(islice(self._recent, surplus))
+    def longest(self, tenant: str, raw: bytes, list_key: str) -> BodyPrefix | None:
+        """The longest known bytes that a body begins with."""
+        best: _Body | None = None
+        for body in self._openings.get((tenant, raw[:_OPENING_BYTES]), {}).values():
+            end = body.end
+            if raw[max(end - _CLOSING_BYTES, 0) : end] != body.closing:
+                continue
+            longer = best is None or end > best.end
+            if longer and body.prefix.list_key == list_key and body.prefix.begins(raw):
+                best = body
+        return best.prefix if best is not None else None
 
-    def forget(self, conversation_id: str) -> None:
-        """The transcript of a conversation is no longer in memory."""
-        self._recent.pop(conversation_id, None)
-
-    def with_opening(self, tenant: str, raw: bytes) -> Iterable[str]:
-        """Conversations whose latest request begins as `raw` does, newest first."""
-        return self._openings.get((tenant, raw[:_OPENING_BYTES]), ())
+    def conversation_of(self, tenant: str, prefix: BodyPrefix) -> str | None:
+        """The id of the conversation whose latest request these bytes are."""
+        bodies = self._openings.get((tenant, prefix.raw[:_OPENING_BYTES]), {})
+        return next((name for name, body in bodies.items() if body.prefix is prefix), None)
 
     def add(self, conversation: Conversation) -> bool:
         """Index a conversation's latest request; True when the budget is exceeded."""
@@ -53,10 +65,12 @@ class KnownBodies:
         if prefix is None or len(prefix.raw) < _OPENING_BYTES:
             return False
         self._bytes += len(prefix.raw)
-        opening = (conversation.tenant, prefix.raw[:_OPENING_BYTES])
-        bucket = self._openings.setdefault(opening, [])
-        bucket.insert(0, conversation.id)
-        del bucket[self._max_transcripts :]
+        bodies = self._openings.setdefault(_opening(conversation.tenant, prefix), {})
+        end = prefix.end
+        closing = prefix.raw[max(end - _CLOSING_BYTES, 0) : end]
+        bodies[conversation.id] = _Body(end, closing, prefix)
+        if len(bodies) > self._max_bodies:
+            del bodies[next(iter(bodies))]
         return self._bytes > self._max_bytes
 
     def drop(self, conversation: Conversation) -> None:
@@ -66,9 +80,12 @@ class KnownBodies:
         if prefix is None or len(prefix.raw) < _OPENING_BYTES:
             return
         self._bytes -= len(prefix.raw)
-        opening = (conversation.tenant, prefix.raw[:_OPENING_BYTES])
-        bucket = self._openings.get(opening, [])
-        if conversation.id in bucket:
-            bucket.remove(conversation.id)
-        if not bucket:
+        opening = _opening(conversation.tenant, prefix)
+        bodies = self._openings.get(opening, {})
+        bodies.pop(conversation.id, None)
+        if not bodies:
             self._openings.pop(opening, None)
+
+
+def _opening(tenant: str, prefix: BodyPrefix) -> tuple[str, bytes]:
+    return tenant, prefix.raw[:_OPENING_BYTES]

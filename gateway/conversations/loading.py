@@ -12,8 +12,10 @@ from gateway.conversations.stored_responses import StoredResponse, response_hash
 from gateway.observability.logging import get_logger
 from gateway.steering.identity import Incoming, PrefixHashRef, calls_hash
 from gateway.steering.identity.rebuilt import tail_key
+from gateway.steering.identity.windows import latest_turn, newest_key
 from gateway.stores.protocols import StateStore
 from gateway.stores.records import ConversationRecord, PrefixHashRecord
+from gateway.wire.prefix_hash import PrefixHashes
 
 _REPLY = "reply:"
 
@@ -38,7 +40,7 @@ class ConversationLoader:
         A conversation in memory is loaded again when the store has more hashes of it: then another
         gateway has served it since.
         """
-        digests = [digest for _, digest in reversed(incoming.hashes.candidates())]
+        digests = [digest for _, digest in reversed(incoming.hashes.candidates)]
         rows = await self._store.find_prefix_hashes(tenant, digests) if digests else []
         refs = [(row, _ref(row)) for row in rows]
         wanted = {
@@ -68,6 +70,13 @@ class ConversationLoader:
     async def load_awaiting_results(self, tenant: str, calls: Iterable[str]) -> None:
         """Load the conversations whose latest reply made these calls."""
         for row in await self._store.find_prefix_hashes(tenant, [calls_hash(tenant, calls)]):
+            await self._load(tenant, row.conversation_id)
+
+    async def load_newest(self, tenant: str, hashes: PrefixHashes) -> None:
+        """Load the conversations whose latest reply is the one that this history follows, as far as
+        their clients have sent only part of theirs before."""
+        keys = [newest_key(tenant, digest) for digest in latest_turn(hashes)[1:]]
+        for row in await self._store.find_prefix_hashes(tenant, keys) if keys else ():
             await self._load(tenant, row.conversation_id)
 
     async def load_tail(self, tenant: str, tail: bytes) -> None:
@@ -127,7 +136,7 @@ class ConversationLoader:
         self._index.add(conversation)
         if record.served_head:
             self._index.add_prefix_hash(conversation, record.served_head, record.served_head)
-        self._index.index_awaited_calls(conversation)
+        self._index.index_reply(conversation)
 
 
 def reply_kind(served: bytes) -> str:

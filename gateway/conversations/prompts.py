@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from gateway.steering.transcript.step import Step
@@ -10,6 +11,9 @@ from gateway.stores.records import PromptMessage
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
+MOST_MESSAGES = 512
+"""Messages in a row that are read for what they say: results of so many calls come at once, and no
+client writes as many. Each takes some 2 us."""
 _ROLES = (*SYSTEM_ROLES, "user")
 
 
@@ -21,10 +25,11 @@ def opening_prompts(
     `start` is the index of the run's first message.
     """
     separate = [content_text(body.get(key)) for key in ("system", "instructions")]
-    lead = transcript[:start] if start else ()
+    lead = islice(transcript, min(start, MOST_MESSAGES))
     opening = [PromptMessage(role="system", text=text) for text in separate if text]
     opening += _read(_until(lead, lambda message: _role(message) not in SYSTEM_ROLES))
-    opening += _read(_until(transcript[start:], _is_reply))
+    own = (transcript[at] for at in range(start, min(start + MOST_MESSAGES, len(transcript))))
+    opening += _read(_until(own, _is_reply))
     return opening
 
 
@@ -35,10 +40,12 @@ def later_prompts(transcript: Sequence[Any], latest: Step | None) -> list[Prompt
     `latest` and is left out.
     """
     since: list[Any] = []
-    for position in range(len(transcript) - 1, -1, -1):
+    newest = len(transcript) - 1
+    for position in range(newest, max(newest - MOST_MESSAGES, -1), -1):
         if _is_reply(transcript[position]):
             break
-        since.insert(0, transcript[position])
+        since.append(transcript[position])
+    since.reverse()
     found = list(_read(since))
     if latest is None or any(map(is_result, since)):
         return found

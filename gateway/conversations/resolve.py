@@ -38,6 +38,7 @@ from gateway.steering.identity import (
 from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive
 from gateway.stores.protocols import StoreError
 
+_UNKNOWN = (MatchKind.NEW, MatchKind.FORK)
 _RELOADS = 4
 """Most conversations loaded again for one request, when several begin like it."""
 
@@ -133,7 +134,7 @@ class ConversationResolver:
             checked=checked,
             root=root,
             tail=tail,
-            incoming=await off_the_loop(request, read, chain),
+            incoming=await off_the_loop(request, read, chain, tail or b""),
         )
 
     async def _find(self, search: Search) -> ConversationMatch:
@@ -148,6 +149,8 @@ class ConversationResolver:
         is_new = verdict.kind is MatchKind.NEW
         if is_new and search.identity.value is None and search.response is None:
             verdict = await self._find_rebuilt(search, verdict)
+        if verdict.kind in _UNKNOWN:
+            verdict = await self._find_window(search, verdict)
         here = self._index.get(verdict.conversation_id or "") is not None
         if search.unread and verdict.kind is MatchKind.NEW and not here:
             verdict = apart(verdict, search.tenant, search.given, search.incoming)
@@ -195,7 +198,7 @@ class ConversationResolver:
         identity, incoming = search.identity, search.incoming
         if identity.source == FINGERPRINT and not self._settings.fingerprint:
             return match(incoming, {}, {}), True
-        known, branches = self._index.known_prefix_hashes(incoming.hashes.candidates())
+        known, branches = self._index.known_prefix_hashes(incoming.hashes.candidates)
         if identity.value is not None:
             branches = self._index.branches_of(search.tenant, identity.value)
         elif incoming.calls:
@@ -261,6 +264,34 @@ class ConversationResolver:
         return ConversationMatch(
             kind=MatchKind.COMPACTION, conversation_id=alike[0].conversation_id
         )
+
+    async def _find_window(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
+        """The match of a history that has lost its beginning, or what stood in its middle."""
+        incoming, tenant = search.incoming, search.tenant
+        hashes, named = incoming.hashes, search.identity.value is not None
+        if named or search.response is not None or not self._settings.fingerprint:
+            return verdict
+        again = verdict.position == hashes.state.count
+        if hashes.start or not (again or hashes.turns_after(verdict.position)):
+            return verdict  # the prefix that is known shows which reply the request follows
+        alike = self._index.known_under(verdict.prefix_hash)
+        # What another conversation has been asked may be what this one asks next; one that loops,
+        # and whose client drops messages, asks the same again.
+        asked = self._index.get(verdict.parent or "") if again else None
+        other = asked.id if asked is not None and asked.run.start is None else None
+
+        def newest() -> str | None:
+            found = self._index.windows(tenant, incoming, alike)
+            return next((name for name in found if name != other), None)
+
+        chosen = None if self._shared else newest()
+        if chosen is None:
+            with suppress(StoreError):
+                await self._loader.load_newest(tenant, hashes)
+            chosen = newest()
+        if chosen is None:
+            return verdict
+        return ConversationMatch(kind=MatchKind.COMPACTION, conversation_id=chosen)
 
     async def _load_parent(self, tenant: str, identity: Identity) -> None:
         """Load the conversation that started this one, for the first request of this one."""

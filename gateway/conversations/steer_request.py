@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
 from gateway.conversations.judge import StepJudge, judge_newest
-from gateway.conversations.long_transcripts import read_ahead, tasks_of
+from gateway.conversations.long_transcripts import fold_transcript, tasks_of
 from gateway.conversations.own_time import OwnTime
 from gateway.conversations.prompts import later_prompts, opening_prompts
 from gateway.conversations.run_workloads import RunWorkloads
@@ -21,7 +21,7 @@ from gateway.conversations.timed import timed
 from gateway.dialects import SteeredRequest
 from gateway.steering.advice import Advice
 from gateway.steering.experiments import RandomArm
-from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot
+from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
 from gateway.steering.guidance.agent_kind import offered_tools
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.pattern import Query
@@ -154,7 +154,8 @@ class RequestSteerer:
         result.unsteered, result.decision, result.placed = reason, None, None
         result.reasons.append(f"unsteered: {reason}")
         result.model = _repeated(result, request) or request.model
-        self._place_earlier(result, request)
+        if not result.unread:  # there is no place for it without the messages
+            self._place_earlier(result, request)
 
     def _place_earlier(self, result: SteeringResult, request: SteeredRequest) -> None:
         current = result.conversation.run
@@ -213,8 +214,8 @@ class RequestSteerer:
                 self.rules.policy, prior=self._workloads.prior(result, request)
             )
             try:
-                await read_ahead(fold, transcript)
-                run = self._score(conversation, fold, transcript, now)
+                outcomes = await fold_transcript(fold, transcript)
+                run = self._take(conversation, fold, outcomes, now)
             except BaseException:
                 conversation.run.fold = None  # what is stored counts, not a fold half read
                 raise
@@ -226,15 +227,14 @@ class RequestSteerer:
             result.observed = True
         return run
 
-    def _score(
+    def _take(
         self,
         conversation: Conversation,
         fold: ConversationFold,
-        transcript: Sequence[Any],
+        outcomes: Sequence[StepOutcome],
         now: float,
     ) -> RunFold:
-        """Fold the new steps; the newest run, with its memory up to date."""
-        outcomes = fold.extend(transcript)
+        """Keep the outcomes of new steps; the newest run, with its memory up to date."""
         conversation.unsaved.add(outcomes)
         conversation.run.unscored_calls = 0
         current, run = conversation.run, fold.current

@@ -29,6 +29,7 @@ class SteeringResult:
     `advice`: what the call's budgets ask of it. `agent`: the client's program.
     `logged`: the step as it is in the run log, when another process has scored it.
     `usable`: whether the answer says or calls anything; a client asks again after one without.
+    `unread`: the request's messages were not read, so that its answer continues no known history.
     """
 
     resolved: Resolved
@@ -48,6 +49,7 @@ class SteeringResult:
     stored: bool = False
     logged: StepRow | None = None
     usable: bool = False
+    unread: bool = False
     timings_ms: dict[str, float] = field(default_factory=dict)
     advice: Advice = NO_ADVICE
 

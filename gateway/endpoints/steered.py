@@ -136,7 +136,7 @@ class SteeredEndpoint:
     async def _parse(self, raw: bytes, known: BodyPrefix | None, limit_mb: float) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
         new_from = known.end if known is not None else 0
-        if len(raw) > limit_mb * 2**20:
+        if len(raw) - new_from > limit_mb * 2**20:
             return await asyncio.to_thread(self._dialect.skim, raw, orjson.loads)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
             return self._read(raw, known)

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from gateway.wire.sse import SSEDecoder, SSEEvent
+from gateway.wire.sse import SSEDecoder, SSEEvent, parse_event
 
 # zlib's window argument that accepts both gzip and zlib headers.
 _ANY_ZLIB_HEADER: Final = 47
@@ -237,10 +237,12 @@ class UsageFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes to send to the client, of `chunk` and of what was held back before it."""
-        # A plain search is ten times as fast as the expression.
-        without = chunk.find(_USAGE) < 0 or not _NO_CHOICES.search(chunk)
-        if without and not self._holds and chunk.endswith(b"\n\n"):
-            return chunk  # whole events, none of them the usage chunk
+        if not self._holds and chunk.endswith(b"\n\n"):  # whole events
+            # A plain search is ten times as fast as the expression.
+            if chunk.find(_USAGE) < 0:
+                return chunk
+            if chunk.find(b"\r") < 0 and chunk.find(b"\n\n\n") < 0:
+                return self._without_usage(chunk)
         events = self._decoder.feed(chunk)
         self._holds = not self._decoder.idle
         return b"".join(e.raw for e in events if not self._is_usage(e))
@@ -248,6 +250,25 @@ class UsageFilter:
     def flush(self) -> bytes:
         """The bytes held back at the end of the stream."""
         return b"".join(e.raw for e in self._decoder.flush() if not self._is_usage(e))
+
+    def _without_usage(self, events: bytes) -> bytes:
+        """Whole events, each ended by two line feeds, without usage chunks.
+
+        Only events without choices are parsed: many providers name `usage` in every chunk, and
+        a read may hold a hundred chunks.
+        """
+        kept: list[bytes] = []
+        done = end = 0  # up to where bytes were taken, and up to where events were looked at
+        for match in _NO_CHOICES.finditer(events):
+            if match.start() < end:
+                continue
+            before = events.rfind(b"\n\n", end, match.start())
+            start = before + 2 if before >= 0 else end
+            end = events.find(b"\n\n", match.start()) + 2
+            if self._is_usage(parse_event(events[start:end])):
+                kept.append(events[done:start])
+                done = end
+        return b"".join([*kept, events[done:]]) if done else events
 
     def _is_usage(self, event: SSEEvent) -> bool:
         if _USAGE not in event.data or b'"choices"' not in event.data:

@@ -20,6 +20,7 @@ from gateway.config import (
     read_file,
     settings_from_dict,
 )
+from gateway.config.restart import changes_at_restart
 from gateway.errors import ConfigError
 from tests.examples import examples
 
@@ -369,3 +370,17 @@ def test_whatever_is_in_a_file_it_loads_or_is_refused(raw: dict[str, Any]) -> No
     """No value leads to anything but settings or a ConfigError."""
     with contextlib.suppress(ConfigError):
         settings_from_dict(raw, {})
+
+
+def test_what_a_reload_does_not_change_is_named() -> None:
+    """Keys that are read at the start only are named when they differ; others are not."""
+    changed = settings_from_dict(
+        {
+            "server": {"max_head_kb": 17},
+            "steering": {"mode": "off", "max_transcript_memory_mb": 17},
+            "storage": {"retention_days": 17},
+        }
+    )
+    assert changes_at_restart(Settings(), Settings()) == []
+    waiting = changes_at_restart(Settings(), changed)
+    assert waiting == ["server.max_head_kb", "steering.max_transcript_memory_mb", "storage"]

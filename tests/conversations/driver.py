@@ -72,7 +72,10 @@ class Driver:
     def __init__(self) -> None:
         self._runner, store = _empty_store()
         self.index = ConversationIndex(
-            max_conversations=10_000, max_transcripts=10_000, max_prefix_bytes=2**24
+            max_conversations=10_000,
+            max_transcripts=10_000,
+            max_transcript_bytes=2**34,
+            max_prefix_bytes=2**24,
         )
         loader = ConversationLoader(self.index, store)
         self._resolver = ConversationResolver(self.index, loader, ConversationSettings())

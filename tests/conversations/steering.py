@@ -132,7 +132,10 @@ class Agent:
         self.tools: list[Any] = [BASH]
         self.model = REQUESTED
         self.index = ConversationIndex(
-            max_conversations=100, max_transcripts=100, max_prefix_bytes=2**20
+            max_conversations=100,
+            max_transcripts=100,
+            max_transcript_bytes=2**30,
+            max_prefix_bytes=2**20,
         )
         self._resolver: ConversationResolver | None = None
         self.request: SteeredRequest

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import Any
 
+import pytest
+
 from gateway.conversations.conversation import SeenDigests
-from gateway.conversations.long_transcripts import MESSAGES_AT_ONCE, read_ahead, tasks_of
-from gateway.steering.fold import ConversationFold
+from gateway.conversations.long_transcripts import (
+    MESSAGES_AT_ONCE,
+    fold_transcript,
+    tasks_of,
+)
+from gateway.conversations.prompts import later_prompts, opening_prompts
+from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
+from gateway.steering.identity import read_request
+from gateway.steering.identity.rebuilt import extend_tail, with_tails
 from gateway.steering.policy import Policy
+from gateway.steering.transcript.step import Step
+from gateway.wire.prefix_hash import chain_digests
 from gateway.wire.views import MessagesView
 from tests.hostile.growth import LIMIT, cost
 
@@ -32,9 +44,8 @@ async def test_others_run_between_the_parts() -> None:
 
     beside = asyncio.ensure_future(other())
     fold, at_once = ConversationFold(Policy()), ConversationFold(Policy())
-    await read_ahead(fold, messages)
+    outcomes = await fold_transcript(fold, messages)
     of_reading = turns
-    outcomes = fold.extend(messages)
     tasks = await tasks_of(fold.runs, messages)
     beside.cancel()
     assert of_reading >= 5  # ten parts
@@ -80,3 +91,104 @@ def test_digests_of_a_long_history_are_added_in_linear_time() -> None:
     seen.add([*small, None, *small])
     assert all(digest in seen for digest in small)
     assert large[0] not in seen
+
+
+def _many_calls(calls: int) -> list[dict[str, Any]]:
+    """One step with this many calls and their results."""
+    made = [
+        {"id": f"call_{n}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        for n in range(calls)
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": f"call_{n}", "content": f"Line {n}."} for n in range(calls)
+    ]
+    asked = {"role": "user", "content": "Read all."}
+    return [asked, {"role": "assistant", "content": None, "tool_calls": made}, *results]
+
+
+def _long_text() -> list[dict[str, Any]]:
+    asked, calling, result = _many_calls(1)
+    return [asked, {**calling, "content": "I read on. " * 120_000}, result]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [_many_calls(500), _long_text(), [*_many_calls(500), *_dialogue(200)]],
+    ids=["calls", "text", "calls-first"],
+)
+async def test_what_cannot_be_divided_is_read_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, messages: list[dict[str, Any]]
+) -> None:
+    """A step of many calls, or a long text; the fold gives the same."""
+    threads: set[int] = set()
+    push = RunFold.push
+
+    def noted(self: RunFold, step: Step) -> StepOutcome:
+        if len(step.actions) > 100 or len(step.thought) > 2**20:
+            threads.add(threading.get_ident())
+        return push(self, step)
+
+    monkeypatch.setattr(RunFold, "push", noted)
+    outcomes = await fold_transcript(ConversationFold(Policy()), messages)
+    assert threads
+    assert threading.get_ident() not in threads
+    assert outcomes == ConversationFold(Policy()).extend(messages)
+
+
+async def test_a_long_transcript_that_is_read_again_is_read_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A result that comes late changes a step that was scored: all is folded from the start."""
+    messages = [*_dialogue(100), *_many_calls(2)]
+    fold = ConversationFold(Policy())
+    await fold_transcript(fold, messages[:-1])
+    threads: list[int] = []
+    extend = ConversationFold.extend
+
+    def noted(self: ConversationFold, read: Any) -> Any:
+        threads.append(threading.get_ident())
+        return extend(self, read)
+
+    monkeypatch.setattr(ConversationFold, "extend", noted)
+    again = await fold_transcript(fold, messages)
+    assert threads != [threading.get_ident()]
+    assert again[-1] == ConversationFold(Policy()).extend(messages)[-1]
+
+
+async def test_a_few_new_messages_are_read_where_requests_are_served() -> None:
+    """A thread for each call would cost more than it takes."""
+    fold, messages = ConversationFold(Policy()), _dialogue(300)
+    await fold_transcript(fold, messages[:-2])
+    before = threading.active_count()
+    assert await fold_transcript(fold, messages) == []
+    assert threading.active_count() == before
+
+
+def test_prompts_of_a_long_history_are_found_by_reading_few_messages() -> None:
+    """The last of thousands of runs does not cause all messages before it to be parsed again."""
+    transcript = _Counted([{"role": "user", "content": "Go on."}] * 5000)
+    found = opening_prompts({}, transcript, 4990)
+    assert [prompt.text for prompt in found] == ["Go on."] * 10
+    assert transcript.reads <= 20
+    assert len(opening_prompts({}, transcript, 0)) == len(later_prompts(transcript, None)) == 512
+
+
+def test_results_of_one_turn_are_digested_in_linear_time() -> None:
+    """Those of 12,000 calls took seconds while each was looked for among all ids."""
+    small, large = _many_calls(4000), _many_calls(16_000)
+    assert cost(lambda: chain_digests(large, "t"), 3) < LIMIT * cost(
+        lambda: chain_digests(small, "t"), 3
+    )
+
+
+def test_a_tail_hash_that_was_made_beforehand_is_the_same() -> None:
+    """For a whole history, and for one that goes on from a known part."""
+    messages = _dialogue(50)
+    for resume, tail in ((None, b""), (chain_digests(messages[:40], "t").state, b"t" * 16)):
+        plain = read_request({}, {"messages": messages}, "t", resume=resume)
+        made = with_tails(plain, tail)
+        assert plain.hashes.tails is None
+        assert made.hashes.tails is not None
+        for (start, first, last), known in made.hashes.tails.items():
+            assert extend_tail(start, plain.hashes, first, last) == known
+        assert (tail, 0, len(plain.hashes.messages)) in made.hashes.tails

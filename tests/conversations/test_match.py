@@ -622,9 +622,7 @@ def test_a_resumed_request_matches_the_same() -> None:
     driver = a_driver()
     resumed = chain_digests(THIRD, TENANT, resume=served.state)
     assert resumed.full == whole.hashes.full
-    known = {
-        prefix_hash: driver.refs.get(prefix_hash, ()) for _, prefix_hash in resumed.candidates()
-    }
+    known = {prefix_hash: driver.refs.get(prefix_hash, ()) for _, prefix_hash in resumed.candidates}
     for hashes in (resumed, whole.hashes):
         request = type(whole)(hashes=hashes, signature=whole.signature, has_tools=True)
         verdict = match(request, known, driver.branches)

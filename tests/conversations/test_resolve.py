@@ -54,7 +54,12 @@ def says(role: str, text: str) -> dict[str, Any]:
 
 def resolving(store: StateStore) -> Any:
     """A function that resolves a request with these messages, over the store."""
-    index = ConversationIndex(max_conversations=100, max_prefix_bytes=2**20, max_transcripts=100)
+    index = ConversationIndex(
+        max_conversations=100,
+        max_prefix_bytes=2**20,
+        max_transcripts=100,
+        max_transcript_bytes=2**30,
+    )
     resolver = ConversationResolver(index, ConversationLoader(index, store), ConversationSettings())
 
     async def call(*messages: dict[str, Any]) -> Resolved:
@@ -106,7 +111,9 @@ async def test_the_next_request_is_not_looked_up(database: Database) -> None:
 
 async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> None:
     """Bytes of requests are kept for the transcripts in memory only."""
-    index = ConversationIndex(max_conversations=50, max_prefix_bytes=2**20, max_transcripts=3)
+    index = ConversationIndex(
+        max_conversations=50, max_prefix_bytes=2**20, max_transcripts=3, max_transcript_bytes=2**30
+    )
     loader = ConversationLoader(index, SQLiteStateStore(database))
     resolver = ConversationResolver(index, loader, ConversationSettings())
     bodies = [
@@ -124,7 +131,9 @@ async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> Non
 
 async def test_a_conversation_with_a_call_in_progress_is_kept(database: Database) -> None:
     """Only idle conversations are dropped: the state of the others is not stored yet."""
-    index = ConversationIndex(max_conversations=2, max_prefix_bytes=2**20, max_transcripts=1)
+    index = ConversationIndex(
+        max_conversations=2, max_prefix_bytes=2**20, max_transcripts=1, max_transcript_bytes=2**30
+    )
     loader = ConversationLoader(index, SQLiteStateStore(database))
     resolver = ConversationResolver(index, loader, ConversationSettings())
 

@@ -112,6 +112,36 @@ def test_only_the_usage_chunk_is_taken_out(event: bytes) -> None:
     assert kept.feed(event) + kept.flush() == event
 
 
+EVENTS = (
+    CHUNK,
+    USAGE,
+    DONE,
+    b'data: {"choices": [], "usage": null}\n\n',
+    b'data: {"choices": [{"index": 0}], "usage": {"a": 1}}\n\n',
+    b'data: {"choices": [{"delta": {"content": "\\"choices\\": []"}}]}\n\n',
+    b'data: {"usage": {"a": 1}, "choices" : [ ]}\n\n',
+    b'data: {"x": {"choices": []}, "usage": {"a": 1}, "choices": []}\n\n',
+    b'event: chunk\ndata: {"choices": [], "usage": {"a": 1}}\n\n',
+    b'data: {"choices": [], "usage": {"a": 1}}\r\n\r\n',
+    b'data:{"choices": [], "usage": {"a": 1}}\n\n',
+    b": ping\n\n",
+    b"\n",
+)
+
+
+@given(st.lists(st.lists(st.sampled_from(EVENTS), max_size=6), max_size=4))
+def test_usage_is_taken_out_alike_of_whole_reads_and_of_single_bytes(
+    reads: list[list[bytes]],
+) -> None:
+    """Many events in one read give the same bytes as events that arrive byte by byte."""
+    whole, single = UsageFilter(), UsageFilter()
+    joined = [b"".join(read) for read in reads]
+    out = b"".join(whole.feed(read) for read in joined) + whole.flush()
+    stream = b"".join(joined)
+    slowly = b"".join(single.feed(stream[i : i + 1]) for i in range(len(stream))) + single.flush()
+    assert out == slowly
+
+
 def test_usage_in_an_unfinished_last_event() -> None:
     """A usage chunk without its blank line is taken out at the end too."""
     kept = UsageFilter(json.loads)
