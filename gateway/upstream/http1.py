@@ -27,6 +27,8 @@ _BUFFER_BYTES: Final = 2**18
 _MAX_FIELD_BYTES: Final = 2**16
 _MAX_FIELDS: Final = 128
 """What aiohttp accepts of a response's head."""
+_FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
+"""Each says where a body ends; of an answer with both it is not certain for every reader."""
 
 
 class PooledConnection(ResponseHandler):
@@ -102,6 +104,7 @@ class Http1Answer:
         self._has_head = self._whole = self._reusable = self._paused = False
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
+            lenient_chunked_length=True,  # a length beside chunks does not count (RFC 9112, 6.3)
             lenient_headers=True,
             lenient_optional_cr_before_lf=True,
             lenient_spaces_after_chunk_size=True,
@@ -253,15 +256,14 @@ class Http1Answer:
             connection.close()
 
     def _is_framed(self) -> bool:
-        names = {name.lower() for name, _ in self.fields}
-        return b"content-length" in names or b"transfer-encoding" in names
+        return not _FRAMES.isdisjoint([name.lower() for name, _ in self.fields])
 
     # From the parser
 
     def on_message_begin(self) -> None:
-        """A second answer was not asked for."""
+        """Raises: ValueError for a second answer, which was not asked for: no part of the first."""
         if self._whole:
-            self._reusable = False
+            raise ValueError("more than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect. Raises: ValueError for a head that is too large, or not text."""
@@ -287,4 +289,5 @@ class Http1Answer:
         """Note the end."""
         if self._has_head and not self._whole:
             self._whole = True
-            self._reusable = self._parser.should_keep_alive()
+            names = {name.lower() for name, _ in self.fields}
+            self._reusable = self._parser.should_keep_alive() and not names >= _FRAMES

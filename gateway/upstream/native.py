@@ -27,16 +27,20 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamTimeout, 
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
 from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.idle import IdleGuard
-from gateway.upstream.pool import CONNECTED, Connector, Route, header_text
+from gateway.upstream.pool import CONNECTED, Connector, Route, UploadConnector, header_text
 
 # aiohttp would add these to a request without them; a proxy adds nothing.
 _NEVER_ADD = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
-_NO_KEEPALIVE_S = 0.001  # aiohttp's way to have none without a Connection header that says so
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces
 _BIG_BODY = 2**20  # from here on aiohttp wants a file, which it writes piece by piece
 _STALE_S = 1.0  # a connection that was closed while idle fails within this time
 _MOST_ROUTES = 512  # as many URLs are kept prepared
+_BODILESS = (
+    204,
+    304,
+)  # RFC 9110, 15.3.5 and 15.4.5; a 304 may name the length of what it stands for
+_LENGTH = frozenset({b"content-length"})
 _MAX_HEADER_BYTES = 2**16  # of one response header; aiohttp's own limit of 8 KiB is met in practice
 
 
@@ -136,7 +140,7 @@ class NativeLane:
                 await answer.aclose()
             raise
         guard.relimit(self._timeouts.idle_s)
-        answer.headers = _relayed(answer.fields)
+        answer.headers = _relayed(answer.fields, answer.status)
         return answer
 
     def _route(self, url: URL, content: bytes | AsyncIterator[bytes]) -> Route | None:
@@ -162,17 +166,15 @@ class NativeLane:
         """The pool; for a body that cannot be sent a second time, one without idle connections."""
         if isinstance(content, bytes):
             if self._session is None:
-                self._session = self._open(_KEEPALIVE_S)
+                self._session = self._open(Connector, keepalive_timeout=_KEEPALIVE_S)
             return self._session
         if self._uploads is None:
-            self._uploads = self._open(_NO_KEEPALIVE_S)
+            self._uploads = self._open(UploadConnector)
         return self._uploads
 
-    def _open(self, keepalive_s: float) -> aiohttp.ClientSession:
+    def _open(self, kind: type[Connector], **options: float) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=Connector(
-                limit=self._max_connections, keepalive_timeout=keepalive_s, ttl_dns_cache=60
-            ),
+            connector=kind(limit=self._max_connections, ttl_dns_cache=60, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_NEVER_ADD,
             trust_env=self._proxied,
@@ -197,7 +199,7 @@ class NativeResponse:
         self._guard = guard
         self._whole = False
         self.status = answer.status
-        self.headers = _relayed(answer.raw_headers)
+        self.headers = _relayed(answer.raw_headers, answer.status)
         self.usage: dict[str, Any] | None = None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -225,9 +227,11 @@ class NativeResponse:
             self._answer.close()
 
 
-def _relayed(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """An answer's headers as they may be sent on."""
-    kept = end_to_end([(k.lower(), v) for k, v in headers])
+def _relayed(headers: Iterable[tuple[bytes, bytes]], status: int) -> RawHeaders:
+    """An answer's headers as they may be sent on: with a length only where it is the body's."""
+    given = [(k.lower(), v) for k, v in headers]
+    other = status in _BODILESS or any(name == b"transfer-encoding" for name, _ in given)
+    kept = end_to_end(given, _LENGTH if other else frozenset())
     if _CONTROL.search(b"".join([v for _, v in kept])):
         kept = [(k, _CONTROL.sub(b" ", v)) for k, v in kept]
     return kept

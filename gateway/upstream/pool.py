@@ -76,6 +76,20 @@ class Connector(aiohttp.TCPConnector):
         return await super()._create_connection(*args, **kwargs)
 
 
+class UploadConnector(Connector):
+    """Opens a connection for each request, and closes it within a millisecond of its end.
+
+    aiohttp's way to keep none adds a Connection header. With a short limit alone the next request
+    used the connection again if it came within the limit.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(keepalive_timeout=0.001, **options)
+
+    async def _get(self, *_args: Any) -> None:
+        """No idle connection."""
+
+
 def _utf8(value: bytes) -> bytes:
     """A header value as `header_text` leaves it."""
     if value.isascii():

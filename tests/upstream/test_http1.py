@@ -11,7 +11,7 @@ from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamMalformed, UpstreamUnreachable
-from gateway.upstream.base import RawHeaders
+from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.native import NativeLane
 
@@ -35,7 +35,7 @@ class Raw:
         try:
             while self._answers:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
                 self.heard.append(head + await reader.readexactly(length))
                 writer.write(self._answers.pop(0))
                 if self._closes:
@@ -66,7 +66,7 @@ async def ask(there: Raw, lane: NativeLane, headers: RawHeaders = []) -> Http1An
     return answer
 
 
-async def whole(answer: Http1Answer) -> bytes:
+async def whole(answer: LaneResponse) -> bytes:
     try:
         return b"".join([chunk async for chunk in answer])
     finally:
@@ -152,12 +152,45 @@ async def test_what_is_no_answer_is_refused(sent: bytes) -> None:
         assert there.connections == 2
 
 
-async def test_a_connection_with_more_than_its_answer_is_not_used_again() -> None:
-    """The next request would take the rest for its own answer."""
-    async with raw(OK + b"HTTP/1.1 4", OK) as (there, lane):
+@pytest.mark.parametrize(
+    "more",
+    [b"HTTP/1.1 4", OK, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nsome", b"\r\n" + OK, b"x"],
+)
+async def test_a_connection_with_more_than_its_answer_is_not_used_again(more: bytes) -> None:
+    """The next request would take the rest for its own answer; it is no part of this one, either:
+    not even the body of a second answer."""
+    async with raw(OK + more, OK) as (there, lane):
         assert await whole(await ask(there, lane)) == b"ok"
         assert await whole(await ask(there, lane)) == b"ok"
         assert there.connections == 2
+
+
+@pytest.mark.parametrize("first", [b"content-length", b"transfer-encoding"])
+async def test_chunks_count_where_there_is_a_length_too(first: bytes) -> None:
+    """The length is not passed on, and the connection is not used again (RFC 9112, 6.3)."""
+    frames = {b"content-length": b"7", b"transfer-encoding": b"chunked"}
+    fields = [first, *(name for name in frames if name != first)]
+    head = b"HTTP/1.1 200 OK\r\n" + b"".join(b"%b: %b\r\n" % (n, frames[n]) for n in fields)
+    async with raw(head + b"\r\n2\r\nok\r\n0\r\n\r\n", OK) as (there, lane):
+        answer = await ask(there, lane)
+        assert answer.headers == []
+        assert await whole(answer) == b"ok"
+        assert await whole(await ask(there, lane)) == b"ok"
+        assert there.connections == 2
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_that_has_no_body_has_no_length(status: int, method: str) -> None:
+    """A 304 may name the length of what it stands for, of which nothing comes."""
+    head = b"HTTP/1.1 %d x\r\netag: a\r\ncontent-length: 7\r\n\r\n" % status
+    async with raw(head, OK) as (there, lane):
+        url = URL(f"http://127.0.0.1:{there.port}/v1/files")
+        answer = await lane.send(method, url, [], b"{}" if method == "POST" else b"")
+        assert (answer.status, answer.headers) == (status, [(b"etag", b"a")])
+        assert await whole(answer) == b""
+        assert await whole(await ask(there, lane)) == b"ok"
+        assert there.connections == 1
 
 
 async def test_a_connection_closed_before_its_answer() -> None:

@@ -26,6 +26,12 @@ from gateway.upstream.litellm_lane import proxy_parts
 from gateway.upstream.litellm_lane.importing import litellm_imported
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
 
+# What Pydantic says about LiteLLM's own types and calls. Where warnings are errors
+# (`PYTHONWARNINGS=error`, pytest) the second broke off every Responses stream of the lane.
+_WARNINGS = (
+    r"Items? .* the `ReadOnly` qualifier",
+    r"Accessing the 'model_\w+' attribute on the instance is deprecated",
+)
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _lock = threading.Lock()
 
@@ -120,8 +126,8 @@ def _load_once() -> Sdk:
         _route_through_the_lane()
         loaded = Sdk(litellm)
         _rehearse(loaded)
-    # Pydantic says so about LiteLLM's own types, whenever a provider is used for the first time.
-    warnings.filterwarnings("ignore", message=r"Items? .* the `ReadOnly` qualifier")
+    for said in _WARNINGS:
+        warnings.filterwarnings("ignore", message=said)
     log.info("LiteLLM loaded", seconds=round(time.monotonic() - began, 1))
     return loaded
 

@@ -1,0 +1,187 @@
+"""An upstream that speaks TLS, with certificates made for the test, scripted byte by byte."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_DAY = datetime.timedelta(days=1)
+
+Answering = Callable[["Heard"], None]
+"""Answers one request on its connection."""
+
+
+class Authority:
+    """Signs certificates; `file` is what a client has to trust."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        own = self._builder(self._name, self._key, datetime.datetime.now(datetime.UTC) + _DAY)
+        own = own.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(self._signed(own))
+
+    def server(self, *names: str, expired: bool = False) -> ssl.SSLContext:
+        """The context of a server with a certificate for these hosts."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        until = datetime.datetime.now(datetime.UTC) + (-_DAY if expired else _DAY)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
+        hosts = x509.SubjectAlternativeName([_host(name) for name in names])
+        chain = self._folder / f"{names[0]}-{expired}.pem"
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        built = self._builder(subject, key, until).add_extension(hosts, critical=False)
+        chain.write_bytes(private + self._signed(built))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(chain)
+        return context
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, until: datetime.datetime
+    ) -> x509.CertificateBuilder:
+        builder = x509.CertificateBuilder(
+            issuer_name=self._name,
+            subject_name=subject,
+            public_key=key.public_key(),
+            serial_number=x509.random_serial_number(),
+        )
+        return builder.not_valid_before(until - 10 * _DAY).not_valid_after(until)
+
+    def _signed(self, builder: x509.CertificateBuilder) -> bytes:
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+class Heard:
+    """One request, and the connection on which it is answered."""
+
+    def __init__(self, head: bytes, body: bytes, connection: ssl.SSLSocket) -> None:
+        self.head = head
+        self.body = body
+        self._connection = connection
+
+    def send(self, *pieces: bytes) -> None:
+        """Send pieces, each in records of its own."""
+        for piece in pieces:
+            self._connection.sendall(piece)
+
+    def cut(self) -> None:
+        """Close the connection below TLS: no close_notify says that this is the end."""
+        plain = self._connection.detach()
+        with socket.socket(fileno=plain) as raw:
+            raw.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Say that no more comes (close_notify), and close."""
+        with contextlib.suppress(OSError):
+            self._connection.unwrap()
+        self._connection.close()
+
+
+class TLSUpstream:
+    """Serves on a port of loopback between `with` and its end.
+
+    `hellos`: the host name that each connection asked for, `opened`: their number; `requests`: all
+    that were read.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.answers: list[Answering] = []
+        self.requests: list[Heard] = []
+        self.hellos: list[str | None] = []
+        self._context = context
+        context.sni_callback = self._note_name
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+
+    def __enter__(self) -> TLSUpstream:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    @property
+    def opened(self) -> int:
+        """Connections whose handshake began."""
+        return len(self.hellos)
+
+    def script(self, answers: Sequence[Answering]) -> None:
+        """Answer the next requests so, and forget what was seen."""
+        self.answers[:] = answers
+        self.requests.clear()
+        self.hellos.clear()
+
+    def _note_name(self, _tls: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+        self.hellos.append(name)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                plain, _ = self._listener.accept()
+                self._open.append(plain)
+                threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            connection = self._context.wrap_socket(plain, server_side=True)
+            self._open.append(connection)
+            while True:
+                heard = _read(connection)
+                self.requests.append(heard)
+                self.answers.pop(0)(heard)
+
+
+def _read(connection: ssl.SSLSocket) -> Heard:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += _some(connection)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    while length is not None and len(body) < int(length[1]):
+        body += _some(connection)
+    return Heard(head, body, connection)
+
+
+def _some(connection: ssl.SSLSocket) -> bytes:
+    piece = connection.recv(2**16)
+    if not piece:
+        raise ValueError("closed")
+    return piece
