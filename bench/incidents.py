@@ -106,11 +106,11 @@ async def measure(name: str, port: int, home: Path, options: argparse.Namespace)
     path = home / f"gateway-{running.port}.db"
     numbers = itertools.count(1)
     try:
-        await _calls(running, numbers, options.warm, 60.0)
+        await calls(running, numbers, options.warm, 60.0)
         before = _recorded(path)
         with INCIDENTS[name](running, path):  # type: ignore[attr-defined]
-            first = await _calls(running, numbers, FIRST, 60.0, connections=FIRST)
-            later = await _calls(running, numbers, options.calls, options.seconds)
+            first = await calls(running, numbers, FIRST, 60.0, connections=FIRST)
+            later = await calls(running, numbers, options.calls, options.seconds)
         made = len(first) + len(later)
         wanted = made if name == "gone" else before + made
         for _ in range(_SETTLE_POLLS):
@@ -124,7 +124,7 @@ async def measure(name: str, port: int, home: Path, options: argparse.Namespace)
     return Took(incident=name, first=first, later=later, made=made, recorded=recorded)
 
 
-async def _calls(
+async def calls(
     running: Running, numbers: Iterator[int], count: int, seconds: float, *, connections: int = 1
 ) -> list[float]:
     """Milliseconds of each of `count` calls, or of those begun within `seconds`."""

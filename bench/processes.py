@@ -67,7 +67,7 @@ class Server:
 
     def rss_mb(self) -> float:
         """Resident memory now, children included, in MiB."""
-        return sum(_rss_kb(pid) for pid in _tree(self._process.pid)) / 1024
+        return sum(_rss_kb(pid) for pid in tree(self._process.pid)) / 1024
 
     def stop(self) -> None:
         """End the process and its children."""
@@ -87,7 +87,7 @@ class Server:
 
 def cpu_of(pid: int) -> float:
     """CPU seconds that a process and its children have used so far, of all threads."""
-    return sum(_clock_s(each) for each in _tree(pid)) + _reaped_children_s(pid)
+    return sum(_clock_s(each) for each in tree(pid)) + _reaped_children_s(pid)
 
 
 def free_port() -> int:
@@ -106,7 +106,8 @@ def clean_env() -> dict[str, str]:
     return {k: v for k, v in env.items() if not k.lower().endswith("_proxy")}
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
+    """A process, its children, and theirs."""
     found, at = [pid], 0
     while at < len(found):
         with contextlib.suppress(OSError):

@@ -11,12 +11,13 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +45,8 @@ END $$
 _OPTIONS = (
     *("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=60"),
     *("-c", "shared_buffers=32MB", "-c", "max_wal_size=256MB", "-c", "autovacuum=off"),
+    # What it shares in memory lies in its folder, which goes: a server that is killed leaves it.
+    *("-c", "dynamic_shared_memory_type=mmap"),
     *("-c", "listen_addresses=", "-c", "log_lock_waits=on"),
 )
 
@@ -82,12 +85,17 @@ class PostgresServer:
                 raise OSError(f"the server does not answer: {self.log.read_text()[-500:]}")
             time.sleep(0.05)
 
-    def stop(self) -> None:
-        """End the server at once, as a power cut would."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            # Its children notice that they are alone, and end.
+    def stop(self, by: signal.Signals = signal.SIGKILL) -> None:
+        """End the server by a signal; by default at once, as a power cut would: also the children
+        that serve connections, which would go on until they have nothing to do."""
+        if self.process is None:
+            return
+        children = _children(self.process.pid) if by is signal.SIGKILL else []
+        self.process.send_signal(by)
+        self.process.wait()
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
     def url(self, database: str) -> str:
         """The URL of a database through the socket."""
@@ -107,6 +115,12 @@ class PostgresServer:
         if ended.returncode:
             raise OSError(f"{command[0]}: {ended.stderr.strip()}")
         return ended.stdout
+
+
+def _children(pid: int) -> list[int]:
+    """The children of a process; none where the system does not tell."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
 
 
 def new_folder() -> Path:

@@ -30,12 +30,25 @@ _TWICE = """
 SELECT run_pk, step_index, source, text, count(*) FROM injections WHERE applied
 GROUP BY 1, 2, 3, 4 HAVING count(*) > 1
 """
+# A pattern that a run was given at two steps.
+_PATTERN_AGAIN = """
+SELECT run_pk, pattern_id, count(*) FROM injections WHERE applied AND pattern_id IS NOT NULL
+GROUP BY 1, 2 HAVING count(*) > 1
+"""
 # More than a run may be given: 5 texts of monitors, one pattern of its tenant, the rules once.
 _EXCEEDED = """
 SELECT run_pk, source, count(*) FROM injections WHERE applied GROUP BY 1, 2
 HAVING count(DISTINCT step_index) > CASE source WHEN 'monitor' THEN 5 WHEN 'e1' THEN 1
     WHEN 'e3' THEN 1 END
 """
+# More than one look-up's general patterns, two at most, for one kind of failure of a run.
+_KIND_EXCEEDED = """
+SELECT g.run_pk, s.failure_type, count(*) FROM injections AS g
+JOIN steps AS s USING (run_pk, step_index) WHERE g.applied AND g.source = 'e2' GROUP BY 1, 2
+HAVING count(DISTINCT g.step_index) > 1 OR count(*) > 2
+"""
+_CALLS_MADE = "SELECT coalesce(sum(calls), 0) FROM runs"
+_GIVEN = "SELECT source, count(*) FROM injections WHERE applied GROUP BY 1 ORDER BY 1"
 
 
 def recorded(server: PostgresServer, url: str) -> Recorded:
@@ -44,8 +57,21 @@ def recorded(server: PostgresServer, url: str) -> Recorded:
     name = urlsplit(url).path.strip("/")
     assert server.execute(_WRONG, name) == ""
     assert server.execute(_TWICE, name) == ""
+    assert server.execute(_PATTERN_AGAIN, name) == ""
     assert server.execute(_EXCEEDED, name) == ""
+    assert server.execute(_KIND_EXCEEDED, name) == ""
     rows = [line.split("|") for line in server.execute(_CALLS, name).splitlines()]
     found = [(run, int(step)) for run, step in rows]
     assert len(found) == len(set(found))
     return set(found)
+
+
+def given(server: PostgresServer, url: str) -> dict[str, int]:
+    """The number of pieces of guidance in the database, by their source."""
+    rows = server.execute(_GIVEN, urlsplit(url).path.strip("/")).splitlines()
+    return {source: int(number) for source, _, number in (row.partition("|") for row in rows)}
+
+
+def all_calls(server: PostgresServer, url: str) -> int:
+    """The calls of all runs, retries included."""
+    return int(server.execute(_CALLS_MADE, urlsplit(url).path.strip("/")))

@@ -4,72 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gateway.testing import ScriptedUpstream
-from tests.live.client import PLAIN, opening
-from tests.live.incidents import until
-from tests.live.test_killed import AGENTS, Client, reply
+from tests.live.client import PLAIN
+from tests.live.test_killed import AGENTS, reply
 from tests.postgres import PostgresServer, new_folder, shared_server
+from tests.replicas.agents import Agent, all_ready, at_work, check
 from tests.replicas.config import shared
 from tests.replicas.fleet import Fleet, InTurn, balancer
-from tests.replicas.run_log import recorded
+from tests.replicas.outages import start_again
 
-_PAUSE_S = 0.1
-_STARTS = 100
 _WORK_S = (0.1, 1.0)
 """From one kill to the next the agents work for so long, at random."""
-
-
-class Agent(Client):
-    """Makes a call again when its connection breaks. `apart`: while the database is away, gateways
-    do not know what the others know, and a conversation goes on under another id."""
-
-    apart = False
-    broken = 0
-
-    async def work(self, http: httpx.AsyncClient, url: str) -> None:
-        while True:
-            if not self.messages or self.messages[-1]["role"] == "assistant":
-                self.task += 1
-                self.messages = opening(f"Task {self.task} of {self.name}.")
-                self.conversation = ""
-            self.conversation = "" if self.apart else self.conversation
-            try:
-                await self._turn(http, url)
-            except httpx.TransportError:
-                self.broken += 1
-                await asyncio.sleep(_PAUSE_S)
-
-
-@asynccontextmanager
-async def at_work(agents: list[Agent], url: str) -> AsyncIterator[None]:
-    """The agents make calls meanwhile."""
-    async with httpx.AsyncClient(timeout=60) as http:
-        tasks = [asyncio.ensure_future(agent.work(http, url)) for agent in agents]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-    errors = [task.exception() for task in tasks if not task.cancelled()]
-    assert errors == []
-
-
-def check(agents: list[Agent], server: PostgresServer, url: str) -> int:
-    """The number of answers that were received; each is recorded, and nothing was wrong."""
-    assert [line for agent in agents for line in agent.wrong] == []
-    received = {(f"{name}.0", step) for agent in agents for name, step in agent.received}
-    assert received - recorded(server, url) == set()
-    print(f"{len(received)} answers, {sum(agent.broken for agent in agents)} broken connections")
-    return len(received)
 
 
 @pytest.mark.nightly
@@ -119,23 +68,3 @@ async def test_a_killed_database_loses_nothing(
             check(agents, server, url)
     finally:
         server.stop()
-
-
-async def all_ready(fleet: Fleet) -> None:
-    """Wait until no gateway has anything that waits."""
-    async with httpx.AsyncClient() as http:
-        for gateway in fleet.gateways:
-
-            async def ready(url: str = gateway.url) -> bool:
-                return bool((await http.get(f"{url}/readyz")).json()["status"] == "ready")
-
-            assert await until(ready)
-
-
-def start_again(server: PostgresServer) -> None:
-    """Start a killed server, as soon as the children of the last one are gone."""
-    for _ in range(_STARTS):
-        with suppress(OSError):
-            return server.start()
-        time.sleep(_PAUSE_S)
-    server.start()

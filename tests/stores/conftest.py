@@ -16,8 +16,16 @@ from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
 from tests.pooler import through_pooler
 from tests.postgres import empty_database
+from tests.prepared_store import new_database
 
 Place = Callable[[Path], AbstractContextManager[dict[str, Any]]]
+
+
+@contextmanager
+def _in_file(directory: Path) -> Iterator[dict[str, Any]]:
+    path = directory / "gateway.db"
+    path.write_bytes(new_database(searched=False))
+    yield {"path": str(path)}
 
 
 @contextmanager
@@ -35,7 +43,7 @@ def _through_pooler(_directory: Path) -> Iterator[dict[str, Any]]:
 
 
 PLACES: dict[str, Place] = {
-    "file": lambda directory: nullcontext({"path": str(directory / "gateway.db")}),
+    "file": _in_file,
     "memory": lambda _directory: nullcontext({"path": IN_MEMORY}),
     "postgres": _on_postgres,
 }

@@ -6,6 +6,7 @@ import asyncpg
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import (
+    SchemaMismatch,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -43,11 +44,16 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
         "may not be written by this user; grant it the rights of the database's owner",
     ),
     (
-        (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError),
+        (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError),
         StoreBusy,
         "is locked by another gateway",
     ),
     ((asyncpg.UndefinedTableError,), StoreReplaced, "has lost its tables"),
+    (
+        (asyncpg.SyntaxOrAccessError, asyncpg.InvalidCachedStatementError),
+        SchemaMismatch,
+        "does not have the tables that this version of the gateway writes",
+    ),
     ((asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError), StoreCorrupt, "is damaged"),
     (
         (asyncpg.CannotConnectNowError, asyncpg.OperatorInterventionError),
@@ -55,6 +61,8 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
         "is stopping or starting",
     ),
     ((asyncpg.InsufficientResourcesError,), StoreUnavailable, "has too few resources"),
+    ((asyncpg.PostgresSystemError,), StoreUnavailable, "cannot use its disk"),
+    ((asyncpg.InvalidTransactionStateError,), StoreUnreachable, "has ended the transaction"),
     ((asyncpg.QueryCanceledError, TimeoutError), StoreUnreachable, "does not answer in time"),
     (
         (*_LOST, asyncpg.PostgresConnectionError, ConnectionError, OSError),
@@ -84,9 +92,9 @@ def translate(error: BaseException, settings: StorageSettings) -> BaseException:
 
 
 def is_about_one_record(error: Exception) -> bool:
-    """Whether a group failed for what one of its records contains."""
-    kinds = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
-    return not isinstance(error, StoreError) or isinstance(error.__cause__, kinds)
+    """Whether a group failed for what one of its records contains: for anything but the errors that
+    are known to be about the server."""
+    return not isinstance(error, StoreError) or type(error) is StoreError
 
 
 def breaks_connection(error: BaseException) -> bool:

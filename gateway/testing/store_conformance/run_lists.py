@@ -36,6 +36,50 @@ _SUMMED = (
     *("composite_sum", "injections", "models", "estimated"),
 )
 
+_ODD_RUN: dict[str, Any] = {
+    "tenant": "other",
+    "agent": "qa-bot",
+    "experiment": "x",
+    "arm": "off",
+    "mode": "shadow",
+    "model_requested": "huge",
+    "state": "END",
+    "outcome": "failure",
+    "task_preview": "100% of the_docs",
+}
+# Of three runs, of which the second is the odd one.
+_MATCHES: tuple[tuple[dict[str, Any], set[int]], ...] = (
+    ({}, {1, 2, 3}),
+    ({"tenant": TENANT}, {1, 3}),
+    ({"tenant": "other"}, {2}),
+    ({"conversation_id": "c0003"}, {3}),
+    ({"conversation_id": "nothing"}, set()),
+    ({"agent": "qa-bot"}, {2}),
+    ({"experiment": "x"}, {2}),
+    ({"arm": "off"}, {2}),
+    ({"mode": "on"}, {1, 3}),
+    ({"model": "tiny"}, {2}),
+    ({"model": "huge"}, {2}),
+    ({"model": "small"}, {1, 3}),
+    ({"state": "END"}, {2}),
+    ({"state": "SKIP"}, {2}),
+    ({"state": "NORMAL"}, {1, 3}),
+    ({"failure_type": "hedge"}, {2}),
+    ({"monitor": "hedge"}, {2}),
+    ({"monitor": "streak"}, set()),
+    ({"outcome": "failure"}, {2}),
+    ({"outcome": "unfinished"}, {1, 3}),
+    ({"since": START + 2}, {2, 3}),
+    ({"until": START + 2}, {1}),
+    ({"since": START + 2, "until": START + 3}, {2}),
+    ({"task": "FAILING"}, {1, 3}),
+    ({"task": "100% of the_"}, {2}),
+    ({"task": "100_"}, set()),
+    ({"task": "%"}, {2}),
+    ({"tenant": TENANT, "state": "SKIP"}, set()),
+    ({"arm": "off", "model": "tiny", "task": "docs"}, {2}),
+)
+
 
 async def _ids(stores: Stores, runs: RunFilter = EVERY, **page: Any) -> list[str]:
     found = await stores.runs.list_runs(runs, PageRequest(**page))
@@ -44,55 +88,13 @@ async def _ids(stores: Stores, runs: RunFilter = EVERY, **page: Any) -> list[str
 
 async def filters_runs(stores: Stores) -> None:
     """Each filter, and each combination, selects exactly the runs that match."""
-    special: dict[str, Any] = {
-        "tenant": "other",
-        "agent": "qa-bot",
-        "experiment": "x",
-        "arm": "off",
-        "mode": "shadow",
-        "model_requested": "huge",
-        "state": "END",
-        "outcome": "failure",
-        "task_preview": "100% of the_docs",
-    }
     odd = a_step(
         1, state="SKIP", fired=("hedge",), failure_type="hedge", call=a_chat(model_asked="tiny")
     )
     await stores.states.commit(one_run(1))
-    await stores.states.commit(one_run(2, steps=(odd,), **special))
+    await stores.states.commit(one_run(2, steps=(odd,), **_ODD_RUN))
     await stores.states.commit(one_run(3))
-    filters: list[tuple[dict[str, Any], set[int]]] = [
-        ({}, {1, 2, 3}),
-        ({"tenant": TENANT}, {1, 3}),
-        ({"tenant": "other"}, {2}),
-        ({"conversation_id": "c0003"}, {3}),
-        ({"conversation_id": "nothing"}, set()),
-        ({"agent": "qa-bot"}, {2}),
-        ({"experiment": "x"}, {2}),
-        ({"arm": "off"}, {2}),
-        ({"mode": "on"}, {1, 3}),
-        ({"model": "tiny"}, {2}),
-        ({"model": "huge"}, {2}),
-        ({"model": "small"}, {1, 3}),
-        ({"state": "END"}, {2}),
-        ({"state": "SKIP"}, {2}),
-        ({"state": "NORMAL"}, {1, 3}),
-        ({"failure_type": "hedge"}, {2}),
-        ({"monitor": "hedge"}, {2}),
-        ({"monitor": "streak"}, set()),
-        ({"outcome": "failure"}, {2}),
-        ({"outcome": "unfinished"}, {1, 3}),
-        ({"since": START + 2}, {2, 3}),
-        ({"until": START + 2}, {1}),
-        ({"since": START + 2, "until": START + 3}, {2}),
-        ({"task": "FAILING"}, {1, 3}),
-        ({"task": "100% of the_"}, {2}),
-        ({"task": "100_"}, set()),
-        ({"task": "%"}, {2}),
-        ({"tenant": TENANT, "state": "SKIP"}, set()),
-        ({"arm": "off", "model": "tiny", "task": "docs"}, {2}),
-    ]
-    for wanted, expected in filters:
+    for wanted, expected in _MATCHES:
         runs = RunFilter(**wanted)
         found = await _ids(stores, runs)
         assert {int(run_id[1:]) for run_id in found} == expected, wanted
