@@ -16,6 +16,7 @@ from gateway.commands import completion
 from gateway.config import DEFAULT_FILE, LoggingSettings, load_settings
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
+from gateway.process.garbage import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
     "wrap": ("wrap",),
@@ -37,6 +38,15 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
 class _Parser(argparse.ArgumentParser):
     """Errors name the command whose help has the answer; verbs have parsers of this class, too."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """What argparse gives; words that it does not know are an error of the command that has
+        them, unless that one parses the rest itself."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and not getattr(found, "passes_rest", False):
+            hint = "; a config file is named with --config" if _is_config(rest[0]) else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        return found, rest
+
     def error(self, message: str) -> NoReturn:
         """Print it, and end with status 2."""
         self.print_usage(sys.stderr)
@@ -45,6 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
+    collect_less_often()
     words = sys.argv[1:] if argv is None else argv
     parser = build_parser(words[0] if words else "")
     if not words:
@@ -52,9 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
-    if rest and not getattr(args, "passes_rest", False):
-        hint = "; a config file is named with --config" if _is_config(rest[0]) else ""
-        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     # A server sets up its own log; what a command prints is for the terminal or another program.
     configure_logging(LoggingSettings(level="warning"), sys.stderr)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
 import os
 import signal
 import socket
@@ -25,6 +24,7 @@ from gateway.endpoints.http11 import HttpProtocol
 from gateway.observability.logging import configure_logging, get_logger, label_lines
 from gateway.observability.shared_metrics import SharedMetrics
 from gateway.process.binding import bind, shared_sockets
+from gateway.process.garbage import freeze_startup_objects
 from gateway.process.running import announced
 from gateway.process.start_checks import check
 from gateway.process.workers import Place, Supervisor
@@ -161,7 +161,7 @@ class GatewayServer(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
-        _freeze_startup_objects()
+        freeze_startup_objects()
         runtime = self._app.runtime
         if runtime.shared_metrics is not None and self._place is not None:
             await runtime.shared_metrics.start()
@@ -246,18 +246,6 @@ class GatewayServer(uvicorn.Server):
             if now == before and now != self._loaded:
                 self._reload()
             before = now
-
-
-def _freeze_startup_objects() -> None:
-    """Exclude the objects of the start from garbage collection, and collect less often.
-
-    Parsing a long body creates ten thousand objects; with the default threshold of 700 that causes
-    fourteen collections, each over all objects of the start. Source: bench/steps.py, where this
-    halved the time of a call at step 1,000.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:

@@ -20,9 +20,11 @@ import structlog
 
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
+from gateway.process.garbage import freeze_startup_objects
 from gateway.testing import AppServer, ScriptedUpstream
 from gateway.upstream.litellm_lane.importing import LOCAL_TABLES
 from tests.examples import load_profiles
+from tests.memory_folder import use_memory_folder
 from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import CANNOT_START
 from tests.prepared_store import put_database
@@ -45,6 +47,7 @@ for _phase in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _phase, ANSWER_S)
 
 load_profiles()
+use_memory_folder()
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -70,7 +73,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_finish() -> None:
     """From here on garbage is collected again, but not looked for in what the tests consist of."""
-    gc.freeze()
+    freeze_startup_objects()
     gc.enable()
 
 

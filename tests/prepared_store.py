@@ -31,13 +31,13 @@ def put_database(settings: Settings) -> None:
         return
     if searched and settings.embedding != EmbeddingSettings():
         return
-    path.write_bytes(_new_database(searched))
+    path.write_bytes(new_database(searched))
     path.chmod(0o600)
 
 
 @functools.cache
-def _new_database(searched: bool) -> bytes:
-    """The file after a start and a stop; `searched`: with the starter patterns."""
+def new_database(searched: bool) -> bytes:
+    """A database file after a start and a stop; `searched`: with the starter patterns."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "gateway.db"
         # In a thread: the caller may be on an event loop.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from starlette.routing import Route
 
 from gateway.api.experiments import ReportOptions
@@ -33,59 +35,90 @@ from gateway.dashboard.pages import (
 )
 from gateway.runtime import Runtime
 
+_RUN = "/dashboard/runs/{run_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page: where it is, what shows it and reads its query, what a posted form changes.
+
+    public: seen without a session.
+    """
+
+    path: str
+    show: Handler | None = None
+    params: type[Parameters] = Parameters
+    change: Handler | None = None
+    public: bool = False
+
+
+_PAGES = (
+    _Page("/dashboard", now.show, now.NowParameters),
+    _Page("/dashboard/", now.show, now.NowParameters),
+    _Page("/dashboard/runs", runs.show, runs.RunsParameters),
+    _Page(_RUN, run.show, run.RunParameters, change=run.set_outcome),
+    _Page(f"{_RUN}/control", change=control.change),
+    _Page(f"{_RUN}/steps", run.show_steps, run.StepsParameters),
+    _Page(f"{_RUN}/steps/{{step}}.txt", run.show_text),
+    _Page(f"{_RUN}/steps/{{step}}/raw", raw.show),
+    _Page(f"{_RUN}/steps/{{step}}/replay", raw.show_replay, change=raw.replay),
+    _Page(f"{_RUN}/what-if", what_if.show, what_if.WhatIfParameters),
+    _Page("/dashboard/compare", compare.show, compare.CompareParameters),
+    _Page("/dashboard/time", over_time.show, over_time.TimeParameters),
+    _Page("/dashboard/health", health.show, runs.PeriodFilters),
+    _Page("/dashboard/patterns", patterns.show_list, patterns.ListParameters),
+    _Page(
+        "/dashboard/new-pattern",
+        patterns.show_new,
+        patterns.NewParameters,
+        change=patterns.add_new,
+    ),
+    _Page(
+        "/dashboard/patterns/{pattern_id:path}",
+        patterns.show_one,
+        patterns.OneParameters,
+        change=patterns.change_one,
+    ),
+    _Page("/dashboard/lessons", lessons.show_list, lessons.ListParameters),
+    _Page(
+        "/dashboard/lessons/{pattern_id:path}",
+        lessons.show_one,
+        lessons.OneParameters,
+        change=lessons.change_one,
+    ),
+    _Page("/dashboard/experiments", experiments.show_list, TenantParameter),
+    _Page(
+        "/dashboard/experiments/{experiment_id:path}",
+        experiments.show_report,
+        ReportOptions,
+    ),
+    _Page(
+        "/dashboard/login",
+        session.show_login,
+        session.LoginParameters,
+        change=session.log_in,
+        public=True,
+    ),
+    _Page("/dashboard/logout", change=session.log_out, public=True),
+    _Page("/dashboard/static/{name}", show_static, FileParameters, public=True),
+    _Page("/dashboard/{rest:path}", unknown_page),
+)
+
 
 def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
     """The routes of the dashboard."""
     gate = Gate(auth)
-
-    def page(
-        show: Handler | None,
-        params: type[Parameters] = Parameters,
-        *,
-        change: Handler | None = None,
-        public: bool = False,
-    ) -> PageEndpoint:
-        return PageEndpoint(runtime, gate, show, change=change, params=params, public=public)
-
-    one_run = "/dashboard/runs/{run_id}"
     return [
-        Route("/dashboard", page(now.show, now.NowParameters)),
-        Route("/dashboard/", page(now.show, now.NowParameters)),
-        Route("/dashboard/runs", page(runs.show, runs.RunsParameters)),
-        Route(one_run, page(run.show, run.RunParameters, change=run.set_outcome)),
-        Route(f"{one_run}/control", page(None, change=control.change)),
-        Route(f"{one_run}/steps", page(run.show_steps, run.StepsParameters)),
-        Route(f"{one_run}/steps/{{step}}.txt", page(run.show_text)),
-        Route(f"{one_run}/steps/{{step}}/raw", page(raw.show)),
-        Route(f"{one_run}/steps/{{step}}/replay", page(raw.show_replay, change=raw.replay)),
-        Route(f"{one_run}/what-if", page(what_if.show, what_if.WhatIfParameters)),
-        Route("/dashboard/compare", page(compare.show, compare.CompareParameters)),
-        Route("/dashboard/time", page(over_time.show, over_time.TimeParameters)),
-        Route("/dashboard/health", page(health.show, runs.PeriodFilters)),
-        Route("/dashboard/patterns", page(patterns.show_list, patterns.ListParameters)),
         Route(
-            "/dashboard/new-pattern",
-            page(patterns.show_new, patterns.NewParameters, change=patterns.add_new),
-        ),
-        Route(
-            "/dashboard/patterns/{pattern_id:path}",
-            page(patterns.show_one, patterns.OneParameters, change=patterns.change_one),
-        ),
-        Route("/dashboard/lessons", page(lessons.show_list, lessons.ListParameters)),
-        Route(
-            "/dashboard/lessons/{pattern_id:path}",
-            page(lessons.show_one, lessons.OneParameters, change=lessons.change_one),
-        ),
-        Route("/dashboard/experiments", page(experiments.show_list, TenantParameter)),
-        Route(
-            "/dashboard/experiments/{experiment_id:path}",
-            page(experiments.show_report, ReportOptions),
-        ),
-        Route(
-            "/dashboard/login",
-            page(session.show_login, session.LoginParameters, change=session.log_in, public=True),
-        ),
-        Route("/dashboard/logout", page(None, change=session.log_out, public=True)),
-        Route("/dashboard/static/{name}", page(show_static, FileParameters, public=True)),
-        Route("/dashboard/{rest:path}", page(unknown_page)),
+            page.path,
+            PageEndpoint(
+                runtime,
+                gate,
+                page.show,
+                change=page.change,
+                params=page.params,
+                public=page.public,
+            ),
+        )
+        for page in _PAGES
     ]

@@ -78,10 +78,3 @@ def test_generated_requests_find_nothing_undocumented(
         [command, *arguments], capture_output=True, text=True, timeout=300, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout[-5000:]
-
-
-def test_the_start_does_not_load_the_control_plane() -> None:
-    """pydantic costs 80 ms and 6 MB; the first request to `/api` or the dashboard loads it."""
-    code = "import sys, gateway.server; print({'pydantic', 'jinja2'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

@@ -33,6 +33,8 @@ def test_an_error_names_the_help_that_has_the_answer(capsys: pytest.CaptureFixtu
     for words, said in (
         (["runs"], "Try `gateway runs --help`."),
         (["runs", "show"], "Try `gateway runs show --help`."),
+        (["runs", "show", "a", "b"], "Try `gateway runs show --help`."),
+        (["demo", "--quick"], "Try `gateway demo --help`."),
         (["check-config", "mine.yaml"], "mine.yaml; a config file is named with --config"),
     ):
         with pytest.raises(SystemExit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -428,11 +429,16 @@ async def test_the_audit_finds_what_is_wrong(start: Start, tab: Tab) -> None:
     assert '"pale"' in found
 
 
-async def test_a_replay_page_fits_its_window_and_loads_nothing(tab: Tab, tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.nightly)])
+async def test_a_replay_page_fits_its_window_and_loads_nothing(
+    tab: Tab, tmp_path: Path, every: int
+) -> None:
     """The file of `gateway replay --html`, in the dashboard's style, is complete by itself."""
-    page = tmp_path / "replay.html"
+    page, runs = tmp_path / "replay.html", tmp_path / "runs.jsonl"
     sample = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
-    assert run_replay([sample], html=page, jobs=1, out=io.StringIO(), err=io.StringIO()) == 0
+    longest_first = sorted(gzip.decompress(sample.read_bytes()).splitlines(), key=len, reverse=True)
+    runs.write_bytes(b"\n".join(longest_first[::every]))
+    assert run_replay([runs], html=page, jobs=1, out=io.StringIO(), err=io.StringIO()) == 0
     for width in (1440, 390):
         for dark in (False, True):
             await tab.look(width=width, dark=dark)

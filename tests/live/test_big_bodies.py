@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from gateway.endpoints.steered import SteeredEndpoint
 from gateway.steering.identity import read_request
 from gateway.testing import AppServer, Reply, ScriptedUpstream
 from gateway.wire.request import BIG_BYTES
+from tests.live.client import GUIDING, Agent, trace, worker
 from tests.live.test_unsteered import counted
 
 Start = Callable[..., AppServer]
@@ -48,14 +50,141 @@ async def test_a_body_over_the_limit_arrives_as_it_was_sent(
     answer = await http.post(f"{server.base_url}/{PATHS[dialect]}", content=raw, headers=headers)
     assert (answer.status_code, upstream.last.body) == (200, raw)
     assert answer.headers["x-gateway-unsteered"] == "size"
-    assert await counted(http, server, "size", "no") == 1
+    assert await counted(http, server, "size", "yes") == 1
     health = (await http.get(f"{server.url}/api/health-summary")).json()
-    assert health["unrecorded_calls"] == {"size": 1}
-    page = (await http.get(f"{server.url}/dashboard/health")).text
-    assert "1 call since the start could not be recorded" in page
+    assert (health["unsteered"], health["unrecorded_calls"]) == ({"size": 1}, {})
+    assert (health["calls"], health["input_tokens"] > 0, health["output_tokens"] > 0) == (1, 1, 1)
+    assert (
+        "too large or too deep to read" in (await http.get(f"{server.url}/dashboard/health")).text
+    )
+    name = answer.headers["x-gateway-conversation-id"]
+    page = (await http.get(f"{server.url}/dashboard/runs/{name}.0")).text
+    assert "This call went out unsteered: too large or too deep to read." in page
     short = body_of(dialect, "Hello.")
     answer = await http.post(f"{server.base_url}/{PATHS[dialect]}", content=short, headers=headers)
     assert "x-gateway-unsteered" not in answer.headers
+
+
+async def _steps(path: Path, conversation: str, run: int = 0) -> list[tuple[int, str]]:
+    """Of each recorded call of a run: the index of its step, and why it went out unsteered."""
+    steps = (await trace(path, conversation, run)).steps
+    return [(step.step_index, step.call.unsteered) for step in steps if step.call is not None]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("dialect", PATHS)
+async def test_calls_that_are_not_read_are_one_run_where_the_client_names_it(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    dialect: str,
+    stream: bool,
+) -> None:
+    """Also after a restart; a call of another agent, or without an id, is a run of its own."""
+    path = tmp_path / "runs.db"
+    config = {**SMALL, "storage": {"path": str(path)}}
+    server = gateway_server(config)
+    raw = body_of(dialect, LONG, stream=stream)
+    seen = []
+    for name in ("one", "one", "other", None, None):
+        headers = {"content-type": "application/json"} | (
+            {"x-conversation-id": name} if name else {}
+        )
+        url = f"{server.base_url}/{PATHS[dialect]}"
+        answer = await http.post(url, content=raw, headers=headers)
+        assert (answer.status_code, answer.headers["x-gateway-unsteered"]) == (200, "size")
+        seen.append(answer.headers["x-gateway-conversation-id"])
+    assert (seen[0] == seen[1], len(set(seen))) == (True, 4)
+    assert await _steps(path, seen[0]) == [(0, "size"), (1, "size")]
+    assert await _steps(path, seen[4]) == [(0, "size")]
+    calls = [step.call for step in (await trace(path, seen[0])).steps]
+    assert all(call and call.input_tokens and call.output_tokens for call in calls)
+    server.stop()
+    again = gateway_server(config)
+    headers = {"content-type": "application/json", "x-conversation-id": "one"}
+    answer = await http.post(f"{again.base_url}/{PATHS[dialect]}", content=raw, headers=headers)
+    assert answer.headers["x-gateway-conversation-id"] == seen[0]
+
+
+async def test_one_call_that_is_not_read_changes_nothing_for_the_next(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """It is recorded as one call more; the calls before and after it are one run, with all steps
+    scored and guidance at its place."""
+    path = tmp_path / "runs.db"
+    upstream.default = worker(9)
+    server = gateway_server({**GUIDING, **SMALL, "storage": {"path": str(path)}})
+    agent = Agent(http, server.base_url, headers={"x-conversation-id": "one"})
+    first = await agent.turn()
+    given = upstream.last.messages
+    server.app.runtime.services.index.drop_prefix(
+        server.app.runtime.services.index.get(first.conversation)
+    )
+    agent.messages[-1]["content"] += LONG
+    unread = await agent.turn()
+    assert (unread.gateway("unsteered"), unread.conversation) == ("size", first.conversation)
+    assert upstream.last.body == agent.sent
+    for message in agent.messages:
+        message["content"] = (message["content"] or "").replace(LONG, "")
+    after = await agent.turn()
+    assert (after.conversation, after.gateway("unsteered")) == (first.conversation, None)
+    assert upstream.last.messages[: len(given)] == given
+    assert after.gateway("step") == "2"
+    steps = (await trace(path, first.conversation)).steps
+    assert [step.difficulty is not None for step in steps] == [False, True, True]
+    assert await _steps(path, first.conversation) == [(0, ""), (1, "size"), (2, "")]
+
+
+async def test_a_request_that_is_read_takes_over_an_id_of_which_nothing_was_read(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """With and without tools, and its history continues as any other."""
+    server = gateway_server(SMALL)
+    for name, more in (("one", {}), ("two", {"tools": [{"type": "function"}]})):
+        headers = {"content-type": "application/json", "x-conversation-id": name}
+        seen = []
+        for text in (LONG, "Hello.", "Hello."):
+            answer = await http.post(
+                f"{server.base_url}/chat/completions",
+                content=body_of("chat", text, **more),
+                headers={**headers, "x-stainless-retry-count": "1"},
+            )
+            seen.append(answer.headers["x-gateway-conversation-id"])
+        assert len(set(seen)) == 1
+        assert answer.headers["x-gateway-identity"] == "retry"
+
+
+async def test_a_session_that_grows_beyond_the_limit_is_read_on(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """What counts is what is new since the last call."""
+    upstream.default = worker(9)
+    server = gateway_server(SMALL)
+    agent = Agent(http, server.base_url)
+    for step in range(6):
+        answer = await agent.turn()
+        assert (answer.gateway("unsteered"), answer.gateway("step")) == (None, str(step))
+        agent.messages[-1]["content"] += "More of the same output. " * 400
+    assert len(agent.sent) > 2 * 0.02 * 2**20
+
+
+async def test_an_answer_to_a_call_that_is_not_read_attracts_no_other(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
+) -> None:
+    """A conversation that begins with the words of such an answer is another one."""
+    upstream.default = Reply("How can I help you?")
+    server = gateway_server(SMALL)
+    url, kind = f"{server.base_url}/chat/completions", {"content-type": "application/json"}
+    unread = await http.post(url, content=body_of("chat", LONG), headers=kind)
+    said = [
+        {"role": "assistant", "content": "How can I help you?"},
+        {"role": "user", "content": "Not at all."},
+    ]
+    other = await http.post(url, json={"model": "m", "messages": said})
+    names = [answer.headers["x-gateway-conversation-id"] for answer in (unread, other)]
+    assert len(set(names)) == 2
+    assert other.headers["x-gateway-identity"] == "new"
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "embeddings"])
@@ -88,7 +217,7 @@ async def test_many_values_are_too_much_in_a_smaller_body(
         assert upstream.last.body == raw
 
 
-@pytest.mark.parametrize("depth", [1500, 100_000])
+@pytest.mark.parametrize("depth", [20_000, 100_000])
 async def test_a_body_nested_beyond_the_parser_is_the_upstreams_to_refuse(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, depth: int
 ) -> None:

@@ -56,6 +56,18 @@ def looping(short: bool = False) -> Callable[[ReceivedRequest], Reply]:
     return reply
 
 
+def numbering() -> Callable[[ReceivedRequest], Reply]:
+    """A model that reads one part after the other, under ids that are too short to be random."""
+    numbers = itertools.count()
+
+    def reply(_: ReceivedRequest) -> Reply:
+        number = next(numbers)
+        call = ToolCall("bash", {"command": f"cat part{number}"}, id=f"call_{number % 3}")
+        return Reply(f"Part {number} is next.", tool_calls=(call,))
+
+    return reply
+
+
 async def trimmed_run(agent: Agent, trim: Trim, turns: int) -> list[Answer]:
     """Some turns of an agent that sends its history as `trim` shortens it."""
     answers = []
@@ -320,3 +332,25 @@ async def test_gateways_alternate_on_a_shortened_history(
         answers += await trimmed_run(agent, trim, 1)
     assert len({answer.conversation for answer in answers}) == 1
     assert steps(answers) == [str(number) for number in range(9)]
+
+
+@pytest.mark.parametrize("name", ["the newest", "the newest three", "results cleared"])
+async def test_gateways_alternate_where_ids_tell_nothing(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    """The replies alone connect a shortened history to its run, also at another gateway."""
+    trim = TRIMS[name]
+    upstream.default = numbering()
+    settings = {**PLAIN, "storage": {"path": str(tmp_path / "shared.db")}}
+    gateways = [gateway_server(settings) for _ in range(2)]
+    agent = Agent(http, gateways[0].base_url)
+    answers = await trimmed_run(agent, trim, 6)
+    for turn in range(6, 10):
+        agent.url = gateways[turn % 2].base_url
+        answers += await trimmed_run(agent, trim, 1)
+    assert len({answer.conversation for answer in answers}) == 1
+    assert steps(answers) == [str(number) for number in range(10)]

@@ -21,7 +21,7 @@ from gateway.errors import ConfigError
 from gateway.testing import ScriptedUpstream
 from gateway.wrap.limits import wrap_budget
 from tests.patience import DEADLINE_MS
-from tests.relay.processes import START_S, GatewayProcess
+from tests.relay.processes import START_S, TRUSTS_NOBODY, GatewayProcess
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +68,7 @@ def environment(tmp_path: Path, upstream: ScriptedUpstream) -> dict[str, str]:
         "HOME": str(tmp_path),
         "XDG_RUNTIME_DIR": str(tmp_path),
         "PYTHONPATH": str(ROOT),
+        **TRUSTS_NOBODY,
         "OPENAI_BASE_URL": upstream.base_url,
         "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
     }
