@@ -97,7 +97,7 @@ async def remove_pattern(
     """
     stored = await find_pattern(runtime, tenant, pattern_id)
     _check_owner(stored.pattern, access)
-    await library(runtime).store.delete(stored.pattern.tenant, pattern_id)
+    await library(runtime).remove(stored.pattern.tenant, pattern_id)
     tell(runtime, "deleted", pattern_id=pattern_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,9 +74,12 @@ class Recorder:
         prepared: Recordable,
         response_id: str,
         target: Target | None,
+        *,
+        ready: Callable[[], Awaitable[None]],
     ) -> None:
         """Commit what is known, and the rest when a request fetches the answer `response_id`,
-        which `target` stores."""
+        which `target` stores. The commit waits for `ready`, a request for the answer may come
+        before it."""
         result = prepared.result
         if result is None:
             return
@@ -112,6 +115,7 @@ class Recorder:
         self._runtime.pending_responses.put(tenant, response_id, settle)
         kept = None
         try:
+            await ready()
             await self.record(services, prepared, None, pending_id=response_id)
             kept = await self.answers.keep(services, response_id, prepared, target, pending=True)
         finally:

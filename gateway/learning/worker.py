@@ -94,7 +94,8 @@ class _Touched:
 class Learner:
     """Learns from the runs of one store.
 
-    `now`: seconds of the epoch; `config_tenants`: those with a gateway key in the config.
+    `now`: seconds of the epoch; `config_tenants`: those with a gateway key in the config; `behind`:
+    whether calls wait to be stored, so that the last ones of a run may be missing.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Learner:
         changed: Callable[[], None] = lambda: None,
         failed: Callable[[StoreError], None] = lambda error: None,
         config_tenants: Callable[[], Collection[str]] = tuple,
+        behind: Callable[[], bool] = lambda: False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -120,6 +122,7 @@ class Learner:
         self._changed = changed
         self._failed = failed
         self._config_tenants = config_tenants
+        self._behind = behind
         self._now = now
         self._verdicts = Verdicts(store, runs)
         self._touched: dict[str, _Touched] = {}
@@ -148,6 +151,8 @@ class Learner:
     async def look(self) -> Report:
         """Read the runs that are over, or whose decisions can be settled."""
         report, settings, now = Report(), self._settings(), self._now()
+        if self._behind():
+            return report  # runs stay touched, and are read when they are whole
         for run_id, run in list(self._touched.items()):
             over = run.ended or now - run.at >= settings.idle_s
             settles = run.decided is not None and run.step >= run.decided + WINDOW_CALLS
