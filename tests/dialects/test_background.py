@@ -17,6 +17,7 @@ from gateway.calls.prepared_request import PreparedRequest
 from gateway.stores.answers import AnswerRecord
 from gateway.stores.protocols import StoreError
 from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from tests.api.conftest import until
 from tests.dialects.gateways import OFF, STEERING, Start, looping_model, states
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL, run_by_id
 
@@ -102,8 +103,8 @@ def test_it_is_recorded_once(server: AppServer, client: OpenAI) -> None:
     for _ in range(3):
         assert client.responses.retrieve(name).status == "completed"
         assert spent(server) == (1, 0, 12, 8)
-    exposed = httpx.get(f"{server.url}/metrics").text
-    assert 'gateway_tokens_total{direction="output"} 8.0' in exposed
+    # Counted when the client has its last byte.
+    until(lambda: 'direction="output"} 8.0' in httpx.get(f"{server.url}/metrics").text)
 
 
 @pytest.mark.parametrize("settings", [STEERING, OFF], ids=["on", "off"])
