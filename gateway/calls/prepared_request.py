@@ -23,7 +23,6 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fsm import FSMState
 from gateway.stores.raw import RawCall
-from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
@@ -247,13 +246,13 @@ class PreparedRequest:
         if pending_id is not None:
             self._keep_place(pending_id)
         if self.spending is not None and pending_id is None:
-            spawn(self.settle())
+            self._runtime.unfinished.start(self.settle())
         if self.result is None:
             return
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
             self.result.note_failed()
-        spawn(self._record(None, pending_id))
+        self._runtime.unfinished.start(self._record(None, pending_id))
 
     async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:
         """Commit the call; one whose answer is still being made is known as such at once."""
@@ -341,7 +340,7 @@ class PreparedRequest:
             response=received,
         )
         limits = (int(storage.raw_max_kb * 2**10), int(storage.raw_mb * 2**20))
-        spawn(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))
+        self._runtime.unfinished.start(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))
 
     def forward_unsteered(self, reason: str) -> None:
         """Go on without a decision, with the guidance that was injected before."""
