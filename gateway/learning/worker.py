@@ -47,8 +47,9 @@ from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16
 MOST_PER_LOOK = 8
-MOST_WAITING = 10_000  # the runs without a call for longest are not read
 """Runs read at one look: requests share the interpreter with this, also from another thread."""
+MOST_WAITING = 10_000
+"""Runs that wait to be read; those without a call for longest are given up."""
 MOST_RECOMPUTED = 5
 """Times that a posterior is computed again because another gateway has settled decisions."""
 MOST_REVIEWED = 20_000
