@@ -50,7 +50,7 @@ from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.raw import RawKeeper, RawStore, open_keeper
 from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
-from gateway.tasks import spawn
+from gateway.tasks import Unfinished, spawn
 from gateway.upstream.rests import DeploymentRests
 from gateway.upstream.stream_usage import UsageRefusals
 
@@ -89,6 +89,7 @@ class Runtime:
         self._stores: Stores | None = None
         self._states: GuardedStateStore | None = None
         self._background_tasks: list[asyncio.Task[None]] = []
+        self.unfinished = Unfinished()
         self._outbox: AlertOutbox | None = None
         self.raw_calls: RawKeeper | None = None
         """Keeps calls as they were sent and received; None if that is switched off."""
@@ -367,6 +368,7 @@ class Runtime:
 
     async def aclose(self) -> None:
         """Close everything that was opened, in reverse order."""
+        await self.unfinished.wait(STOP_S)
         for task in self._background_tasks:
             task.cancel()
         if self._background_tasks:  # some give back what they hold, for which the stores are needed

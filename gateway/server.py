@@ -143,7 +143,7 @@ class GatewayServer(uvicorn.Server):
         runtime = self._app.runtime
         runtime.instance = place.instance
         runtime.shared_metrics = SharedMetrics(
-            place.index, place.count, place.told_at, runtime.metrics.render
+            place.index, place.count, place.metrics_socket, runtime.metrics.render
         )
         label_lines(worker=place.index)
 

@@ -20,3 +20,21 @@ def spawn(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.T
     _running.add(task)
     task.add_done_callback(_running.discard)
     return task
+
+
+class Unfinished:
+    """What is left to do of requests that were answered: waited for before a stop."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it in a task of the event loop."""
+        task = spawn(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when all is done, or after so many seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)

@@ -90,8 +90,8 @@ def commands() -> Iterator[str]:
     """Every command with its arguments, from the parsers."""
     yield "# Commands\n"
     yield (
-        "`gateway` and `steering-gateway` are the same program. `gateway COMMAND --help` says what "
-        "stands here. Exit status: 0 done, 1 failed, 2 wrong usage or config; `gateway wrap` ends "
+        "`gateway` and `steering-gateway` are the same program. `gateway COMMAND --help` prints "
+        "this. Exit status: 0 done, 1 failed, 2 wrong usage or config; `gateway wrap` ends "
         "with the status of its command.\n"
     )
     for path, parser, said in tree(build_parser()):

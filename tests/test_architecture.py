@@ -21,6 +21,7 @@ QUESTIONS = DOCS / "where.md"
 RECORDS = DOCS / "decisions"
 RECORD_HEADINGS = ["Context", "Decision", "Rejected", "Figures"]
 PURE = ("steering", "wire")
+CONFIG_KEYS = set(re.findall(r"\b[a-z_]+\b", (ROOT / "config.yaml").read_text()))
 
 
 def modules(*folders: str) -> list[Path]:
@@ -121,12 +122,37 @@ def test_every_decision_record_is_listed(index: Path) -> None:
     assert listed == [path.name for path in records()]
 
 
-def test_each_of_twenty_questions_has_its_file() -> None:
-    """`docs/where.md` answers twenty questions, each with a file that exists."""
-    rows = re.findall(r"^\| (\d+) \| [^|]+\? \| `([^`]+)` \|", QUESTIONS.read_text(), re.MULTILINE)
-    assert [number for number, _ in rows] == [str(n) for n in range(1, 21)]
-    missing = [name for _, name in rows if not (ROOT / name).is_file()]
-    assert not missing, f"named in {QUESTIONS.name}, but not there: {missing}"
+ANSWERS = re.findall(
+    r"^\| (\d+) \| [^|]+\? \| (`[^`]+`) \| (.+) \|$", QUESTIONS.read_text(), re.MULTILINE
+)
+"""The rows of `docs/where.md`: number, file, what to look for."""
+
+
+def test_the_questions_are_numbered() -> None:
+    """`docs/where.md` answers at least twenty questions, each in a row that can be read."""
+    assert [int(number) for number, _, _ in ANSWERS] == list(range(1, len(ANSWERS) + 1))
+    assert len(ANSWERS) == QUESTIONS.read_text().count("\n| ") - 2 >= 20
+
+
+@pytest.mark.parametrize(("file", "hint"), [row[1:] for row in ANSWERS])
+def test_each_question_has_its_file_and_what_to_look_for(file: str, hint: str) -> None:
+    """Each file of a row exists, and each name in code style is defined in one of them; a setting
+    is a key of the config."""
+    names = re.findall(r"`([^`]+)`", file + hint)
+    places = [ROOT / name for name in names if (ROOT / name).exists()]
+    assert places[0] == ROOT / file.strip("`")
+    files = [f for p in places for f in (p.rglob("*.py") if p.is_dir() else [p])]
+    texts = "\n".join(path.read_text() for path in files if path.suffix == ".py")
+    for name in names:
+        if (ROOT / name).exists():
+            continue
+        assert "/" not in name, f"{name} is not there"
+        if "." in name or ":" in name or file == "`config.yaml`":
+            keys = re.findall(r"[a-z_]+", name)
+            assert [key for key in keys if key not in CONFIG_KEYS] == [], name
+            continue
+        form = rf"^\s*((async )?def|class) {name}\b|^\s*{name}(: [^=\n]+)?( =|$)"
+        assert re.search(form, texts, re.MULTILINE), f"{name} is defined in none of {places}"
 
 
 def test_the_map_shows_every_state_of_a_conversation() -> None:

@@ -32,7 +32,7 @@ class _Waiting:
 
 
 class AlertOutbox:
-    """Takes in what the rules find, and delivers it. `publish` is told of each new alert.
+    """Takes in what the rules find, and delivers it. `publish` gets each new alert.
 
     `usable`: whether the store works. While it does not, alerts are kept in memory and sent from
     there; they are lost if the process ends before the receiver has them.

@@ -19,7 +19,7 @@ from gateway.stores.usage import UsageQuery
 
 _DELIVER_S = 1.0
 _DAY_S = 86_400.0
-_USUAL_S = 600.0  # how often the usual cached share is read anew
+_USUAL_S = 600.0  # how often the usual cached share is read again
 _PRUNE_S = 3600.0
 
 

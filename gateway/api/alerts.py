@@ -1,4 +1,4 @@
-"""`/api/alerts`: what was reported, and who was told."""
+"""`/api/alerts`: what was reported, and to whom."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ OPERATIONS = (
         name="listAlerts",
         method="GET",
         path="/api/alerts",
-        summary="What was reported, the newest first, and who was told.",
+        summary="What was reported, the newest first, and to whom.",
         handler=list_alerts,
         params=AlertParameters,
         responses={200: Content(AlertList, "The alerts.")},

@@ -65,7 +65,7 @@ async def hold(
     subject, owner = await _subject(runtime, given, tenant)
     control = Control(subject=subject, tenant=owner, action=action, reason=reason, at=time.time())
     stored = await runtime.holds.hold(control)
-    _tell(runtime, owner, subject, action)
+    _publish(runtime, owner, subject, action)
     return _view(control, stored=stored)
 
 
@@ -73,7 +73,7 @@ async def release(runtime: Runtime, given: str, tenant: str | None) -> dict[str,
     """Let a run or conversation of the tenant go on. Raises: NotFound; StoreError."""
     subject, owner = await _subject(runtime, given, tenant)
     stored = await runtime.holds.release(subject)
-    _tell(runtime, owner, subject, "resume")
+    _publish(runtime, owner, subject, "resume")
     free = {"subject": subject, "action": None, "reason": "", "at": None}
     return {**free, "stored": stored is not False}
 
@@ -85,7 +85,7 @@ async def _subject(runtime: Runtime, given: str, tenant: str | None) -> tuple[st
     return found
 
 
-def _tell(runtime: Runtime, tenant: str, subject: str, action: str) -> None:
+def _publish(runtime: Runtime, tenant: str, subject: str, action: str) -> None:
     runtime.log.warning("run held" if action != "resume" else "run resumed", subject=subject)
     runtime.events.publish(
         {"type": "control", "tenant": tenant, "subject": subject, "action": action}

@@ -200,7 +200,7 @@ async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     removed = await request.runtime.learning.forget(request.tenant, run_id)
     if request.runtime.book is not None:
         request.runtime.book.forget()
-    _tell(request.runtime, "forgotten", run_id=run_id)
+    _publish(request.runtime, "forgotten", run_id=run_id)
     return ApiResponse(payload={"run_id": run_id, "removed": removed})
 
 
@@ -264,7 +264,7 @@ async def change_lesson(
         changed = await actions.move(stored, status, f"{status.value} by the operator", now)
     if runtime.book is not None:
         runtime.book.forget()
-    _tell(runtime, "changed", pattern_id=kept)
+    _publish(runtime, "changed", pattern_id=kept)
     return kept, changed
 
 
@@ -272,7 +272,7 @@ def _view(runtime: Runtime, stored: StoredLesson) -> dict[str, Any]:
     return lesson_view(stored, runtime.settings)
 
 
-def _tell(runtime: Runtime, what: str, **details: Any) -> None:
+def _publish(runtime: Runtime, what: str, **details: Any) -> None:
     runtime.events.publish({"type": "lesson", "tenant": None, "result": what})
     runtime.log.info("lessons changed", result=what, **details)
 

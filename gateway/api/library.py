@@ -52,7 +52,7 @@ async def add_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
         ((added, pattern_id),) = await library(runtime).add([pattern])
     except EmbeddingError as error:
         raise _no_vector(error) from None
-    tell(runtime, added.value, pattern_id=pattern_id)
+    publish_change(runtime, added.value, pattern_id=pattern_id)
     return added, pattern_id
 
 
@@ -82,7 +82,7 @@ async def change_pattern(
         ) from None
     except EmbeddingError as error:
         raise _no_vector(error) from None
-    tell(runtime, "changed", pattern_id=old.pattern_id)
+    publish_change(runtime, "changed", pattern_id=old.pattern_id)
     return await find_pattern(runtime, old.tenant or None, old.pattern_id)
 
 
@@ -97,8 +97,8 @@ async def remove_pattern(
     """
     stored = await find_pattern(runtime, tenant, pattern_id)
     _check_owner(stored.pattern, access)
-    await library(runtime).store.delete(stored.pattern.tenant, pattern_id)
-    tell(runtime, "deleted", pattern_id=pattern_id)
+    await library(runtime).remove(stored.pattern.tenant, pattern_id)
+    publish_change(runtime, "deleted", pattern_id=pattern_id)
 
 
 def library(runtime: Runtime) -> PatternLibrary:
@@ -125,7 +125,7 @@ def _check_owner(pattern: Pattern, access: Access) -> None:
         raise Forbidden("shared patterns belong to the operator: change them with the admin key")
 
 
-def tell(runtime: Runtime, what: str, **details: Any) -> None:
+def publish_change(runtime: Runtime, what: str, **details: Any) -> None:
     """Log a change of the library and publish an event."""
     runtime.events.publish({"type": "pattern", "tenant": None, "result": what})
     runtime.log.info("patterns changed", result=what, **details)

@@ -14,9 +14,9 @@ from gateway.api.library import (
     counted,
     find_pattern,
     library,
+    publish_change,
     read_pattern,
     remove_pattern,
-    tell,
 )
 from gateway.api.models import (
     AddedPattern,
@@ -132,7 +132,7 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
         )
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None
-    tell(request.runtime, "imported", total=report.total)
+    publish_change(request.runtime, "imported", total=report.total)
     return ApiResponse(payload={result.value: count for result, count in report.counts.items()})
 
 

@@ -64,6 +64,7 @@ class KeyRing:
         self._log = get_logger("gateway.keys")
         self._failing = False
         self._read_at = time.monotonic()
+        self._begun = self._taken = 0
 
     def find(self, digest: bytes) -> KeyRecord | None:
         """The key with this digest, None when it is unknown or revoked.
@@ -82,8 +83,17 @@ class KeyRing:
         return any(record.id == key_id for record in self._active.values())
 
     async def refresh(self, store: KeyStore) -> None:
-        """Read the keys again. Raises: StoreError, and keeps the keys known before."""
+        """Read the keys again. Raises: StoreError, and keeps the keys known before.
+
+        Of readings at the same time the one that began last counts: an earlier one may not know yet
+        that a key was revoked.
+        """
+        self._begun += 1
+        began = self._begun
         records = await store.list_keys()
+        if began < self._taken:
+            return
+        self._taken = began
         self._active = {r.digest: r for r in records if r.revoked_at is None}
         self.required = bool(records)
         self._read_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What lives as long as the process: the ledger, the holds, what was learned, who is told."""
+"""What lives as long as the process: the ledger, the holds, what was learned, who is notified."""
 
 from __future__ import annotations
 

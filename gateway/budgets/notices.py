@@ -18,25 +18,25 @@ class BudgetNotices:
     """Makes one live event, log line and count of each step that is reached.
 
     `listeners` get each event, also when nobody follows the live events. A gateway remembers its
-    own notices only: two gateways may both tell of the same step.
+    own notices only: two gateways may both announce the same step.
     """
 
     def __init__(self, events: EventHub, metrics: Metrics) -> None:
         self.listeners: list[Callable[[Event], None]] = []
         self._events = events
         self._metrics = metrics
-        self._told: OrderedDict[tuple[str, str, float], None] = OrderedDict()
+        self._published: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
     def reached(self, found: BudgetStatus, call: CallSubject) -> None:
         """Tell of the steps that this standing has reached for the first time."""
         budget, account = found.applied.budget, found.account
         for step in found.reached:
             known = (budget.name, account.subject, step.at)
-            if known in self._told:
+            if known in self._published:
                 continue
-            self._told[known] = None
-            if len(self._told) > _REMEMBERED:
-                self._told.popitem(last=False)
+            self._published[known] = None
+            if len(self._published) > _REMEMBERED:
+                self._published.popitem(last=False)
             self._metrics.budget_steps.labels(budget.name, step.name).inc()
             event: Event = {
                 "type": "budget",
@@ -57,8 +57,8 @@ class BudgetNotices:
 
     def forget(self, budget: str, subject: str) -> None:
         """Tell of this subject's steps again: it was raised, lifted or reset."""
-        for known in [key for key in self._told if key[:2] == (budget, subject)]:
-            del self._told[known]
+        for known in [key for key in self._published if key[:2] == (budget, subject)]:
+            del self._published[known]
 
 
 _LOGGED = ("budget", "scope", "subject", "step", "used", "metric")

@@ -23,7 +23,6 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fsm import FSMState
 from gateway.stores.raw import RawCall
-from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
@@ -178,26 +177,24 @@ class PreparedRequest:
         self._note_texts(reply.completion)
         response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
         if isinstance(response_id, str) and response_id and self.target is not None:
-            tenant = self.exchange.request.tenant
-            self._runtime.response_targets.put(tenant, response_id, self.target)
-            self._keep_echo(response_id)
+            self._keep_place(response_id)
             if reply.pending_id is None:
                 await self._recorder.answers.keep(self._services, response_id, self, self.target)
         if reply.pending_id is None:
             await self.settle()
-        await self._catch_up()
-        if reply.pending_id is not None:
-            await self._recorder.record_pending(self._services, self, reply.pending_id, self.target)
-        else:
-            await self._recorder.record(self._services, self, reply.completion)
+        await self._record(reply.completion, reply.pending_id)
         if self.result is not None and self.result.state_after is FSMState.END:
             # A stream's head is sent by now; a whole answer still says that it ended the run.
             response = self.exchange.response
             response.headers = with_state(response.headers, FSMState.END)
             self.exchange.notes["state"] = FSMState.END.value
 
-    def _keep_echo(self, response_id: str) -> None:
-        """A stored answer repeats the request's instructions to whoever asks for it later, too."""
+    def _keep_place(self, response_id: str) -> None:
+        """Whoever asks for a stored answer later is sent to where it is stored, and does not see
+        the guidance in the instructions that it repeats."""
+        if self.target is not None:
+            tenant = self.exchange.request.tenant
+            self._runtime.response_targets.put(tenant, response_id, self.target)
         if (echo := self.echo) is not None:
             self._runtime.answer_echoes.put(self.exchange.request.tenant, response_id, echo)
 
@@ -247,22 +244,25 @@ class PreparedRequest:
         self.exchange.upstream.usage_estimated = self.exchange.upstream.usage is not None
         pending_id = read.pending_id if self._request.in_background else None
         if pending_id is not None:
-            self._keep_echo(pending_id)
+            self._keep_place(pending_id)
         if self.spending is not None and pending_id is None:
-            spawn(self.settle())
+            self._runtime.unfinished.start(self.settle())
         if self.result is None:
             return
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
             self.result.note_failed()
-        spawn(self._record_incomplete(pending_id))
+        self._runtime.unfinished.start(self._record(None, pending_id))
 
-    async def _record_incomplete(self, pending_id: str | None) -> None:
-        await self._catch_up()
+    async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:
+        """Commit the call; one whose answer is still being made is known as such at once."""
         if pending_id is not None:
-            await self._recorder.record_pending(self._services, self, pending_id, self.target)
-        else:
-            await self._recorder.record(self._services, self, None)
+            await self._recorder.record_pending(
+                self._services, self, pending_id, self.target, ready=self._catch_up
+            )
+            return
+        await self._catch_up()
+        await self._recorder.record(self._services, self, completion)
 
     async def _catch_up(self) -> None:
         """Score the steps of a call that went out before that was done, for its record."""
@@ -340,7 +340,7 @@ class PreparedRequest:
             response=received,
         )
         limits = (int(storage.raw_max_kb * 2**10), int(storage.raw_mb * 2**20))
-        spawn(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))
+        self._runtime.unfinished.start(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))
 
     def forward_unsteered(self, reason: str) -> None:
         """Go on without a decision, with the guidance that was injected before."""

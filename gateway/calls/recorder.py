@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from gateway.conversations.conversation import Conversation
 from gateway.conversations.merge import merge
 from gateway.conversations.records import CallFacts, call_record
 from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.stored_responses import Settle
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
@@ -28,6 +29,9 @@ from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflic
 from gateway.stores.records import CallRecord, PrefixHashRecord
 from gateway.upstream.deployments import Target
 from gateway.wire.values import replace
+
+_Committed = asyncio.Future["asyncio.Task[bool] | None"]
+"""Done when a call is committed; what `SharedAnswers.keep` gave for it."""
 
 _ATTEMPTS = 5
 """Attempts to save a call, when other gateways save the same conversation at the same time."""
@@ -74,17 +78,38 @@ class Recorder:
         prepared: Recordable,
         response_id: str,
         target: Target | None,
+        *,
+        ready: Callable[[], Awaitable[None]],
     ) -> None:
         """Commit what is known, and the rest when a request fetches the answer `response_id`,
-        which `target` stores."""
+        which `target` stores. The commit waits for `ready`, a request for the answer may come
+        before it."""
         result = prepared.result
         if result is None:
             return
         tenant = prepared.exchange.request.tenant
-        conversation = result.conversation
-        committed: asyncio.Future[asyncio.Task[bool] | None] = (
-            asyncio.get_running_loop().create_future()
-        )
+        committed: _Committed = asyncio.get_running_loop().create_future()
+        settle = self._settling(services, prepared, result, response_id, committed)
+        self._runtime.pending_responses.put(tenant, response_id, settle)
+        kept = None
+        try:
+            await ready()
+            await self.record(services, prepared, None, pending_id=response_id)
+            kept = await self.answers.keep(services, response_id, prepared, target, pending=True)
+        finally:
+            result.stored = True
+            result.resolved.incoming = replace(result.resolved.incoming, messages=())
+            committed.set_result(kept)
+
+    def _settling(
+        self,
+        services: Services,
+        prepared: Recordable,
+        result: SteeringResult,
+        response_id: str,
+        committed: _Committed,
+    ) -> Settle:
+        """What records the answer of a call, once the call itself is committed."""
         call = PendingCall(
             exchange=prepared.exchange,
             control=prepared.control,
@@ -93,6 +118,7 @@ class Recorder:
             model=prepared.model,
             billed_model=prepared.billed_model,
         )
+        conversation = result.conversation
 
         async def settle(
             completion: Mapping[str, Any] | None, usage: dict[str, Any] | None
@@ -101,7 +127,7 @@ class Recorder:
             call.exchange.upstream.bill(usage)
             # What the store does not have, no other gateway can have taken.
             shared = kept is not None and await kept
-            if shared and not await self.answers.take(tenant, response_id):
+            if shared and not await self.answers.take(conversation.tenant, response_id):
                 return  # another gateway has seen the answer, recorded it, and paid for it
             if call.spending is not None:
                 await call.spending.settle(call.billed_model)
@@ -109,15 +135,7 @@ class Recorder:
             result.conversation = services.index.get(conversation.id) or conversation
             await self.record(services, call, completion)
 
-        self._runtime.pending_responses.put(tenant, response_id, settle)
-        kept = None
-        try:
-            await self.record(services, prepared, None, pending_id=response_id)
-            kept = await self.answers.keep(services, response_id, prepared, target, pending=True)
-        finally:
-            result.stored = True
-            result.resolved.incoming = replace(result.resolved.incoming, messages=())
-            committed.set_result(kept)
+        return settle
 
     async def record(
         self,

@@ -11,7 +11,7 @@ PROGRAMS = ("gateway", "steering-gateway")
 SHELLS = ("bash", "zsh", "fish")
 
 Known = dict[tuple[str, ...], list[str]]
-"""By command and verb: what may stand next."""
+"""By command and verb: what may follow."""
 
 
 def add_parser(commands: Any, parser: Callable[[], argparse.ArgumentParser]) -> None:
@@ -37,7 +37,7 @@ def tree(
 
 
 def words_after(parser: argparse.ArgumentParser) -> list[str]:
-    """What may stand next: verbs, options, and the choices of arguments."""
+    """What may follow: verbs, options, and the choices of arguments."""
     found: list[str] = []
     for action in parser._actions:
         if action.option_strings:

@@ -165,7 +165,7 @@ async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace)
     else:
         status = Status.ACTIVE if args.active else Status.TRIAL
         changed = await actions.move(stored, status, "approved by the operator", time.time())
-    _told(args, stored.pattern.pattern_id, changed)
+    _print_change(args, stored.pattern.pattern_id, changed)
 
 
 async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -173,7 +173,7 @@ async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) 
     status = Status.QUARANTINED if args.pause else Status.RETIRED
     reason = f"{'paused' if args.pause else 'retired'} by the operator"
     changed = await LessonActions(stores.learning).move(stored, status, reason, time.time())
-    _told(args, stored.pattern.pattern_id, changed)
+    _print_change(args, stored.pattern.pattern_id, changed)
 
 
 async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -240,7 +240,7 @@ async def _stored(stores: Stores, args: argparse.Namespace) -> Any:
     return stored
 
 
-def _told(args: argparse.Namespace, pattern_id: str, changed: bool) -> None:
+def _print_change(args: argparse.Namespace, pattern_id: str, changed: bool) -> None:
     if args.json:
         say(json.dumps({"pattern_id": pattern_id, "changed": changed}))
     else:

@@ -58,8 +58,8 @@ def _serve(args: argparse.Namespace) -> int:
         return _loaded(path, given)
 
     settings = load()
-    tell = partial(_tell, settings) if sys.stderr.isatty() else None
-    return 0 if serve(settings, load, path, tell) else 1
+    announce = partial(_announce, settings) if sys.stderr.isatty() else None
+    return 0 if serve(settings, load, path, announce) else 1
 
 
 def _dashboard(args: argparse.Namespace) -> int:
@@ -83,11 +83,11 @@ def _dashboard(args: argparse.Namespace) -> int:
     def load() -> Settings:
         return _loaded(path, given)
 
-    def tell(url: str) -> None:
+    def announce(url: str) -> None:
         sys.stdout.write(f"{url}{page}\n(until Ctrl-C)\n")
         sys.stdout.flush()
 
-    return 0 if serve(load(), load, path, tell) else 1
+    return 0 if serve(load(), load, path, announce) else 1
 
 
 def _loaded(path: Path | None, given: Mapping[str, Any]) -> Settings:
@@ -106,7 +106,7 @@ def _by_option(fault: str, asked: Iterable[str]) -> str:
     return fault
 
 
-def _tell(settings: Settings, url: str) -> None:
+def _announce(settings: Settings, url: str) -> None:
     """Print what somebody at a terminal wants to know now."""
     lines = [f"  {name:<11} {one_line(text, _VALUE_CHARS)}" for name, text in facts(settings, url)]
     sys.stderr.write("\n" + "\n".join(lines) + "\n\n")

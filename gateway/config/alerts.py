@@ -29,7 +29,7 @@ class AlertSink:
 
     `name`: how logs, metrics and pages call it; they never show its URL, which may hold a secret.
     `kind`: the form of the message. `secret` signs what a webhook is sent (docs/monitoring.md).
-    `rules`: what it is told of; empty = everything.
+    `rules`: the rules whose alerts it gets; empty = everything.
     """
 
     name: str
@@ -46,7 +46,7 @@ class AlertSink:
             raise ValueError(f"secret: {self.kind} checks no signature; leave it out")
 
     def takes(self, rule: str) -> bool:
-        """Whether it is told of `rule`."""
+        """Whether it gets the alerts of `rule`."""
         return not self.rules or rule in self.rules
 
 
@@ -137,5 +137,5 @@ class AlertSettings:
         return begin_h * 60 + begin_m, end_h * 60 + end_m
 
     def sinks_of(self, rule: str) -> tuple[str, ...]:
-        """The names of the sinks that are told of `rule`."""
+        """The names of the sinks that get the alerts of `rule`."""
         return tuple(sink.name for sink in self.sinks if sink.takes(rule))

@@ -92,7 +92,7 @@ class BudgetSettings:
 
     `scope`: what is counted together: the calls of a `run`, of a conversation with its sub-agents
     (`tree`), of a gateway `key`, of a `tenant`, or all calls of a `day` (UTC). `period`: `day`
-    counts a key, tenant or tree anew each day. `limits`: at least one; the one that is used most
+    counts a key, tenant or tree each day. `limits`: at least one; the one that is used most
     decides. `reserve`: how much output a call is expected to have while it is on its way: `usual`
     = what the model's calls had so far, at most the request's own maximum; `most` = that maximum.
     """
@@ -117,7 +117,7 @@ class BudgetSettings:
 
     @property
     def daily(self) -> bool:
-        """Whether it is counted anew each day."""
+        """Whether it is counted from zero each day."""
         return self.scope == "day" or self.period == "day"
 
     @property

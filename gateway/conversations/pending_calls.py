@@ -59,7 +59,7 @@ class ResumedCall:
     spending: None = None
 
     def forget(self) -> None:
-        """Drop the fold that stood for the transcript, which this process has not read."""
+        """Drop the fold that stood in for the transcript, which this process has not read."""
         self.result.conversation.run.fold = None
 
 

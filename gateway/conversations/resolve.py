@@ -266,7 +266,7 @@ class ConversationResolver:
         )
 
     async def _find_window(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
-        """The match of a history that has lost its beginning, or what stood in its middle."""
+        """The match of a history that has lost its beginning, or a part of its middle."""
         incoming, tenant = search.incoming, search.tenant
         hashes, named = incoming.hashes, search.identity.value is not None
         if named or search.response is not None or not self._settings.fingerprint:
@@ -315,5 +315,5 @@ def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
 
 
 def _of(verdict: ConversationMatch) -> str | None:
-    """The stored conversation that a match goes on from."""
+    """The stored conversation that a match continues."""
     return verdict.parent or verdict.conversation_id

@@ -1,4 +1,4 @@
-"""The end of the demo: what was mined from its runs, and a third run that is told it."""
+"""The end of the demo: what was mined from its runs, and a third run that is given it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAME = "demo-third"
 def play_learned(
     console: Console, url: str, script: Callable[[ScriptedModel], None], model: str, calls: int
 ) -> bool:
-    """Approve what was mined, run the agent once more, and show both; True if it was told.
+    """Approve what was mined, run the agent once more, and show both; True if it was given.
 
     `script` sets the model that answers; `url` is the gateway's, with `/v1`.
     """
@@ -66,10 +66,10 @@ def _mined(api: httpx.Client) -> list[dict[str, Any]]:
 def _panel(lessons: list[dict[str, Any]], outcome: Outcome) -> Panel:
     lines = [Text("Read off the two runs, and approved by the operator:", style="dim")]
     lines += [Text(f"  {lesson['advice']}", style="magenta") for lesson in lessons]
-    told = next((n for n, turn in enumerate(outcome.turns, 1) if _is_told(turn, lessons)), None)
+    told = next((n for n, turn in enumerate(outcome.turns, 1) if _has_lesson(turn, lessons)), None)
     lines.append(Text(""))
     if told is None:
-        lines.append(Text("The third run was not told.", style="bold red"))
+        lines.append(Text("The third run was not given the lesson.", style="bold red"))
     else:
         end = "repaired" if outcome.answer is not None else "gave up"
         lines.append(
@@ -82,6 +82,6 @@ def _panel(lessons: list[dict[str, Any]], outcome: Outcome) -> Panel:
     return Panel(Group(*lines), title="3  What was learned", title_align="left")
 
 
-def _is_told(turn: Turn, lessons: list[dict[str, Any]]) -> bool:
+def _has_lesson(turn: Turn, lessons: list[dict[str, Any]]) -> bool:
     given = turn.headers.get("x-gateway-guidance", "")
     return any(lesson["pattern_id"] in given for lesson in lessons)

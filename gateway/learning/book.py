@@ -72,8 +72,10 @@ class LessonBook:
             return ()
 
     def forget(self) -> None:
-        """Read everything again: lessons have changed here."""
+        """Read everything again: lessons have changed here. What is being read now may be from
+        before the change, and is not kept either."""
         self._shelves.clear()
+        self._reading.clear()
 
     async def _shelf(self, tenant: str) -> _Shelf:
         known = self._shelves.get(tenant)
@@ -82,9 +84,20 @@ class LessonBook:
         reading = self._reading.get(tenant)
         if reading is None:
             reading = self._reading[tenant] = spawn(self._read(tenant), name="read lessons")
-            reading.add_done_callback(lambda _: self._reading.pop(tenant, None))
+            reading.add_done_callback(lambda done: self._keep(tenant, done))
         # One caller that gives up must not cancel what the others wait for.
         return await asyncio.shield(reading)
+
+    def _keep(self, tenant: str, reading: asyncio.Task[_Shelf]) -> None:
+        """Keep what was read, unless lessons have changed since that began."""
+        if self._reading.get(tenant) is not reading:
+            return
+        del self._reading[tenant]
+        if reading.cancelled() or reading.exception() is not None:
+            return
+        if len(self._shelves) >= MOST_TENANTS:
+            self._shelves.clear()
+        self._shelves[tenant] = reading.result()
 
     async def _read(self, tenant: str) -> _Shelf:
         wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
@@ -100,9 +113,6 @@ class LessonBook:
         for head, patterns in shelf.by_head.items() if self._embedder else ():
             texts = [lesson_signs(pattern) for pattern in patterns]
             shelf.vectors[head] = await self._embed(texts)
-        if len(self._shelves) >= MOST_TENANTS:
-            self._shelves.clear()
-        self._shelves[tenant] = shelf
         return shelf
 
     async def _near(self, shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:

@@ -51,6 +51,8 @@ class Host(Protocol):
     @property
     def store(self) -> StateStore: ...
 
+    def degraded(self) -> object | None: ...
+
 
 def open_learning(
     host: Host,
@@ -79,6 +81,7 @@ def open_learning(
         embedder=embedder,
         changed=book.forget,
         failed=lambda error: log.warning("runs not read", reason=str(error)),
+        behind=lambda: host.degraded() is not None,
         config_tenants=lambda: frozenset(host.settings.auth.gateway_keys.values()),
     )
     distiller = Distiller(

@@ -1,7 +1,7 @@
-"""Verdicts on a run: what was told about it, and what can be read off it. Pure.
+"""Verdicts on a run: what was reported about it, and what can be read off it. Pure.
 
-The sources by rank, the best first: told by the client, the operator or the user of the API; the
-last test-like result together with a final answer; the user's correction after the final answer;
+The sources by rank, the best first: reported by the client, the operator or the user of the API;
+the last test-like result with a final answer; the user's correction after the final answer;
 abandoned while failing; continued with another task. What is read off a run is a guess, whose
 precision was measured on the development runs; below USED_FROM it is recorded and not used.
 """
@@ -20,9 +20,9 @@ RANKS = (
     *("told_header", "told_api", "told_cli"),
     *("result", "correction", "abandoned", "moved_on"),
 )
-"""The sources, the best first; the three that are told rank alike, and the newest of them wins."""
+"""The sources, the best first; those reported rank alike, and the newest of them wins."""
 
-_TOLD = RANKS[:3]
+_REPORTED = RANKS[:3]
 USED_FROM = 0.7
 """Precision below which a source is not used."""
 
@@ -107,4 +107,4 @@ def best(outcomes: Sequence[OutcomeRow]) -> OutcomeRow | None:
 
 
 def _rank(source: str) -> int:
-    return 0 if source in _TOLD else RANKS.index(source)
+    return 0 if source in _REPORTED else RANKS.index(source)

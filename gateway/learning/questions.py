@@ -1,7 +1,7 @@
 """What a model is asked about a run, and what of its answer may become a lesson. Pure.
 
 The model reads a few short excerpts as data, and answers with one JSON object. Its answer is not
-trusted either: what a tool wrote may have told it what to say. So an answer that repeats the
+trusted either: what a tool wrote may have dictated what it says. So an answer that repeats the
 excerpts, or names what the agent itself never called, or would do harm, is refused as a whole, and
 what is left is given to an agent only as a quotation, and only after an operator's approval.
 """
@@ -199,7 +199,7 @@ _ORDERS = re.compile(
     r"|send the)\b",
     re.IGNORECASE,
 )
-"""Words of one who gives orders instead of telling what happened."""
+"""Words of one who gives orders instead of saying what happened."""
 _MARKUP = re.compile(r"[<>{}\[\]|$\\]|[`]{2,}|&&")
 
 

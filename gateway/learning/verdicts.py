@@ -73,7 +73,7 @@ class Verdicts:
         )
 
     async def _apply_best(self, run: RunRecord) -> None:
-        """What was read off a run becomes its outcome, as long as nobody has told one."""
+        """What was read off a run becomes its outcome, as long as nobody has reported one."""
         if run.outcome is not None and run.outcome_source != DERIVED:
             return
         chosen = best(await self._store.outcomes(run.tenant, run.id))

@@ -47,8 +47,9 @@ from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16
 MOST_PER_LOOK = 8
-MOST_WAITING = 10_000  # the runs without a call for longest are not read
 """Runs read at one look: requests share the interpreter with this, also from another thread."""
+MOST_WAITING = 10_000
+"""Runs that wait to be read; those without a call for longest are given up."""
 MOST_RECOMPUTED = 5
 """Times that a posterior is computed again because another gateway has settled decisions."""
 MOST_REVIEWED = 20_000
@@ -94,7 +95,8 @@ class _Touched:
 class Learner:
     """Learns from the runs of one store.
 
-    `now`: seconds of the epoch; `config_tenants`: those with a gateway key in the config.
+    `now`: seconds of the epoch; `config_tenants`: those with a gateway key in the config; `behind`:
+    whether calls wait to be stored, so that the last ones of a run may be missing.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Learner:
         changed: Callable[[], None] = lambda: None,
         failed: Callable[[StoreError], None] = lambda error: None,
         config_tenants: Callable[[], Collection[str]] = tuple,
+        behind: Callable[[], bool] = lambda: False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -120,6 +123,7 @@ class Learner:
         self._changed = changed
         self._failed = failed
         self._config_tenants = config_tenants
+        self._behind = behind
         self._now = now
         self._verdicts = Verdicts(store, runs)
         self._touched: dict[str, _Touched] = {}
@@ -148,6 +152,8 @@ class Learner:
     async def look(self) -> Report:
         """Read the runs that are over, or whose decisions can be settled."""
         report, settings, now = Report(), self._settings(), self._now()
+        if self._behind():
+            return report  # runs stay touched, and are read when they are whole
         for run_id, run in list(self._touched.items()):
             over = run.ended or now - run.at >= settings.idle_s
             settles = run.decided is not None and run.step >= run.decided + WINDOW_CALLS

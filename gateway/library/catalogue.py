@@ -192,17 +192,23 @@ class PatternLibrary:
 
     async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
         """Embed and store patterns, all or none; as PatternStore.add."""
-        self.forget()
         patterns = [self._masked(pattern) for pattern in patterns]
         vectors = await self._vectors(patterns)
-        return await self.store.add(list(zip(patterns, vectors, strict=True)))
+        added = await self.store.add(list(zip(patterns, vectors, strict=True)))
+        self.forget()
+        return added
 
     async def edit(self, pattern: Pattern) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
-        self.forget()
         pattern = self._masked(pattern)
         (vector,) = await self._vectors([pattern])
         await self.store.edit(pattern, vector)
+        self.forget()
+
+    async def remove(self, tenant: str, pattern_id: str) -> None:
+        """Remove the pattern of this tenant and id, if there is one."""
+        await self.store.delete(tenant, pattern_id)
+        self.forget()
 
     def _masked(self, pattern: Pattern) -> Pattern:
         """The pattern with what looks like a secret masked in its texts."""
@@ -211,7 +217,8 @@ class PatternLibrary:
         return replace(pattern, fields=_mask_values(pattern.fields))
 
     def forget(self) -> None:
-        """Read everything again that is cached: patterns have changed."""
+        """Read everything again that is cached: patterns have changed. What is being read now may
+        be from before the change, and is not kept either."""
         self._universal.clear()
         self._own.clear()
 

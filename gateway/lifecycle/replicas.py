@@ -1,4 +1,4 @@
-"""What this gateway tells the others on its store, and what it does when they tell it something.
+"""Signals to the other gateways on the store, and what is done when one of theirs arrives.
 
 Signals only save time: keys, holds and patterns are read again in intervals, too.
 """
@@ -18,7 +18,7 @@ from gateway.stores.signals import RESYNC, STEP, WATCHING, Signals
 from gateway.tasks import spawn
 
 _WATCH_S = 5.0
-"""While somebody reads live events here, the others are told this often."""
+"""While somebody reads live events here, the others are notified this often."""
 _WATCHED_S = 3 * _WATCH_S
 """For this long after that they send theirs."""
 
@@ -37,8 +37,8 @@ class Replicas:
         self._log = get_logger("gateway.lifecycle.replicas")
 
     def open(self, signals: Signals | None, runs: RunStore, refresh: Mapping[str, Refresh]) -> None:
-        """Begin; `signals` None: there are no others, or none that tell. `refresh`: what to read
-        again, by the kind of signal."""
+        """Begin; `signals` None: there are no others, or none that send signals. `refresh`: what to
+        read again, by the kind of signal."""
         self._signals, self._runs, self._refresh = signals, runs, refresh
 
     def publish(self, record: CallRecord) -> None:
@@ -48,14 +48,14 @@ class Replicas:
         called = [step for step in record.steps if step.call is not None]
         if called and self._signals is not None and time.monotonic() < self._watched_until:
             ids = {"run": called[-1].run_id, "step": str(called[-1].step_index)}
-            spawn(self._send(STEP, **ids), name="tell of a call")
+            spawn(self._send(STEP, **ids), name="announce a call")
 
     async def follow(self) -> None:
         """Listen to the others, without end."""
         if self._signals is not None:
-            await asyncio.gather(self._signals.follow(self._hear), self._tell_watching())
+            await asyncio.gather(self._signals.follow(self._received), self._announce_watching())
 
-    async def _tell_watching(self) -> None:
+    async def _announce_watching(self) -> None:
         while True:
             if self._events.active:
                 await self._send(WATCHING)
@@ -69,7 +69,7 @@ class Replicas:
         except StoreError as error:
             self._log.debug("other gateways not notified", kind=kind, reason=str(error))
 
-    def _hear(self, kind: str, ids: Mapping[str, str]) -> None:
+    def _received(self, kind: str, ids: Mapping[str, str]) -> None:
         if kind == WATCHING:
             self._watched_until = time.monotonic() + _WATCHED_S
         elif kind == STEP and self._events.active:

@@ -33,6 +33,60 @@ def steady_clock() -> float:
     return time.monotonic()
 
 
+class WallClock:
+    """The wall clock, which is not believed for a while after it has jumped.
+
+    `steady`: seconds of a clock that nobody sets.
+    """
+
+    def __init__(
+        self,
+        settings: StorageSettings,
+        *,
+        wall: Callable[[], float] | None = None,
+        steady: Callable[[], float] = steady_clock,
+    ) -> None:
+        self._settings = settings
+        self._wall = wall or (lambda: time.time())
+        self._steady = steady
+        self._last: tuple[float, float] | None = None
+        self._trusted_from = float("-inf")
+        self._log = get_logger("gateway.lifecycle.retention")
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether no jump was seen lately."""
+        return self._steady() >= self._trusted_from
+
+    async def read(self, runs: RunStore) -> float:
+        """Seconds of the epoch; a jump since the last reading is noted. Raises: StoreError."""
+        now, steady, last = self._wall(), self._steady(), self._last
+        if last is None:
+            await self._check_start(runs, now, steady)
+        else:
+            jump_s = (now - last[0]) - (steady - last[1])
+            if abs(jump_s) > self._settings.clock_jump_s:
+                self._distrust(steady, "the clock jumped", by_s=round(jump_s))
+        self._last = (now, steady)
+        return now
+
+    async def _check_start(self, runs: RunStore, now: float, steady: float) -> None:
+        """At the start there is nothing to compare the clock with but the newest run."""
+        newest = await runs.list_runs(RunFilter(), PageRequest(limit=1, sort="updated_at"))
+        kept_s = self._settings.retention_days * _DAY_S
+        if newest.runs and kept_s and now - newest.runs[0].updated_at > kept_s:
+            idle_days = (now - newest.runs[0].updated_at) / _DAY_S
+            self._distrust(steady, "every run is old by the clock", idle_days=round(idle_days))
+
+    def _distrust(self, steady: float, why: str, **facts: int) -> None:
+        self._trusted_from = steady + self._settings.clock_settle_s
+        self._log.warning(
+            f"{why}: for now no run is removed for its age",
+            resumes_in_s=round(self._settings.clock_settle_s),
+            **facts,
+        )
+
+
 class Retention:
     """Removes runs beyond the configured age or size, except those active in this process."""
 
@@ -48,10 +102,7 @@ class Retention:
         self._runs = runs
         self._activity = activity
         self._settings = settings
-        self._wall = wall or (lambda: time.time())
-        self._steady = steady
-        self._last: tuple[float, float] | None = None
-        self._trusted_from = float("-inf")
+        self._clock = WallClock(settings, wall=wall, steady=steady)
         self._failing = False
         self._log = get_logger("gateway.lifecycle.retention")
 
@@ -70,10 +121,9 @@ class Retention:
     async def run(self) -> int:
         """Make one pass; the number of runs removed. Raises: StoreError."""
         settings = self._settings
-        now = self._wall()
-        await self._check_clock(now)
+        now = await self._clock.read(self._runs)
         removed = 0
-        if settings.retention_days and self._steady() >= self._trusted_from:
+        if settings.retention_days and self._clock.is_trusted:
             kept_s = settings.retention_days * _DAY_S
             report = await self._runs.prune(
                 older_than=now - kept_s, keep=self._activity.active_within(kept_s)
@@ -89,30 +139,3 @@ class Retention:
         if removed:
             self._log.info("old runs removed", runs=removed)
         return removed
-
-    async def _check_clock(self, now: float) -> None:
-        """Distrust the wall clock for a while when it has jumped."""
-        steady, last = self._steady(), self._last
-        if last is None:
-            await self._check_start(now, steady)
-        else:
-            jump_s = (now - last[0]) - (steady - last[1])
-            if abs(jump_s) > self._settings.clock_jump_s:
-                self._distrust(steady, "the clock jumped", by_s=round(jump_s))
-        self._last = (now, steady)
-
-    async def _check_start(self, now: float, steady: float) -> None:
-        """At the start there is nothing to compare the clock with but the newest run."""
-        newest = await self._runs.list_runs(RunFilter(), PageRequest(limit=1, sort="updated_at"))
-        kept_s = self._settings.retention_days * _DAY_S
-        if newest.runs and kept_s and now - newest.runs[0].updated_at > kept_s:
-            idle_days = (now - newest.runs[0].updated_at) / _DAY_S
-            self._distrust(steady, "every run is old by the clock", idle_days=round(idle_days))
-
-    def _distrust(self, steady: float, why: str, **facts: int) -> None:
-        self._trusted_from = steady + self._settings.clock_settle_s
-        self._log.warning(
-            f"{why}: for now no run is removed for its age",
-            resumes_in_s=round(self._settings.clock_settle_s),
-            **facts,
-        )

@@ -18,7 +18,7 @@ _SAID_EVERY_S = 10.0
 
 class StartWait:
     """Repeats what the start needs of a database until it answers, for `storage.start_wait_s` in
-    all; every other fault ends the start at once. `stopping`: whether the process was told to end.
+    all; every other fault ends the start at once. `stopping`: whether the process was asked to end.
     """
 
     def __init__(self, settings: StorageSettings, stopping: Callable[[], bool]) -> None:

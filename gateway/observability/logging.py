@@ -16,7 +16,7 @@ import structlog
 from gateway.config import LoggingSettings
 
 # Whatever looks like a credential, anywhere in a line: OpenAI and Anthropic keys, bearer tokens.
-# Both cases are spelled out and the first letter stands in front: a search that ignores case, or
+# Both cases are spelled out and the first letter comes first: a search that ignores case, or
 # begins with a look back, tries every position of the line.
 _KEY = re.compile(r"[sSrRpPgG](?<=\b[sSrRpPgG])(?:(?<![gG])[kK]|(?<=[gG])[wW])-[A-Za-z0-9_\-]{8,}")
 _BEARER = re.compile(r"(?<=[bB][eE][aA][rR][eE][rR] )[^\s\"']+")

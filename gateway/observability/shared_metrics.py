@@ -1,6 +1,6 @@
 """The metrics of several workers in one answer: a scrape reaches only one of them.
 
-Each worker tells its own on a socket in the file system. The one that is asked collects them and
+Each worker serves its own on a socket in the file system. The one that is asked collects them and
 adds the label `worker` to every series.
 """
 
@@ -26,11 +26,11 @@ class SharedMetrics:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Tell the other workers when they ask."""
-        self._server = await asyncio.start_unix_server(self._tell, self._path(self._index))
+        """Give this worker's metrics to the others when they ask."""
+        self._server = await asyncio.start_unix_server(self._serve, self._path(self._index))
 
     def close(self) -> None:
-        """Tell no more."""
+        """Give them no more."""
         if self._server is not None:
             self._server.close()
 
@@ -42,7 +42,7 @@ class SharedMetrics:
         found = {index: text for index, text in texts.items() if text is not None}
         return merged({**found, self._index: self._render()})
 
-    async def _tell(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(self._render())
         await writer.drain()
         writer.close()

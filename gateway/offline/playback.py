@@ -183,7 +183,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[s
 
 
 Line = tuple[str, str]
-"""Where a recording stands, and its text."""
+"""Where a recording is found, and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

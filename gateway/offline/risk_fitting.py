@@ -21,7 +21,7 @@ ALARM_SHARE = 0.02
 """Share of the solved runs, read by models that never saw them, whose evidence lasts at the level
 from which a run is likely to fail."""
 LEAST_SOLVED = 40
-"""Solved runs of a kind from which its level can be told."""
+"""Solved runs of a kind from which its level can be estimated."""
 LEVEL_MARGIN = 0.01
 """Log odds by which a level is above the last solved run that stays below it."""
 

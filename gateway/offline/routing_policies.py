@@ -173,7 +173,7 @@ def _chooser(
 def _by_state(task: Task) -> Outcome:
     """The cheapest model, and the dearest from where a run of it is in trouble.
 
-    A recording cannot be continued by another model, so that one begins anew; what the cheap run
+    A recording cannot be continued by another model, so that one starts over; what the cheap run
     had cost by then is paid.
     """
     solved, cost = task.outcome(task.models[-1])

@@ -47,8 +47,8 @@ class Place:
     instance: str
     parent: int
 
-    def told_at(self, index: int) -> str:
-        """The path of the socket on which a worker tells its metrics."""
+    def metrics_socket(self, index: int) -> str:
+        """The path of the socket on which a worker serves its metrics."""
         return str(self.directory / f"{index}.sock")
 
 

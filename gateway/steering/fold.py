@@ -28,8 +28,8 @@ class ConversationFold:
     The first `offset` messages are read, to learn how the agent writes its calls, but their steps
     are not scored: `base` contains them, as the state of the run before a compaction. After a base
     whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`.
-    A run keeps its prior: `priors` takes that of each run by its index, and `prior` may be set anew
-    for the runs that begin later.
+    A run keeps its prior: `priors` takes that of each run by its index, and `prior` may be set
+    again for the runs that begin later.
 
     `answers`: how many messages the transcript had with each final answer that was delivered. What
     follows one without a word of the user, or a request that nothing follows, opens the next run;

@@ -26,8 +26,8 @@ class OutcomeRow:
 
     `source`: told_header, told_api, told_cli, result, correction, abandoned or moved_on. `metric`:
     what is judged, usually `task`. `verdict`: success, failure, other, or "" for a score without
-    one. `weight` in [0, 1]: the precision of the source, 1 for what was told. `evidence`: where the
-    verdict was read, such as `step 12`.
+    one. `weight` in [0, 1]: the precision of the source, 1 for what was reported. `evidence`: where
+    the verdict was read, such as `step 12`.
     """
 
     run_id: str

@@ -120,7 +120,7 @@ class Recovery:
         """
         self._count(self._kind)
         if write is not None:
-            write.add_done_callback(_hear)
+            write.add_done_callback(_take_error)
         if not self.spool.add(call, write):
             reason = "the spool is full (storage.spool_records, storage.spool_mb)"
             self.breaker.dropped(reason)
@@ -157,7 +157,7 @@ class Recovery:
     def _begun(self, waiting: Waiting) -> asyncio.Task[int]:
         if waiting.write is None:
             waiting.write = spawn(self._write(waiting.record))
-            waiting.write.add_done_callback(_hear)
+            waiting.write.add_done_callback(_take_error)
         return waiting.write
 
     async def _write(self, call: CallRecord) -> int:
@@ -239,7 +239,7 @@ class Recovery:
             )
 
 
-def _hear(write: asyncio.Task[int]) -> None:
+def _take_error(write: asyncio.Task[int]) -> None:
     """Take note of a write's error: after `close` nothing else does."""
     if not write.cancelled():
         write.exception()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-Hear = Callable[[str, Mapping[str, str]], None]
+OnSignal = Callable[[str, Mapping[str, str]], None]
 """Called with the kind of a signal and its ids; with RESYNC after signals may have been missed."""
 
 RESYNC = "resync"
@@ -22,5 +22,5 @@ class Signals(Protocol):
     async def send(self, kind: str, **ids: str) -> None:
         """Tell the others. Raises: StoreError."""
 
-    async def follow(self, hear: Hear) -> None:
+    async def follow(self, on_signal: OnSignal) -> None:
         """Listen without end; a lost connection is made again."""

@@ -23,7 +23,7 @@ _ALPHABETS = {
 
 
 class Planted(NamedTuple):
-    """A credential: the part that may not be found anywhere, and the text it stands in."""
+    """A credential: the part that may not be found anywhere, and the text that contains it."""
 
     shape: str
     secret: str

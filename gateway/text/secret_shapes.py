@@ -24,7 +24,7 @@ Accepts = Callable[[str, re.Match[str]], bool]
 class Shape:
     """One form of secret. `accepts` decides where the form alone is too common.
 
-    `kind`: a word that is no anchor, because it stands in masked text. `folded`: the pattern is
+    `kind`: a word that is no anchor, because masked text contains it. `folded`: the pattern is
     tried on the text in small letters. `narrower`: for an anchor that is a common word, a narrower
     expression for it from its rarest letter on, which every match of the pattern has. `needs`: an
     expression for `Finder` that finds something in every text with a match, in small letters; the

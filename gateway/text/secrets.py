@@ -15,7 +15,7 @@ from gateway.text.finder import Finder
 from gateway.text.secret_shapes import ASSIGNED, SHAPES, Shape, secret_in
 
 MARK = "[masked:"
-"""How what stands in the place of a secret begins; the kind and a bracket follow."""
+"""The beginning of what replaces a secret; the kind and a bracket follow."""
 
 MOST_REFUSED = 1000
 """After so many forms in one text that turned out to be none, all that follow count as secrets: a

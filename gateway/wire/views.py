@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 
@@ -23,12 +23,16 @@ class MessagesView(Sequence[Any]):
     def __getitem__(self, index: slice) -> list[Any]: ...
 
     def __getitem__(self, index: int | slice) -> Any:
+        size = len(self)
         if isinstance(index, slice):
-            return [self.at(i) for i in range(*index.indices(len(self)))]
-        at = index + len(self) if index < 0 else index
-        if not 0 <= at < len(self):
+            return [self.at(i) for i in range(*index.indices(size))]
+        at = index + size if index < 0 else index
+        if not 0 <= at < size:
             raise IndexError(index)
         return self.at(at)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.at, range(len(self)))
 
 
 class AsMappings(MessagesView):

@@ -94,7 +94,7 @@ def _run(trace: Trace, page: str) -> Iterator[str]:
     if totals["fired"]:
         fired = "  ".join(f"{name} {number}" for name, number in totals["fired"].items())
         yield f"    alarms   {fired}"
-    label = "told" if run["mode"] != "shadow" else "shadow"
+    label = "given" if run["mode"] != "shadow" else "shadow"
     given = list(_guidance(trace))
     for number, text in enumerate(given[:_MOST_TEXTS]):
         head = label if number == 0 else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,29 @@ def test_keys_are_long_and_each_its_own() -> None:
     assert all(len(key.text) > 40 for key in made)
     assert all(key.record.digest == key_digest(key.text) for key in made)
     assert "digest" not in repr(made[0].record)
+
+
+async def test_the_newest_reading_of_the_keys_counts() -> None:
+    """A slow reading that began before a key was revoked does not make it valid again."""
+    key, slow = make_key("acme"), asyncio.Event()
+
+    class Store:
+        readings = 0
+
+        async def list_keys(self) -> list[Any]:
+            self.readings += 1
+            if self.readings == 1:
+                await slow.wait()
+                return [key.record]
+            return [replace(key.record, revoked_at=1.0)]
+
+    store, ring = Store(), KeyRing()
+    earlier = asyncio.ensure_future(ring.refresh(store))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await ring.refresh(store)  # type: ignore[arg-type]
+    slow.set()
+    await earlier
+    assert ring.find(key.record.digest) is None
 
 
 async def test_a_store_that_fails_leaves_the_keys_known() -> None:

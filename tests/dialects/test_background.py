@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
 
+from gateway.calls.prepared_request import PreparedRequest
 from gateway.stores.answers import AnswerRecord
 from gateway.stores.protocols import StoreError
 from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from tests.api.conftest import until
 from tests.dialects.gateways import OFF, STEERING, Start, looping_model, states
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL, run_by_id
 
@@ -45,12 +49,17 @@ def spent(server: AppServer) -> tuple[int, int, int, int]:
     return tuple(found[name] for name in names)
 
 
-def left_open(server: AppServer) -> None:
-    """Return when the gateway has noticed that an answer is still being made."""
+def left_open(server: AppServer, count: int = 1) -> None:
+    """Return when the gateway has noticed that so many answers are still being made."""
     deadline = time.monotonic() + 60
-    while not len(server.app.runtime.pending_responses):
+    while len(server.app.runtime.pending_responses) < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def last(upstream: ScriptedUpstream) -> str:
+    """The newest request to a provider; empty when there was none."""
+    return upstream.last.body.decode() if upstream.requests else ""
 
 
 def polled(client: OpenAI, name: str) -> Any:
@@ -94,8 +103,8 @@ def test_it_is_recorded_once(server: AppServer, client: OpenAI) -> None:
     for _ in range(3):
         assert client.responses.retrieve(name).status == "completed"
         assert spent(server) == (1, 0, 12, 8)
-    exposed = httpx.get(f"{server.url}/metrics").text
-    assert 'gateway_tokens_total{direction="output"} 8.0' in exposed
+    # Counted when the client has its last byte.
+    until(lambda: 'direction="output"} 8.0' in httpx.get(f"{server.url}/metrics").text)
 
 
 @pytest.mark.parametrize("settings", [STEERING, OFF], ids=["on", "off"])
@@ -141,6 +150,62 @@ def test_a_stream_that_broke_off(
         httpx.post(f"{server.base_url}/responses", json={**ASKED, "stream": True})
     left_open(server)
     assert polled(client, "resp_1").status == "completed"
+    assert spent(server) == (1, 0, 12, 8)
+
+
+def test_it_is_asked_for_where_it_is_made(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """A stream that its client left shows which of several deployments makes the answer."""
+    with ScriptedUpstream() as other:
+        places = [
+            {
+                "model_name": "m",
+                "litellm_params": {"model": "openai/x", "api_base": p, "api_key": k},
+            }
+            for p, k in ((upstream.base_url, "one"), (other.base_url, "two"))
+        ]
+        server = gateway_server({**STEERING, "model_list": places})
+        url, names = f"{server.base_url}/responses", iter(range(100))
+        for each in (upstream, other):
+            each.default = lambda _: Fault(
+                FaultKind.STALL, after=2, reply=Reply("Done.", id=f"resp_{next(names)}")
+            )
+        for number in range(6):
+            body = {**ASKED, "model": "m", "input": f"Task {number}.", "stream": True}
+            with httpx.stream("POST", url, json=body, timeout=60) as stream:
+                assert "response.created" in next(stream.iter_text())
+            left_open(server, number + 1)
+            keeper = max((upstream, other), key=lambda each: f"Task {number}." in last(each))
+            httpx.get(f"{url}/resp_{number}")
+            assert keeper.last.target == f"/v1/responses/resp_{number}"
+
+
+def test_it_is_known_before_it_is_recorded(
+    server: AppServer,
+    client: OpenAI,
+    upstream: ScriptedUpstream,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer may be asked for while the record of its call waits for other calls of its
+    conversation."""
+    record, waiting = PreparedRequest._catch_up, threading.Event()
+
+    async def later(self: PreparedRequest) -> None:
+        await asyncio.to_thread(waiting.wait, 120)
+        await record(self)
+
+    monkeypatch.setattr(PreparedRequest, "_catch_up", later)
+    upstream.script(Fault(FaultKind.DROP_MID_BODY, after=2, reply=Reply("Done.", id="resp_1")))
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.post(f"{server.base_url}/responses", json={**ASKED, "stream": True})
+    left_open(server)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(polled, client, "resp_1")
+        while len(server.app.runtime.pending_responses):
+            time.sleep(0.01)
+        waiting.set()
+        assert answer.result(60).status == "completed"
     assert spent(server) == (1, 0, 12, 8)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from gateway.steering.lessons import (
     lesson_text,
     with_lessons,
 )
+from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreUnavailable
 from tests.learning.runs import read, shell, steps
 
@@ -171,6 +173,31 @@ async def test_the_book_finds_by_key_then_by_words(stores: Stores) -> None:
     assert await names() == ["near"]
 
 
+async def test_what_was_read_before_a_change_is_not_kept(stores: Stores) -> None:
+    """A reading that is under way while a lesson changes answers who asked, and nobody later."""
+    met = failure("mvn test", "bash: mvn: command not found")
+    await stores.learning.learn([(a_lesson("old", met.key), ())])
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        async def lessons(self, wanted: LessonFilter, *, limit: int) -> list[StoredLesson]:
+            found = await stores.learning.lessons(wanted, limit=limit)
+            begun.set()
+            await may_end.wait()
+            return found
+
+    book = LessonBook(Slow(), None, similarity=lambda: 0.9, failed=print)  # type: ignore[arg-type]
+    query = LessonQuery(failures=(met,), exclude=frozenset())
+    before = asyncio.ensure_future(book.find(query, "acme"))
+    await begun.wait()
+    await stores.learning.move("acme", "old", Status.RETIRED, reason="", at=1.0)
+    book.forget()
+    may_end.set()
+    assert not await book.find(query, "acme")
+    assert [each.pattern.pattern_id for each in await before] == ["old"]
+    assert not await book.find(query, "acme")
+
+
 class Broken:
     """A store that cannot be read."""
 
@@ -183,5 +210,5 @@ async def test_a_book_without_a_store_finds_nothing() -> None:
     errors: list[Exception] = []
     book = LessonBook(Broken(), None, similarity=lambda: 0.9, failed=errors.append)  # type: ignore[arg-type]
     query = LessonQuery(failures=(failure(*("mvn", FAILED[2])),), exclude=frozenset())
-    assert await book.find(query, "acme") == ()
+    assert not await book.find(query, "acme")
     assert len(errors) == 1

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Any, cast
 
+from gateway.backends import open_stores
 from gateway.config.learning import LearningSettings
+from gateway.config.storage import IN_MEMORY, StorageSettings
+from gateway.learning.secrets import has_secret
 from gateway.learning.worker import MOST_WAITING, Learner
+from tests.learning.distilling import stored
+from tests.learning.runs import shell
+from tests.learning.test_mining import MISSING
 
 
 def test_the_runs_without_a_call_for_longest_are_given_up() -> None:
@@ -18,3 +25,30 @@ def test_the_runs_without_a_call_for_longest_are_given_up() -> None:
     assert learner.waiting == MOST_WAITING
     assert "r0" in learner._touched
     assert "r50" not in learner._touched
+
+
+async def test_a_run_is_read_when_its_last_calls_are_stored() -> None:
+    """While calls wait to be stored, a run that is over is not read: it would be read in part, and
+    never again."""
+    calls = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
+    async with AsyncExitStack() as opened:
+        stores = await open_stores(StorageSettings(path=IN_MEMORY))
+        opened.push_async_callback(stores.close)
+        waits = [True]
+        learner = Learner(
+            stores.learning,
+            stores.runs,
+            stores.states,
+            LearningSettings,
+            has_secret=has_secret,
+            behind=lambda: bool(waits),
+        )
+        record = stored(0, calls)
+        learner.touch(
+            record.runs[0].id, record.conversation.tenant, step=2, ended=True, decided=False
+        )
+        assert (await learner.look()).runs == 0
+        await stores.states.commit(record)
+        waits.clear()
+        assert (await learner.look()).runs == 1
+        assert learner.waiting == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -66,6 +67,30 @@ async def a_library(
 def an_e1(text: str, tenant: str) -> Pattern:
     fields = {"situation": "I run the same failing test again", "unlock": text}
     return Pattern(tier=Tier.E1, fields=fields, tenant=tenant)
+
+
+async def test_what_was_read_while_a_pattern_was_added_is_not_kept(fresh: Fresh) -> None:
+    """The next call finds a pattern whose text took long to embed, though another call has just
+    found that the tenant has none."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    class Slow(HashingEmbedder):
+        async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
+            if not begun.is_set():
+                begun.set()
+                await may_end.wait()
+            return await super().embed(texts)
+
+    library = await a_library(fresh, Slow())
+    mine = replace(QUERY, tier=Tier.E1)
+    adding = asyncio.ensure_future(library.add([an_e1("ask", "acme")]))
+    await begun.wait()
+    assert await library.look_up(mine, "acme") == []
+    may_end.set()
+    ((_, pattern_id),) = await adding
+    assert len(await library.look_up(mine, "acme")) == 1
+    await library.remove("acme", pattern_id)
+    assert await library.look_up(mine, "acme") == []
 
 
 async def test_an_empty_store_gets_the_starter_patterns_once(fresh: Fresh) -> None:

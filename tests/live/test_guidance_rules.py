@@ -23,6 +23,7 @@ from tests.patience import DEADLINE_MS
 EAGER = {
     "steering": {"deadline_ms": DEADLINE_MS, "act_above": dict.fromkeys(ACTIONS, 0.0)},
     "etraces": {"e2_gate": 0.3, "recall_floor": 0.0},
+    "learning": {"interval_s": 0.01},  # it reads runs beside the calls, and embeds what it finds
 }
 NEAR_MANY = {
     "tier": "e1",

@@ -13,6 +13,7 @@ import pytest
 from gateway.demo.model import guidance_frames
 from gateway.testing import AppServer, Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
+from tests.live.incidents import until
 
 Start = Callable[..., AppServer]
 
@@ -241,9 +242,14 @@ async def test_racing_requests_lose_and_double_nothing(
         assert len({answer.place for answer in (failed, *answers)}) == 1
         assert answers[0].message is not None
         agent.take(answers[0].message)
+
+    async def all_recorded() -> bool:
+        found = await trace(database, answers[0].conversation)
+        return found.run.totals.calls == 24
+
+    assert await until(all_recorded)  # a call that failed is recorded behind its answer
     found = await trace(database, answers[0].conversation)
     assert [step.step_index for step in found.steps] == list(range(8))
-    assert found.run.totals.calls == 24
 
 
 async def test_racing_continuations_become_branches(

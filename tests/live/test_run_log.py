@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
+from gateway.calls.prepared_request import PreparedRequest
 from gateway.steering.transcript.steps import Action
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
-from gateway.testing import AppServer, Reply, ScriptedUpstream
+from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, opening, run_log, trace, worker
 
 Start = Callable[..., AppServer]
@@ -35,6 +37,29 @@ def prompts(step: StepRow) -> list[tuple[str, str]]:
 
 def actions(found: RunTrace) -> list[Action]:
     return [a for step in found.steps if step.content for a in step.content.actions]
+
+
+async def test_a_stop_waits_for_what_is_not_recorded_yet(
+    gateway: AppServer,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that failed is recorded behind its answer, also when the gateway is stopped then."""
+    catch_up = PreparedRequest._catch_up
+
+    async def later(self: PreparedRequest) -> None:
+        await asyncio.sleep(0.5)
+        await catch_up(self)
+
+    monkeypatch.setattr(PreparedRequest, "_catch_up", later)
+    upstream.script(Fault(FaultKind.BAD_REQUEST))
+    answer = await Agent(http, gateway.base_url).send()
+    await asyncio.to_thread(gateway.stop)
+    (step,) = (await trace(database, answer.conversation)).steps
+    assert step.call is not None
+    assert step.call.status == answer.status == 400
 
 
 async def test_steps_with_their_calls(

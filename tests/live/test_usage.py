@@ -23,6 +23,7 @@ from gateway.testing import (
 )
 from gateway.wire.sse import SSEDecoder
 from tests.live.client import PLAIN, Agent, Answer, run_log, trace
+from tests.live.incidents import until
 from tests.patience import ANSWER_S
 from tests.relay.gateways import replace_settings
 
@@ -120,8 +121,12 @@ async def test_estimates_are_marked_wherever_they_are_added_up(
     assert health["estimated"]["tokens"] == health["input_tokens"] + health["output_tokens"]
     page = (await http.get(f"{server.url}/dashboard/health")).text
     assert "tokens of 2 calls estimated" in page
-    text = (await http.get(f"{server.url}/metrics")).text
-    assert "gateway_estimated_calls_total 2.0" in text
+
+    async def counted() -> bool:
+        text = (await http.get(f"{server.url}/metrics")).text
+        return "gateway_estimated_calls_total 2.0" in text
+
+    assert await until(counted)  # when the client has its last byte
 
 
 @pytest.mark.parametrize("status", [400, 422])

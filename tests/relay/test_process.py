@@ -38,6 +38,7 @@ def test_serving_with_only_the_environment(upstream: ScriptedUpstream, tmp_path:
         with httpx.Client(base_url=gateway.base_url, headers=headers) as client:
             assert hear(client, json=HELLO).status == 200
             assert client.get(f"{gateway.url}/healthz").json()["status"] == "ok"
+        gateway.wait_for("request")  # written when the client has its last byte
         assert upstream.last.header("authorization") == "Bearer sk-client-1234567890"
     events = [json.loads(line)["event"] for line in gateway.lines]
     assert events == ["listening", "request", "shutting down", "stopped"]

@@ -164,6 +164,6 @@ async def bodies_of(upstream: ScriptedUpstream, runs: list[Run], drive: Retrying
     upstream.requests = deque(maxlen=0)
     report = await drive(runs)
     drive.cached_share = recorder.cached_share()
-    assert report.wrong == []
+    assert report.wrong == [], report.wrong[:5]
     assert (report.merges, report.splits) == ([], [])
     return recorder.bodies

@@ -137,7 +137,7 @@ def is_noise(key: str) -> bool:
 
 
 def _leaves(key: str, values: dict[str, Any] | list[Any], depth: int) -> Iterator[tuple[str, str]]:
-    """The values `depth` levels deep and below, as texts; each with the key it stands under."""
+    """The values `depth` levels deep and below, as texts; each with its key."""
     named = isinstance(values, dict)
     for name, value in values.items() if isinstance(values, dict) else zip(repeat(key), values):
         if named and not _asks(name):

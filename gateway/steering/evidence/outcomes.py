@@ -125,7 +125,7 @@ _VOLATILE = re.compile(
 _NUMBER = re.compile(r"\d{3,}")
 _FAILED_TEST = re.compile(r"--- FAIL|not ok|FAIL(?:ED)?[\s:]|E   ")
 _BARE_TEST = "--- FAIL"
-"""How Go names a test that failed; why stands in the next line."""
+"""How Go names a test that failed; the reason is in the next line."""
 _COLUMN = re.compile(r"[(\[]\d+[,:]\d+[)\]]")
 """Line and column, as compilers write them."""
 _ID_NUMBER = re.compile(

@@ -187,7 +187,7 @@ class CallMemory:
         return (max(reworded, REWORDED_NEXT) if shown else reworded), similar
 
     def _same_answer(self, action: ActionFacts, other: ActionFacts) -> bool:
-        """Whether both got the same answer, what stands around each answer left out."""
+        """Whether both got the same answer, apart from the text around each answer."""
         if _same_outcome(action, other.result, other.failure):
             return True
         if not alike(action.result_words, other.result_words, SAME_RESULT):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class Status(enum.StrEnum):
-    """Where a lesson stands. Only `trial` and `active` ones are retrieved."""
+    """The state of a lesson. Only `trial` and `active` ones are retrieved."""
 
     CANDIDATE = "candidate"
     TRIAL = "trial"

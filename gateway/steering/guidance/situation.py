@@ -300,7 +300,7 @@ def _prose_commands(steps: Sequence[Step]) -> int:
 def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tuple[str, str]:
     """The sentence about a near miss, and the move that follows from it."""
     if cause == "command_slip":
-        return "A mark stands where a blank belongs.", ""
+        return "There is a punctuation mark where a space belongs.", ""
     if cause == "shell_syntax":
         mark = open_quote(command)
         return (f"The command leaves a {mark} open.", "Close it, or leave it out.") if mark else _NO

@@ -1,4 +1,4 @@
-"""Recognising a request for a title, which clients send beside a conversation to label it."""
+"""Recognising a request for a title, which clients send alongside a conversation to label it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import orjson
 from gateway.stores.postgres.connection import connect
 from gateway.stores.postgres.database import CHANNEL, Database
 from gateway.stores.protocols import StoreError
-from gateway.stores.signals import RESYNC, Hear
+from gateway.stores.signals import RESYNC, OnSignal
 
 _CHECK_S = 30.0
 _ANSWER_S = 5.0
@@ -28,32 +28,32 @@ class PostgresSignals:
         """See Signals."""
         await self._database.notify(kind, **ids)
 
-    async def follow(self, hear: Hear) -> None:
+    async def follow(self, on_signal: OnSignal) -> None:
         """See Signals."""
         settings = self._database.settings
         while True:
             with suppress(StoreError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 connection = await connect(settings, settings.listen_url)
                 try:
-                    await self._listen(connection, hear)
+                    await self._listen(connection, on_signal)
                 finally:
                     with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                         await connection.close(timeout=1)
             await asyncio.sleep(settings.probe_interval_s)
 
-    async def _listen(self, connection: asyncpg.Connection, hear: Hear) -> None:
+    async def _listen(self, connection: asyncpg.Connection, on_signal: OnSignal) -> None:
         """Until the connection is lost."""
         own = self._database.holder
 
         def received(_connection: object, _pid: int, _channel: str, payload: object) -> None:
             signal = orjson.loads(str(payload))
             if signal.pop("from") != own:
-                hear(signal.pop("kind"), signal)
+                on_signal(signal.pop("kind"), signal)
 
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         await connection.add_listener(CHANNEL, received)
-        hear(RESYNC, {})
+        on_signal(RESYNC, {})
         while not lost.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(lost.wait(), _CHECK_S)

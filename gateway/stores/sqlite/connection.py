@@ -175,7 +175,7 @@ def one_view(work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection]
 def _prepare(
     connection: apsw.Connection, settings: StorageSettings, hooks: Iterable[ConnectionHook]
 ) -> None:
-    # Or statements are compiled anew whenever a value is bound that a plan could depend on.
+    # Or statements are compiled again whenever a value is bound that a plan could depend on.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.pragma("cache_size", -1024 * settings.cache_mb)
     connection.pragma("temp_store", "memory")

@@ -125,7 +125,7 @@ async def never_admits_more_than_fits(stores: Stores) -> None:
 
 
 async def follows_an_operator(stores: Stores) -> None:
-    """Raised limits replace those of the config, a lifted account has none, a reset begins anew."""
+    """Raised limits replace those of the config, a lifted account has none, a reset is zero."""
     store = _budgets(stores)
     for number in range(2):
         made = claim(f"c{number}", wanted(calls=2))
