@@ -190,7 +190,9 @@ class Pipeline:
     ) -> None:
         if request.unread:
             await self._place_unread(services, prepared, request, headers)
-            raise _TooMuch(f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
+            if request.opaque:
+                raise _Unread("encoding", "the body is compressed in a way that cannot be read")
+            raise _Unread("size", f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
         if request.dialect.is_side_request(request):
             return
         exchange, now = prepared.exchange, time.time()
@@ -218,9 +220,9 @@ class Pipeline:
         headers: Mapping[str, str],
     ) -> None:
         """Find where a request that was not read is recorded: as one call more of its run."""
-        tenant = prepared.exchange.request.tenant
+        asked = prepared.exchange.request
         resolved, conversation = await services.unread_resolver.resolve(
-            request, headers, tenant, time.time()
+            request, headers, asked.tenant, asked.key, time.time()
         )
         self._note_identity(prepared.exchange, resolved)
         mode = self._mode(services, prepared.control, conversation)
@@ -265,8 +267,12 @@ class Pipeline:
         prepared.forward_unsteered(reason)
 
 
-class _TooMuch(Exception):
+class _Unread(Exception):
     """The body was not read."""
+
+    def __init__(self, reason: UnsteeredReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 _LIMITS = {"deadline": "deadline", "timeout": "longest wait"}
@@ -281,8 +287,8 @@ def _reason(error: Exception) -> UnsteeredReason:
             return "timeout"
         case StoreError():
             return "store"
-        case _TooMuch():
-            return "size"
+        case _Unread(reason=reason):
+            return reason
         case _:
             return "error"
 

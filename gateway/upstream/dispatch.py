@@ -51,6 +51,15 @@ RETRY_STATUSES = frozenset({429, *range(500, 600)})
 _REFUSALS = frozenset({401, 403, 404})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedBody:
+    """A body that the client has compressed: its bytes, what with, and what is in them."""
+
+    content: bytes
+    coding: bytes
+    plain: bytes
+
+
 @dataclass(slots=True, kw_only=True)
 class UpstreamCall:
     """One request to be sent upstream."""
@@ -72,6 +81,13 @@ class UpstreamCall:
 
     parsed: Callable[[Target], Mapping[str, Any]]
     """The same as a JSON object, for the LiteLLM lane."""
+
+    packed: PackedBody | None = None
+    """The client's own bytes, which are sent when `body` gives what is in them unchanged. Then
+    `headers` do not name a coding."""
+
+    opaque: bool = False
+    """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
 
     conversation: str = ""
     """The id of the conversation, which keeps its deployment; "" for a call without one."""
@@ -149,6 +165,9 @@ class Dispatcher:
 
     def _schedule(self, call: UpstreamCall, model: str, native_only: bool) -> list[Target]:
         """Who is asked, in order: where the answer is stored, else the name's own and fallbacks."""
+        if call.opaque:
+            default = self._table.default.for_dialect(call.dialect)
+            return attempt_schedule([default], [], num_retries=self._settings.num_retries)
         now = self._loop.time()
         groups = [
             find(model, now, call.conversation)
@@ -181,7 +200,11 @@ class Dispatcher:
             return await self._litellm.send(target, call.parsed(target), headers, call.dialect)
         headers = outgoing_headers(call, target, self.instance)
         url = target_url(target.api_base, call.path, call.query)
-        return await self._native.send(call.method, url, headers, call.body(target))
+        body = call.body(target)
+        if call.packed is not None and body is call.packed.plain:
+            body = call.packed.content
+            headers.append((b"content-encoding", call.packed.coding))
+        return await self._native.send(call.method, url, headers, body)
 
     def _note(self, call: UpstreamCall, target: Target, outcome: str) -> None:
         call.attempts.append(f"{target.name}:{outcome}")
