@@ -43,8 +43,9 @@ CREDENTIAL_HEADERS = frozenset(
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
 
 # Another attempt may succeed: rate limits and server errors, including those of providers (529 is
-# Anthropic's "overloaded") and of proxies in front of them (520 to 527 are Cloudflare's).
-RETRY_STATUSES = frozenset({429, *range(500, 600)})
+# Anthropic's "overloaded") and of proxies in front of them (520 to 527 are Cloudflare's). What is
+# no status of HTTP, 600 and above, counts as a server error (RFC 9110 section 15).
+RETRY_STATUSES = frozenset({429, *range(500, 1000)})
 
 # Answers to credentials and a model name that are the operator's and not the client's: another
 # target has other ones.
