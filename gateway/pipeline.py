@@ -143,7 +143,8 @@ class Pipeline:
                 raise
             reason = exc.label
         else:
-            if delivery.response.status < 400 or not prepared.is_rerouted:
+            # A redirect is no answer of a model, either.
+            if delivery.response.status < 300 or not prepared.is_rerouted:
                 return delivery
             if not await self._may_ask_requested(services, prepared):
                 return delivery
@@ -167,7 +168,9 @@ class Pipeline:
         """The answer of the model to request; a target that refuses to report the usage of a
         stream is asked again without that."""
         while True:
-            delivery = await services.dispatcher.send(call, prepared.model)
+            # The requested model is what a routed one that fails is tried again with.
+            once = prepared.is_rerouted
+            delivery = await services.dispatcher.send(call, prepared.model, once=once)
             if not prepared.asked_usage:
                 return delivery
             refused, response = await refuses_usage(delivery.response)

@@ -1,8 +1,13 @@
-"""Request bodies that the client has compressed: unpacked to be read, sent on as they came."""
+"""Request bodies in another form than UTF-8: made readable, and sent on as they came.
+
+A client may compress its body. JSON with a byte order mark, in UTF-16 or UTF-32 is no JSON by
+RFC 8259, but servers in Python read it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from typing import Final
 
@@ -18,7 +23,8 @@ _PIECE_BYTES: Final = 4096
 
 def coding_of(headers: RawHeaders) -> bytes:
     """What the body is compressed with, in lower case; empty for a plain body."""
-    named = b", ".join([value for name, value in headers if name == _CODING]).strip().lower()
+    values = [value for name, value in headers if name == _CODING]
+    named = b", ".join(values).strip().lower() if values else b""
     return b"" if named == b"identity" else named
 
 
@@ -32,6 +38,8 @@ async def unpacked(
     Raises:
         Overloaded: there was no room for the plain bytes beside the others.
     """
+    if not coding:
+        return PackedBody(content=content, coding=coding, plain=_as_utf8(content))
     if coding not in READABLE:
         return None
     try:
@@ -42,12 +50,23 @@ async def unpacked(
         plain = await asyncio.to_thread(Inflater().decompress, content, size)
     except zlib.error:
         return None
-    return PackedBody(content=content, coding=coding, plain=plain)
+    return PackedBody(content=content, coding=coding, plain=_as_utf8(plain))
 
 
 def without_coding(headers: RawHeaders) -> RawHeaders:
     """`headers` of the plain body."""
     return [(name, value) for name, value in headers if name != _CODING]
+
+
+def _as_utf8(content: bytes) -> bytes:
+    """The same JSON in UTF-8 without a mark; `content` itself where it is that, or no text."""
+    if content[:1] == b"{" and content[1:2] != b"\0":
+        return content
+    encoding = json.detect_encoding(content)
+    try:
+        return content if encoding == "utf-8" else content.decode(encoding).encode()
+    except UnicodeError:
+        return content
 
 
 def _plain_size(content: bytes, limit: int) -> int | None:

@@ -68,15 +68,12 @@ class SteeredEndpoint:
             principal = self._admit(scope, exchange)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
-            packed = None
-            if coding := coding_of(headers):
-                packed = await unpacked(raw, coding, limit, share)
-            if packed is not None:
-                raw, headers = packed.plain, without_coding(headers)
-            if coding and packed is None:
+            packed = await unpacked(raw, coding_of(headers), limit, share)
+            if packed is None:
                 request = self._dialect.opaque(raw)  # the upstream may know the coding
             else:
-                request = await self._parse(services, exchange.request.tenant, raw)
+                headers = without_coding(headers) if packed.coding else headers
+                request = await self._parse(services, exchange.request.tenant, packed.plain)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)

@@ -54,7 +54,8 @@ _REFUSALS = frozenset({401, 403, 404})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBody:
-    """A body that the client has compressed: its bytes, what with, and what is in them."""
+    """A client's body: its bytes, what they are compressed with, if anything, and what is in them
+    as UTF-8."""
 
     content: bytes
     coding: bytes
@@ -133,15 +134,18 @@ class Dispatcher:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
 
-    async def send(self, call: UpstreamCall, model: str, *, native_only: bool = False) -> Delivery:
+    async def send(
+        self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
+    ) -> Delivery:
         """The first answer below status 400, else the last attempt's error answer.
 
-        `native_only` leaves out targets of the LiteLLM lane, which serves dialects only.
+        `native_only` leaves out targets of the LiteLLM lane, which serves dialects only. `once`:
+        no target is asked again.
 
         Raises:
             UpstreamFailure: the last attempt gave no answer at all.
         """
-        schedule = self._schedule(call, model, native_only)
+        schedule = self._schedule(call, model, native_only, 0 if once else None)
         at = 0
         while True:
             target = schedule[at]
@@ -164,11 +168,14 @@ class Dispatcher:
                 await asyncio.sleep(pause_s)
             at = upcoming
 
-    def _schedule(self, call: UpstreamCall, model: str, native_only: bool) -> list[Target]:
+    def _schedule(
+        self, call: UpstreamCall, model: str, native_only: bool, retries: int | None
+    ) -> list[Target]:
         """Who is asked, in order: where the answer is stored, else the name's own and fallbacks."""
+        retries = self._settings.num_retries if retries is None else retries
         if call.opaque:
             default = self._table.default.for_dialect(call.dialect)
-            return attempt_schedule([default], [], num_retries=self._settings.num_retries)
+            return attempt_schedule([default], [], num_retries=retries)
         now = self._loop.time()
         groups = [
             find(model, now, call.conversation)
@@ -181,7 +188,7 @@ class Dispatcher:
         asked = [[target.for_dialect(call.dialect) for target in group] for group in groups]
         if native_only:
             asked = [[target for target in group if target.lane == "native"] for group in asked]
-        return attempt_schedule(*asked, num_retries=self._settings.num_retries)
+        return attempt_schedule(*asked, num_retries=retries)
 
     async def _attempt(self, call: UpstreamCall, target: Target) -> Delivery | UpstreamFailure:
         try:
@@ -204,7 +211,8 @@ class Dispatcher:
         body = call.body(target)
         if call.packed is not None and body is call.packed.plain:
             body = call.packed.content
-            headers.append((b"content-encoding", call.packed.coding))
+            if call.packed.coding:
+                headers.append((b"content-encoding", call.packed.coding))
         return await self._native.send(call.method, url, headers, body)
 
     def _note(self, call: UpstreamCall, target: Target, outcome: str) -> None:

@@ -153,3 +153,18 @@ async def test_a_bomb_is_not_unpacked(
     answer = await http.post(f"{server.base_url}/chat/completions", content=packed, headers=headers)
     assert answer.headers["x-gateway-unsteered"] == "encoding"
     assert upstream.last.body == packed
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32-be"])
+async def test_a_body_in_another_encoding_is_read(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, encoding: str
+) -> None:
+    """As servers in Python read it; unchanged it is sent as it came."""
+    server = gateway_server()
+    raw = body_of("chat", "Grüße.").decode().encode(encoding)
+    for content, more in ((raw, {}), (gzip.compress(raw), {"content-encoding": "gzip"})):
+        answer = await http.post(
+            f"{server.base_url}/chat/completions", content=content, headers={**JSON, **more}
+        )
+        assert (answer.status_code, answer.headers["x-gateway-step"]) == (200, "0")
+        assert upstream.last.body == content
