@@ -79,7 +79,7 @@ def build_app(settings: Settings) -> Edge:
     pipeline = Pipeline(runtime)
     room = BodyRoom()
     anything = PassThrough(runtime, auth, room)
-    endpoint = partial(SteeredEndpoint, runtime, pipeline, auth, unread=anything, room=room)
+    endpoint = partial(SteeredEndpoint, runtime, pipeline, auth, room=room)
     steered = [
         Route(path, endpoint(dialect), methods=["POST"])
         for dialect in DIALECTS.values()

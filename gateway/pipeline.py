@@ -143,7 +143,8 @@ class Pipeline:
                 raise
             reason = exc.label
         else:
-            if delivery.response.status < 400 or not prepared.is_rerouted:
+            # A redirect is no answer of a model, either.
+            if delivery.response.status < 300 or not prepared.is_rerouted:
                 return delivery
             if not await self._may_ask_requested(services, prepared):
                 return delivery
@@ -167,7 +168,9 @@ class Pipeline:
         """The answer of the model to request; a target that refuses to report the usage of a
         stream is asked again without that."""
         while True:
-            delivery = await services.dispatcher.send(call, prepared.model)
+            # The requested model is what a routed one that fails is tried again with.
+            once = prepared.is_rerouted
+            delivery = await services.dispatcher.send(call, prepared.model, once=once)
             if not prepared.asked_usage:
                 return delivery
             refused, response = await refuses_usage(delivery.response)
@@ -190,7 +193,9 @@ class Pipeline:
     ) -> None:
         if request.unread:
             await self._place_unread(services, prepared, request, headers)
-            raise _TooMuch(f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
+            if request.opaque:
+                raise _Unread("encoding", "the body is compressed in a way that cannot be read")
+            raise _Unread("size", f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
         if request.dialect.is_side_request(request):
             return
         exchange, now = prepared.exchange, time.time()
@@ -218,9 +223,9 @@ class Pipeline:
         headers: Mapping[str, str],
     ) -> None:
         """Find where a request that was not read is recorded: as one call more of its run."""
-        tenant = prepared.exchange.request.tenant
+        asked = prepared.exchange.request
         resolved, conversation = await services.unread_resolver.resolve(
-            request, headers, tenant, time.time()
+            request, headers, asked.tenant, asked.key, time.time()
         )
         self._note_identity(prepared.exchange, resolved)
         mode = self._mode(services, prepared.control, conversation)
@@ -265,8 +270,12 @@ class Pipeline:
         prepared.forward_unsteered(reason)
 
 
-class _TooMuch(Exception):
+class _Unread(Exception):
     """The body was not read."""
+
+    def __init__(self, reason: UnsteeredReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 _LIMITS = {"deadline": "deadline", "timeout": "longest wait"}
@@ -281,8 +290,8 @@ def _reason(error: Exception) -> UnsteeredReason:
             return "timeout"
         case StoreError():
             return "store"
-        case _TooMuch():
-            return "size"
+        case _Unread(reason=reason):
+            return reason
         case _:
             return "error"
 

@@ -175,7 +175,8 @@ class Admissions:
         )
         request = prepared.request
         ignored = request.raw.count(OWN_ANSWER.encode()) >= _IGNORED_ANSWERS
-        if ending == "error" or ignored or is_structured(request.body):
+        # Whether a stream or JSON is expected is in the body.
+        if ending == "error" or ignored or request.opaque or is_structured(request.body):
             raise error
         text = answer_text(error.message)
         number = prepared.exchange.request.id.removeprefix("req-")

@@ -121,9 +121,10 @@ class PreparedRequest:
 
     @property
     def model(self) -> str:
-        """The model to request."""
+        """The model to request; of a body that cannot be read the one that has answered."""
         result = self.result
-        return result.model if result and result.applies else self._request.model
+        asked = result.model if result and result.applies else self._request.model
+        return asked or self.exchange.request.model
 
     @property
     def is_rerouted(self) -> bool:
@@ -157,6 +158,7 @@ class PreparedRequest:
             headers=headers,
             query=query,
             key_headers=key_headers,
+            opaque=self._request.opaque,
             body=self._body,
             parsed=self._parsed,
             conversation=self.result.conversation.id if self.result else "",
@@ -173,6 +175,7 @@ class PreparedRequest:
             self.result.note_sending()
         if reply.unread is not None:
             self._note_unread(reply.unread)
+        self._note_model(reply.completion)
         self._bill(reply.usage, reply.completion)
         self._note_texts(reply.completion)
         response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
@@ -219,6 +222,11 @@ class PreparedRequest:
         if self.result is not None:
             self.result.reasons.append(f"answer not read: {reason}")
 
+    def _note_model(self, reply: Mapping[str, Any] | None) -> None:
+        """The answer names the model of a request that could not be read."""
+        if self._request.opaque and isinstance(named := (reply or {}).get("model"), str):
+            self.exchange.request.model = self.exchange.upstream.model = named
+
     def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
         """Note the usage: as it was reported, else estimated from the texts."""
         upstream = self.exchange.upstream
@@ -240,6 +248,7 @@ class PreparedRequest:
                 self.result.note_ended()
             return
         read = self._request.dialect.read_stream(received(), orjson.loads)
+        self._note_model(read.completion or read.partial)
         self._bill(read.usage, read.completion or read.partial)
         self.exchange.upstream.usage_estimated = self.exchange.upstream.usage is not None
         pending_id = read.pending_id if self._request.in_background else None

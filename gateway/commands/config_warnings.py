@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 
-from gateway.config import Settings, misspelt_variables
+from gateway.config import OPENAI_API_BASE, Settings, misspelt_variables
 from gateway.config.named_models import named_models
 from gateway.upstream.deployments import DeploymentTable
+from gateway.upstream.prices import capabilities
+from gateway.upstream.providers import provider_of
 
 _SHORTEST_KEY = 16
 """Characters; half as many as 128 random bits have in hexadecimal."""
+
+_OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
+"""How names of OpenAI's models begin, those that are newer than the list too; and a pattern."""
 
 _FEWEST_DISTINCT = 8
 """Distinct characters; 16 random decimal digits have 8 or more in 9 of 10 cases."""
@@ -21,6 +27,7 @@ def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]
     for name, meant in misspelt_variables(env):
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
     yield from _undeployed_models(settings, env)
+    yield from _unknown_models(settings)
     yield from _weak_keys(settings)
 
 
@@ -37,6 +44,21 @@ def _undeployed_models(settings: Settings, env: Mapping[str, str]) -> Iterator[s
             f"{path}: no deployment of model_list serves {model!r}: it is asked of "
             f"{upstream.api_base} with {key}{hint}"
         )
+
+
+def _unknown_models(settings: Settings) -> Iterator[str]:
+    """Deployments whose key goes to OpenAI only because nothing says whose their model is."""
+    for number, deployment in enumerate(settings.model_list):
+        params = deployment.litellm_params
+        model = str(params["model"])
+        named = [params.get(key) for key in ("api_base", "base_url", "custom_llm_provider")]
+        if any(named) or provider_of(params) != ("openai", model) or _OWN_NAMES.match(model):
+            continue
+        if capabilities(model) is None:
+            yield (
+                f"model_list[{number}].litellm_params.model: {model!r} names no provider, and no "
+                f"list has it: it is asked of {OPENAI_API_BASE} with the deployment's key"
+            )
 
 
 def _weak_keys(settings: Settings) -> Iterator[str]:

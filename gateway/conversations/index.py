@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from gateway.conversations.conversation import Conversation
+from gateway.conversations.growing_bodies import GrowingBodies
 from gateway.conversations.known_bodies import KnownBodies
 from gateway.conversations.stored_responses import (
     KEPT_PER_CONVERSATION,
@@ -48,6 +49,7 @@ class ConversationIndex:
         self._items: OrderedDict[tuple[str, str], Any] = OrderedDict()
         self._bodies = KnownBodies(max_transcripts, max_prefix_bytes)
         self._transcripts = TranscriptsInMemory(max_transcripts, max_transcript_bytes)
+        self.growing_bodies = GrowingBodies()
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -47,7 +47,7 @@ class ConversationLoader:
             row.conversation_id for row, ref in refs if not self._index.knows(row.digest, ref)
         }
         for conversation_id in wanted:
-            await self._load(tenant, conversation_id)
+            await self.load(tenant, conversation_id)
         # The newest is added last, because the index drops the oldest hashes first.
         for row, ref in reversed(refs):
             found = self._index.get(row.conversation_id)
@@ -64,26 +64,26 @@ class ConversationLoader:
             return True
         if await self._store.version(tenant, known.id) <= known.unsaved.version:
             return True
-        await self._load(tenant, known.id)
+        await self.load(tenant, known.id)
         return False
 
     async def load_awaiting_results(self, tenant: str, calls: Iterable[str]) -> None:
         """Load the conversations whose latest reply made these calls."""
         for row in await self._store.find_prefix_hashes(tenant, [calls_hash(tenant, calls)]):
-            await self._load(tenant, row.conversation_id)
+            await self.load(tenant, row.conversation_id)
 
     async def load_newest(self, tenant: str, hashes: PrefixHashes) -> None:
         """Load the conversations whose latest reply is the one that this history follows, as far as
         their clients have sent only part of theirs before."""
         keys = [newest_key(tenant, digest) for digest in latest_turn(hashes)[1:]]
         for row in await self._store.find_prefix_hashes(tenant, keys) if keys else ():
-            await self._load(tenant, row.conversation_id)
+            await self.load(tenant, row.conversation_id)
 
     async def load_tail(self, tenant: str, tail: bytes) -> None:
         """Load the conversations whose history is this from its first reply to its latest one."""
         key = tail_key(tenant, tail)
         for row in await self._store.find_prefix_hashes(tenant, [key]):
-            await self._load(tenant, row.conversation_id)
+            await self.load(tenant, row.conversation_id)
             found = self._index.get(row.conversation_id)
             if found is not None:
                 self._index.add_prefix_hash(found, key, found.history.branch.served_hash)
@@ -94,7 +94,7 @@ class ConversationLoader:
         if found is None:
             hash_of_id = response_hash(tenant, response_id)
             for row in await self._store.find_prefix_hashes(tenant, [hash_of_id]):
-                await self._load(tenant, row.conversation_id)
+                await self.load(tenant, row.conversation_id)
             found = self._index.response(tenant, response_id)
         return found or ("", None)
 
@@ -118,7 +118,8 @@ class ConversationLoader:
             self._index.keep_items(tenant, found)
         return found
 
-    async def _load(self, tenant: str, conversation_id: str) -> None:
+    async def load(self, tenant: str, conversation_id: str) -> None:
+        """Load one conversation, or its newer version."""
         record = await self._store.load(tenant, conversation_id)
         if record is not None:
             self._restore(record)

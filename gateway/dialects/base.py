@@ -71,7 +71,7 @@ class LiteLLMCall:
 class SteeredRequest(ChatRequest):
     """A request in any dialect, over the client's own bytes."""
 
-    __slots__ = ("dialect", "earlier", "named")
+    __slots__ = ("dialect", "earlier", "named", "opaque")
 
     dialect: Dialect
     earlier: EarlierHistory | None
@@ -80,6 +80,9 @@ class SteeredRequest(ChatRequest):
     named: Mapping[str, Any]
     """The items that the request refers to by id, as far as they are known."""
 
+    opaque: bool
+    """Whether nothing of the body can be read: `body` has an empty model and no more."""
+
     def __init__(
         self,
         raw: bytes,
@@ -87,9 +90,12 @@ class SteeredRequest(ChatRequest):
         dialect: Dialect,
         known: BodyPrefix | None = None,
         skimmed: dict[str, list[Span]] | None = None,
+        *,
+        opaque: bool = False,
     ) -> None:
         super().__init__(raw, body, dialect.list_key, known, skimmed)
         self.dialect = dialect
+        self.opaque = opaque
         self.earlier = None
         self.named = {}
 
@@ -208,6 +214,10 @@ class Dialect(ABC):
         body, spans = skim(raw, loads)
         _check(body)
         return SteeredRequest(raw, body, self, skimmed=spans)
+
+    def opaque(self, raw: bytes) -> SteeredRequest:
+        """The request in `raw`, which cannot be read: compressed in a way that is not known."""
+        return SteeredRequest(raw, {"model": ""}, self, skimmed={}, opaque=True)
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """The messages or items that the request itself contains."""

@@ -22,6 +22,9 @@ from gateway.endpoints.tunnel import HAND_OVER, Streams
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
 from gateway.upstream.websocket import BUFFER_BYTES
 
+# A provider's answer with a status that HTTP does not have reaches the client as it is.
+STATUS_LINE.update({status: b"HTTP/1.1 %d \r\n" % status for status in range(600, 1000)})
+
 _OFFER = (b"connection", b"upgrade", b"http2-settings")
 _LINGER_S = 1.0
 _LINGER_BYTES = 2**20

@@ -45,24 +45,21 @@ async def admit(
 ) -> CountedCall | None:
     """Reserve a call on the budgets that it counts on; None if it is no call, or counts on none.
 
-    `request`: the body, None for one that names no model or cannot be read. Such a body is a call
-    where a dialect's is expected: a client may compress what it sends.
+    `request`: the body, None for one that names no model or cannot be read.
 
     Raises:
         BudgetExceeded: a budget has not enough left.
     """
     guard = services.budgets
-    steered = call.dialect is not None and call.path == call.dialect.path
-    if guard is None or not (request or steered) or _NO_CALL.search(call.path):
+    if guard is None or request is None or _NO_CALL.search(call.path):
         return None
     subject = CallSubject(
         tenant=exchange.request.tenant,
         key=exchange.request.key,
         client=_client(call),
-        model=request.model if request else "",
+        model=request.model,
     )
-    fields = request.body if request else {}
-    body = CallBody(fields=fields, raw=raw, answers=call.path.endswith(_ANSWERS))
+    body = CallBody(fields=request.body, raw=raw, answers=call.path.endswith(_ANSWERS))
     binding = services.settings.steering.mode != "shadow"
     try:
         admission = await guard.admit(subject, subject.model, body, binding=binding)

@@ -20,7 +20,7 @@ def check_head(method: bytes, version: str, target: bytes, headers: RawHeaders) 
     Raises:
         MethodNotAllowed: CONNECT, which asks for a tunnel.
         BadRequest: a version other than HTTP/1.0 and 1.1; no `Host`, several, or one that is no
-            name (RFC 9112 section 3.2); or the target names another host.
+            name (RFC 9112 section 3.2); or the target names another host or has a fragment.
     """
     if method == b"CONNECT":
         raise _not_offered("CONNECT")
@@ -32,6 +32,8 @@ def check_head(method: bytes, version: str, target: bytes, headers: RawHeaders) 
         raise BadRequest(f"the request has {count}, and needs one (RFC 9112 section 3.2)")
     if hosts and not host_name(hosts[0]):
         raise BadRequest("the Host header is not a host name with an optional port")
+    if b"#" in target:  # which some servers cut off, and others take for a part of the path
+        raise BadRequest("the request's target has a fragment (RFC 9112 section 3.2)")
     if not target.startswith(b"/"):
         _check_target(method, target, hosts)
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 from gateway.errors import BadRequest
 
 _SUSPICIOUS = re.compile(rb"[%\\]|(?:^|/)\.")
+_NOT_ENCODED = re.compile(rb"%(?![0-9A-Fa-f]{2})")  # `%u002e` is a dot for some servers
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _END = re.compile("[;?#]")  # where a path segment ends for a server that decodes before it splits
 _MOST_DECODINGS = 3
@@ -17,7 +18,8 @@ that each decode once are two or three."""
 
 
 def refuse_ambiguous_path(raw: bytes) -> None:
-    """Refuse dot segments, backslashes and control characters, however they are encoded.
+    """Refuse dot segments, backslashes and control characters, however they are encoded, and what
+    is no percent-encoding.
 
     `raw` is the path as it was sent. `..;` counts as a dot segment: some servers cut parameters off
     before they resolve it. An encoded slash (`%2F`) is part of a name and is let through.
@@ -27,6 +29,8 @@ def refuse_ambiguous_path(raw: bytes) -> None:
     """
     if _SUSPICIOUS.search(raw) is None:
         return
+    if _NOT_ENCODED.search(raw):
+        raise BadRequest("the path has a '%' that encodes nothing")
     for _ in range(_MOST_DECODINGS):
         _refuse_text(raw)
         decoded = unquote_to_bytes(raw)

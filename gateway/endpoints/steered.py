@@ -21,7 +21,7 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.passthrough import PassThrough
+from gateway.endpoints.packed_bodies import coding_of, unpacked, without_coding
 from gateway.endpoints.relay import Relay, answer, readable
 from gateway.errors import BadRequest
 from gateway.exchange import Exchange
@@ -49,13 +49,11 @@ class SteeredEndpoint:
         pipeline: Pipeline,
         auth: Authenticator,
         dialect: Dialect,
-        unread: PassThrough,
         room: BodyRoom,
     ) -> None:
         self._runtime = runtime
         self._pipeline = pipeline
         self._auth = auth
-        self._unread = unread
         self._room = room
         self._dialect = dialect
 
@@ -63,9 +61,6 @@ class SteeredEndpoint:
         exchange: Exchange = scope[EXCHANGE]
         exchange.response.error_body = self._dialect.error_body
         headers: RawHeaders = scope["headers"]
-        if header(headers, b"content-encoding").lower() not in (b"", b"identity"):
-            await self._unread(scope, receive, send)  # the upstream may know the encoding
-            return
         exchange.route = self._dialect.route
         in_use = self._runtime.services.in_use()
         with in_use as services, self._room.share(services.settings.server) as share:
@@ -73,10 +68,12 @@ class SteeredEndpoint:
             principal = self._admit(scope, exchange)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
-            known = services.index.known_prefix(
-                exchange.request.tenant, raw, self._dialect.list_key
-            )
-            request = await self._parse(raw, known, services.settings.steering.max_body_mb)
+            packed = await unpacked(raw, coding_of(headers), limit, share)
+            if packed is None:
+                request = self._dialect.opaque(raw)  # the upstream may know the coding
+            else:
+                headers = without_coding(headers) if packed.coding else headers
+                request = await self._parse(services, exchange.request.tenant, packed.plain)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
@@ -86,6 +83,7 @@ class SteeredEndpoint:
                     outgoing = readable(headers, plain=plain)
                 prepared.keeps_sent = self._runtime.raw_calls is not None
                 call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
+                call.packed = packed
                 relay = Relay(
                     send,
                     exchange,
@@ -133,10 +131,11 @@ class SteeredEndpoint:
             if prepared.keeps_sent:
                 prepared.keep_raw(relay.received())
 
-    async def _parse(self, raw: bytes, known: BodyPrefix | None, limit_mb: float) -> SteeredRequest:
+    async def _parse(self, services: Services, tenant: str, raw: bytes) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
+        known = services.index.known_prefix(tenant, raw, self._dialect.list_key)
         new_from = known.end if known is not None else 0
-        if len(raw) - new_from > limit_mb * 2**20:
+        if len(raw) - new_from > services.settings.steering.max_body_mb * 2**20:
             return await asyncio.to_thread(self._dialect.skim, raw, orjson.loads)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
             return self._read(raw, known)

@@ -8,16 +8,17 @@ from typing import Final, Literal
 
 from prometheus_client import Counter
 
-UnsteeredReason = Literal["deadline", "timeout", "store", "size", "error"]
+UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "error"]
 """Why a call had no decision: it took more of its own time than `steering.deadline_ms`, waited
 longer than `steering.max_wait_ms`, the store failed, its body was too large or nested too deeply
-to read, or something else failed."""
+to read or compressed in a way that is not known, or something else failed."""
 
 UNSTEERED_WORDS: Final[Mapping[str, str]] = {
     "deadline": "steering took too long",
     "timeout": "waited too long",
     "store": "the store failed",
     "size": "too large or too deep to read",
+    "encoding": "compressed, and cannot be read",
     "error": "steering failed",
 }
 """The reasons in words, for people."""

@@ -43,12 +43,23 @@ CREDENTIAL_HEADERS = frozenset(
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
 
 # Another attempt may succeed: rate limits and server errors, including those of providers (529 is
-# Anthropic's "overloaded") and of proxies in front of them (520 to 527 are Cloudflare's).
-RETRY_STATUSES = frozenset({429, *range(500, 600)})
+# Anthropic's "overloaded") and of proxies in front of them (520 to 527 are Cloudflare's). What is
+# no status of HTTP, 600 and above, counts as a server error (RFC 9110 section 15).
+RETRY_STATUSES = frozenset({429, *range(500, 1000)})
 
 # Answers to credentials and a model name that are the operator's and not the client's: another
 # target has other ones.
 _REFUSALS = frozenset({401, 403, 404})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedBody:
+    """A client's body: its bytes, what they are compressed with, if anything, and what is in them
+    as UTF-8."""
+
+    content: bytes
+    coding: bytes
+    plain: bytes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +83,13 @@ class UpstreamCall:
 
     parsed: Callable[[Target], Mapping[str, Any]]
     """The same as a JSON object, for the LiteLLM lane."""
+
+    packed: PackedBody | None = None
+    """The client's own bytes, which are sent when `body` gives what is in them unchanged. Then
+    `headers` do not name a coding."""
+
+    opaque: bool = False
+    """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
 
     conversation: str = ""
     """The id of the conversation, which keeps its deployment; "" for a call without one."""
@@ -116,15 +134,18 @@ class Dispatcher:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
 
-    async def send(self, call: UpstreamCall, model: str, *, native_only: bool = False) -> Delivery:
+    async def send(
+        self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
+    ) -> Delivery:
         """The first answer below status 400, else the last attempt's error answer.
 
-        `native_only` leaves out targets of the LiteLLM lane, which serves dialects only.
+        `native_only` leaves out targets of the LiteLLM lane, which serves dialects only. `once`:
+        no target is asked again.
 
         Raises:
             UpstreamFailure: the last attempt gave no answer at all.
         """
-        schedule = self._schedule(call, model, native_only)
+        schedule = self._schedule(call, model, native_only, 0 if once else None)
         at = 0
         while True:
             target = schedule[at]
@@ -147,8 +168,14 @@ class Dispatcher:
                 await asyncio.sleep(pause_s)
             at = upcoming
 
-    def _schedule(self, call: UpstreamCall, model: str, native_only: bool) -> list[Target]:
+    def _schedule(
+        self, call: UpstreamCall, model: str, native_only: bool, retries: int | None
+    ) -> list[Target]:
         """Who is asked, in order: where the answer is stored, else the name's own and fallbacks."""
+        retries = self._settings.num_retries if retries is None else retries
+        if call.opaque:
+            default = self._table.default.for_dialect(call.dialect)
+            return attempt_schedule([default], [], num_retries=retries)
         now = self._loop.time()
         groups = [
             find(model, now, call.conversation)
@@ -161,7 +188,7 @@ class Dispatcher:
         asked = [[target.for_dialect(call.dialect) for target in group] for group in groups]
         if native_only:
             asked = [[target for target in group if target.lane == "native"] for group in asked]
-        return attempt_schedule(*asked, num_retries=self._settings.num_retries)
+        return attempt_schedule(*asked, num_retries=retries)
 
     async def _attempt(self, call: UpstreamCall, target: Target) -> Delivery | UpstreamFailure:
         try:
@@ -181,7 +208,12 @@ class Dispatcher:
             return await self._litellm.send(target, call.parsed(target), headers, call.dialect)
         headers = outgoing_headers(call, target, self.instance)
         url = target_url(target.api_base, call.path, call.query)
-        return await self._native.send(call.method, url, headers, call.body(target))
+        body = call.body(target)
+        if call.packed is not None and body is call.packed.plain:
+            body = call.packed.content
+            if call.packed.coding:
+                headers.append((b"content-encoding", call.packed.coding))
+        return await self._native.send(call.method, url, headers, body)
 
     def _note(self, call: UpstreamCall, target: Target, outcome: str) -> None:
         call.attempts.append(f"{target.name}:{outcome}")

@@ -18,15 +18,16 @@ from aiohttp.connector import Connection
 from gateway.errors import UpstreamMalformed, UpstreamTimeout
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.idle import IdleGuard
+from gateway.upstream.odd_heads import mended
 
 Sink = Callable[[bytes], bool]
 """Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
 
 _BUFFER_BYTES: Final = 2**18
 """As much is read ahead of a slow client."""
-_MAX_FIELD_BYTES: Final = 2**16
-_MAX_FIELDS: Final = 128
-"""What aiohttp accepts of a response's head."""
+_MAX_HEAD_BYTES: Final = 2**18
+"""Longest head, and longest part without content of what follows it: trailers, what frames chunks.
+More than any server sends, and little enough for as many connections as there may be."""
 _FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
 """Each says where a body ends; of an answer with both it is not certain for every reader."""
 
@@ -67,12 +68,15 @@ class Http1Answer:
         "_failure",
         "_guard",
         "_has_head",
+        "_head",
+        "_is_odd",
         "_loop",
         "_parser",
         "_parts",
         "_paused",
         "_protocol",
         "_reusable",
+        "_silent",
         "_sink",
         "_size",
         "_waiter",
@@ -102,13 +106,10 @@ class Http1Answer:
         self._waiter: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
         self._has_head = self._whole = self._reusable = self._paused = False
-        self._parser = httptools.HttpResponseParser(self)
-        self._parser.set_dangerous_leniencies(
-            lenient_chunked_length=True,  # a length beside chunks does not count (RFC 9112, 6.3)
-            lenient_headers=True,
-            lenient_optional_cr_before_lf=True,
-            lenient_spaces_after_chunk_size=True,
-        )
+        self._head = b""  # what has come, until its end
+        self._is_odd = False
+        self._silent = 0
+        self._parser = self._new_parser()
         protocol.answer = self
 
     async def ask(self, head: bytes, body: bytes) -> None:
@@ -181,14 +182,21 @@ class Http1Answer:
     def data_received(self, data: bytes) -> None:
         """Parse; give the content to whoever waits for it."""
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            if self._has_head:
+                self._parser.feed_data(data)
+            else:
+                self._read_head(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as exc:
             if not self._whole:
                 self._fail(ValueError(f"not HTTP: {exc}"))
                 return
             self._reusable = False
         if self._whole:
             self._release()
+        elif self._parts:
+            self._silent = 0
+        elif not self._stays_short(len(data)):
+            return
         waiter = self._waiter
         if waiter is None or waiter.done():
             self._bound(len(data))
@@ -210,6 +218,45 @@ class Http1Answer:
             self._fail(aiohttp.ClientOSError(*exc.args))
         else:
             self._fail(aiohttp.ServerDisconnectedError())
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpResponseParser(self)
+        parser.set_dangerous_leniencies(
+            lenient_chunked_length=True,  # a length beside chunks does not count (RFC 9112, 6.3)
+            lenient_headers=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+        )
+        return parser
+
+    def _read_head(self, data: bytes) -> None:
+        """Parse; a head that is refused once more, when it is there as a whole (`odd_heads.py`).
+
+        Raises: ValueError, HttpParserError, HttpParserUpgrade: it is no answer.
+        """
+        self._head += data
+        if not self._is_odd:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserError:
+                if self._has_head:  # what follows the head is wrong
+                    raise
+                self._is_odd = True
+        if self._is_odd and (whole := mended(self._head)) is not None:
+            self._is_odd = False
+            self.fields.clear()
+            self._parser = self._new_parser()
+            self._parser.feed_data(whole)
+        if self._has_head:
+            self._head, self._silent = b"", 0
+
+    def _stays_short(self, size: int) -> bool:
+        """Whether a head, or what is between pieces of content, may go on."""
+        self._silent += size
+        if self._silent <= _MAX_HEAD_BYTES:
+            return True
+        self._fail(ValueError("the head is too large"))
+        return False
 
     def _passed_on(self, sink: Sink) -> bool:
         """Whether the sink has taken what has arrived, and the task need not wake."""
@@ -266,9 +313,7 @@ class Http1Answer:
             raise ValueError("more than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect. Raises: ValueError for a head that is too large, or not text."""
-        if len(self.fields) >= _MAX_FIELDS or len(name) + len(value) > _MAX_FIELD_BYTES:
-            raise ValueError("the head is too large")
+        """Collect. Raises: ValueError for a head that is not text."""
         if value.find(b"\0") >= 0:  # `in` costs ten times as much (wire/response_tee.py)
             raise ValueError("a header contains a NUL")
         if not self._has_head:

@@ -41,7 +41,10 @@ _BODILESS = (
     304,
 )  # RFC 9110, 15.3.5 and 15.4.5; a 304 may name the length of what it stands for
 _LENGTH = frozenset({b"content-length"})
-_MAX_HEADER_BYTES = 2**16  # of one response header; aiohttp's own limit of 8 KiB is met in practice
+# Of one response header, and their number. aiohttp's own limits are 8 KiB, which real ones reach,
+# and 128.
+_MAX_HEADER_BYTES = 2**16
+_MAX_HEADERS = 2000
 
 
 class NativeLane:
@@ -100,7 +103,7 @@ class NativeLane:
             if reused and isinstance(failure, UpstreamUnreachable):
                 raise StaleConnection(failure.message, retryable=True) from exc
             raise failure from exc
-        if not 200 <= answer.status <= 599:
+        if answer.status < 200:
             await answer.aclose()
             raise UpstreamMalformed(f"the upstream answered with status {answer.status}")
         return answer
@@ -182,6 +185,7 @@ class NativeLane:
             read_bufsize=2**18,
             max_line_size=_MAX_HEADER_BYTES,
             max_field_size=_MAX_HEADER_BYTES,
+            max_headers=_MAX_HEADERS,
         )
 
 

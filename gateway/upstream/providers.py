@@ -115,7 +115,7 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
 
     Raises:
         UnknownProvider: no `api_base`, and nobody knows the prefix or `custom_llm_provider`, or the
-            name ends with its prefix.
+            name begins or ends with a separator.
     """
     model = str(params["model"])
     explicit = params.get("custom_llm_provider")
@@ -134,6 +134,8 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
         return "openai", model
     if stray := unknown_prefix(model) or _misspelt_prefix(model):
         raise unknown_provider(stray, model)
+    if model.startswith(("/", ":")):  # `${PROVIDER}/name` with an empty variable
+        raise UnknownProvider(f"{model!r} names a model and no provider")
     if model.endswith("/"):
         raise UnknownProvider(f"{model!r} names a provider and no model")
     return _listed_owner(model) or "openai", model

@@ -107,6 +107,34 @@ async def test_calls_that_are_not_read_are_one_run_where_the_client_names_it(
     assert answer.headers["x-gateway-conversation-id"] == seen[0]
 
 
+async def test_calls_that_are_not_read_are_one_run_where_their_messages_go_on(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """Without an id; two agents at the same time with equal keys and models are two runs."""
+    path = tmp_path / "runs.db"
+    server = gateway_server({**SMALL, "storage": {"path": str(path)}})
+    said = {name: [{"role": "user", "content": name + LONG}] for name in ("one", "two")}
+    seen: dict[str, list[str]] = {"one": [], "two": []}
+    for turn in range(3):
+        for name, messages in said.items():
+            answer = await http.post(
+                f"{server.base_url}/chat/completions", json={"model": "m", "messages": messages}
+            )
+            assert answer.headers["x-gateway-unsteered"] == "size"
+            seen[name].append(answer.headers["x-gateway-conversation-id"])
+            messages.append({"role": "assistant", "content": f"Turn {turn}."})
+            messages.append({"role": "user", "content": LONG})
+    assert [len(set(names)) for names in seen.values()] == [1, 1]
+    assert seen["one"][0] != seen["two"][0]
+    assert await _steps(path, seen["one"][0]) == [(0, "size"), (1, "size"), (2, "size")]
+    server.stop()
+    again = gateway_server({**SMALL, "storage": {"path": str(path)}})
+    answer = await http.post(
+        f"{again.base_url}/chat/completions", json={"model": "m", "messages": said["one"]}
+    )
+    assert answer.headers["x-gateway-identity"] == "new"
+
+
 async def test_one_call_that_is_not_read_changes_nothing_for_the_next(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:

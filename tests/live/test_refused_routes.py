@@ -16,7 +16,6 @@ Start = Callable[..., AppServer]
 ROUTED = {
     **PLAIN,
     "model_routing": {"NORMAL": "routed"},
-    "router": {"num_retries": 0},
 }
 SILENT_S = 3.0
 """How long a model that says nothing is waited for; on a busy machine the others need seconds."""
@@ -35,6 +34,8 @@ REFUSALS = {
     "overloaded": Fault(FaultKind.OVERLOADED),
     "web page": Fault(FaultKind.HTML_ERROR),
     "dropped": Fault(FaultKind.DROP_BEFORE_RESPONSE),
+    "redirect": Fault(FaultKind.SERVER_ERROR, status=302),
+    "no status of HTTP": Fault(FaultKind.SERVER_ERROR, status=600),
     "silent": Fault(FaultKind.SLOW_FIRST_BYTE, delay_s=60),
 }
 

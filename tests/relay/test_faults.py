@@ -312,11 +312,11 @@ def test_retry_after_survives(upstream: ScriptedUpstream, official: openai.OpenA
     assert len(upstream.requests) == 1
 
 
-@pytest.mark.parametrize("status", [101, 199, 600, 999])
+@pytest.mark.parametrize("status", [101, 199])
 def test_a_status_that_is_none(
     upstream: ScriptedUpstream, client: httpx.Client, strike: Callable[..., None], status: int
 ) -> None:
-    """A status outside HTTP's own is a malformed answer, one that announces another a silence."""
+    """Another protocol is a malformed answer, a status that announces another answer a silence."""
     strike(K.SLOW_FIRST_BYTE)
     upstream.default = Reply(raw=b"{}", status=status)
     heard = hear(client, json=HELLO)

@@ -87,6 +87,7 @@ HIDDEN = [
     *(b"/v1/%252e%252e/x", b"/v1/%252e%252e%252fx", b"/v1/%25252e%25252e/x", b"/v1/%2525252e/x"),
     *(b"/v1/..\\x", b"/v1\\x", b"/v1/a%5cb", b"/v1/a%255Cb", b"\\v1\\x", b"/v1/%5c..%5cx"),
     *(b"/v1/%c0%ae%c0%ae/x", b"/v1/%ef%bc%8e%ef%bc%8e/x", b"/v1/a%ef%bc%bcb", b"/v1/%ff"),
+    *(b"/v1/%u002e%u002e/x", b"/v1/a%", b"/v1/a%2", b"/v1/a%zz", b"/v1/a#b", b"/v1/..#/x"),
     *(b"/v1/a%00", b"/v1/a%0d%0ax-b:1", b"/v1/a%250a", b"/v1/..%20/x", b"/v1/%20../x"),
     *(
         b"/v1/chat/completions/..;/../files",

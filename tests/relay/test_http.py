@@ -89,3 +89,14 @@ def test_long_response_headers_are_relayed(upstream: ScriptedUpstream, relay: Re
     """Longer than the 8 KiB that HTTP libraries tend to allow."""
     upstream.script(Reply("well", headers={"x-policy": "p" * 20_000}))
     assert hear(relay(), json=HELLO).headers["x-policy"] == "p" * 20_000
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAMED])
+def test_a_status_that_http_does_not_have_is_relayed(
+    upstream: ScriptedUpstream, relay: Relay, body: dict[str, object]
+) -> None:
+    """After it was tried again, as a server error is."""
+    upstream.script(*[Fault(FaultKind.SERVER_ERROR, status=600)] * 3)
+    heard = hear(relay(), json=body)
+    assert (heard.status, heard.json["error"]["type"]) == (600, "server_error")
+    assert len(upstream.requests) == 3

@@ -23,8 +23,9 @@ LIMITS = TimeoutSettings(connect_s=60, first_byte_s=60, idle_s=60, total_s=0)
 class Raw:
     """A server that answers each request with the next bytes of a list, and keeps what it heard."""
 
-    def __init__(self, *answers: bytes, closes: bool = False) -> None:
+    def __init__(self, *answers: bytes, closes: bool = False, step: int = 0) -> None:
         self._answers = list(answers)
+        self._step = step
         self._closes = closes
         self.heard: list[bytes] = []
         self.connections = 0
@@ -37,18 +38,27 @@ class Raw:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
                 self.heard.append(head + await reader.readexactly(length))
-                writer.write(self._answers.pop(0))
+                await self._write(writer, self._answers.pop(0))
                 if self._closes:
                     break
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass
         writer.close()
 
+    async def _write(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        step = self._step or max(1, len(answer))
+        for at in range(0, len(answer), step):
+            writer.write(answer[at : at + step])
+            await writer.drain()
+            await asyncio.sleep(0.01 if self._step else 0)  # or the pieces arrive as one
+
 
 @asynccontextmanager
-async def raw(*answers: bytes, closes: bool = False) -> AsyncIterator[tuple[Raw, NativeLane]]:
-    """The server, and a lane to it."""
-    there = Raw(*answers, closes=closes)
+async def raw(
+    *answers: bytes, closes: bool = False, step: int = 0
+) -> AsyncIterator[tuple[Raw, NativeLane]]:
+    """The server, and a lane to it; with `step` it sends so many bytes at a time."""
+    there = Raw(*answers, closes=closes, step=step)
     server = await asyncio.start_server(there.serve, "127.0.0.1", 0)
     there.port = server.sockets[0].getsockname()[1]
     lane = NativeLane(LIMITS, max_connections=2)
@@ -118,6 +128,64 @@ async def test_an_answer_is_read_and_its_connection_used_again(sent: bytes, cont
         assert there.connections == 1
 
 
+ODD = {
+    "a length twice": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\ncontent-length:2\r\n\r\nok",
+    "a length twice in one field": b"HTTP/1.1 200 OK\r\ncontent-length: 2, 2\r\n\r\nok",
+    "after an informational answer": b"HTTP/1.1 103 x\r\nlink: y\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok",
+    "a newer version": b"HTTP/1.2 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    "many fields": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1000 + b"content-length: 2\r\n\r\nok",
+    "a long field": b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2**17 + b"\r\ncontent-length: 2\r\n\r\nok",
+    "a long trailer": CHUNKED + b"2\r\nok\r\n0\r\nx: " + b"y" * 2**17 + b"\r\n\r\n",
+    "many trailers": CHUNKED + b"2\r\nok\r\n0\r\n" + b"x: y\r\n" * 1000 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("case", ODD)
+async def test_an_odd_answer_whose_meaning_is_certain_is_read(case: str, pieces: int) -> None:
+    """As clients read it, in any pieces; one length is passed on, and the connection goes on."""
+    step = -(-len(ODD[case]) // pieces)
+    async with raw(ODD[case], ODD[case], step=step) as (there, lane):
+        for _ in range(2):
+            answer = await ask(there, lane)
+            assert b"link" not in dict(answer.headers)
+            lengths = [value for name, value in answer.headers if name == b"content-length"]
+            assert lengths == ([] if "trailer" in case else [b"2"])
+            assert await whole(answer) == b"ok"
+        assert there.connections == 1
+
+
+async def test_a_length_twice_beside_chunks() -> None:
+    """The chunks count, as beside one length, and the connection is not used again."""
+    head = CHUNKED[:-2] + b"content-length: 7\r\ncontent-length: 7\r\n\r\n"
+    async with raw(head + b"2\r\nok\r\n0\r\n\r\n", OK) as (there, lane):
+        answer = await ask(there, lane)
+        assert answer.headers == []
+        assert await whole(answer) == b"ok"
+        assert await whole(await ask(there, lane)) == b"ok"
+        assert there.connections == 2
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("status", [600, 999])
+async def test_a_status_that_http_does_not_have_is_passed_on(status: int, method: str) -> None:
+    """It is for the client to judge."""
+    head = b"HTTP/1.1 %d x\r\ncontent-length: 2\r\n\r\nok" % status
+    async with raw(head) as (there, lane):
+        url = URL(f"http://127.0.0.1:{there.port}/v1/files")
+        answer = await lane.send(method, url, [], b"{}" if method == "POST" else b"")
+        assert (answer.status, await whole(answer)) == (status, b"ok")
+
+
+async def test_trailers_without_end_break_off() -> None:
+    """So that nothing grows without end that nobody reads."""
+    endless = CHUNKED + b"2\r\nok\r\n0\r\nx: " + b"y" * 2**22
+    async with raw(endless) as (there, lane):
+        with pytest.raises(UpstreamMalformed, match="broke off"):
+            await whole(await ask(there, lane))
+
+
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     """A server may end a body by closing."""
     async with raw(b"HTTP/1.1 200 OK\r\n\r\nok", closes=True) as (there, lane):
@@ -137,11 +205,36 @@ async def test_an_answer_that_is_cut_breaks_off(frame: bytes) -> None:
     "sent",
     [
         b"SSH-2.0-OpenSSH_9\r\n",
-        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2**16 + b"\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2**20 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 2**20,
+        b"HTTP/1.1 200 OK\r\n" + (b"x: " + b"y" * 1000 + b"\r\n") * 1000 + b"\r\n",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" * 2**14,
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2, 3\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 02\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncontent-length: +2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length:\r\n , 3\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nx y: z\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.12 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        CHUNKED[:-2] + b"content-length: 2\r\ncontent-length: 3\r\n\r\n2\r\nok\r\n0\r\n\r\n",
     ],
-    ids=["not HTTP", "a field too large", "too many fields", "another protocol"],
+    ids=[
+        "not HTTP",
+        "a field too large",
+        "a field without end",
+        "fields too large together",
+        "informational answers without end",
+        "another protocol",
+        "two lengths",
+        "a list of two lengths",
+        "a length in two forms",
+        "a length with a sign",
+        "a length that is folded",
+        "a name with a space",
+        "no version",
+        "two lengths beside chunks",
+    ],
 )
 async def test_what_is_no_answer_is_refused(sent: bytes) -> None:
     """As malformed, and its connection is closed."""

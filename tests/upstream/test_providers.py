@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.commands.config_warnings import config_warnings
 from gateway.config import Settings, settings_from_dict
 from gateway.errors import ConfigError, UnknownProvider
 from gateway.process.start_checks import check
@@ -211,3 +212,34 @@ def test_a_client_hears_which_name_is_unknown(tmp_path: Path, path: str) -> None
     assert answer.status == 400
     assert (answer.error["code"], answer.error["param"]) == ("unknown_provider", "model")
     assert "'anthropic'" in answer.error["message"]
+
+
+@pytest.mark.parametrize("model", ["/gpt-4o", ":gpt-4o", "/claude-x"])
+def test_a_name_with_an_empty_provider_is_refused(model: str) -> None:
+    """As `${PROVIDER}/gpt-4o` gives it without the variable: its key is nobody's."""
+    with pytest.raises(ConfigError, match="names a model and no provider"):
+        DeploymentTable(settings({"model": model, "api_key": "sk-x"}), {})
+    own = settings({"model": model, "api_base": "http://127.0.0.1:1/v1"})
+    assert only(DeploymentTable(own, {})).api_base.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("params", "warned"),
+    [
+        ({"model": "mistral-lrge-latest"}, True),
+        ({"model": "mistral/mistral-large-latest"}, False),
+        ({"model": "openai/my-model"}, False),
+        ({"model": "my-model", "api_base": "http://127.0.0.1:1/v1"}, False),
+        ({"model": "gpt-99"}, False),
+        ({"model": "text-embedding-3-small"}, False),
+        ({"model": "claude-sonet-9"}, False),
+        ({"model": "*"}, False),
+    ],
+)
+def test_a_name_that_says_nothing_of_its_provider_is_warned_of(
+    params: dict[str, Any], warned: bool
+) -> None:
+    """It is asked of OpenAI, with a key that may be another's."""
+    lines = list(config_warnings(settings({"api_key": "sk-x", **params}), {}))
+    said = "it is asked of https://api.openai.com/v1 with the deployment's key"
+    assert [said in line for line in lines] == [True] * warned

@@ -26,6 +26,7 @@ from gateway.steering.identity.branch import (
     Delivery,
     Incoming,
     PrefixHashRef,
+    is_client_retry,
     read_request,
 )
 from gateway.steering.identity.ids import (
@@ -58,6 +59,7 @@ __all__ = [
     "conversation_id",
     "identify",
     "identity_label",
+    "is_client_retry",
     "looks_unique",
     "match",
     "read_request",

@@ -251,7 +251,8 @@ class Incoming:
         )
 
 
-def _is_client_retry(headers: Mapping[str, str]) -> bool:
+def is_client_retry(headers: Mapping[str, str]) -> bool:
+    """Whether the client says that it sends the request again."""
     # Sent by the OpenAI and Anthropic SDKs, counted from 0.
     count = headers.get("x-stainless-retry-count", "")
     return count.isdecimal() and int(count[:9]) > 0
@@ -280,7 +281,7 @@ def read_request(
         hashes=chain_digests(whole, tenant, resume=resume),
         signature=signature(system, tools),
         has_tools=bool(tools),
-        client_retry=_is_client_retry(headers),
+        client_retry=is_client_retry(headers),
         messages=whole,
         model=as_text(body.get("model"), ""),
         system=system_digest(system),

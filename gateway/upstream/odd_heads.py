@@ -1,0 +1,50 @@
+"""Heads of answers that a strict parser refuses although their meaning is certain."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_NEWER: Final = re.compile(rb"HTTP/1\.[2-9](?= )")
+_INTERIM: Final = re.compile(rb"HTTP/1\.[0-9] 1(?!01)")
+_LENGTH: Final = re.compile(rb"content-length:", re.IGNORECASE)
+
+
+def mended(received: bytes) -> bytes | None:
+    """`received` with the head of its answer as a strict parser reads it; None without its end.
+
+    A version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5: a minor version changes nothing in how a
+    message is read). A length that is given several times, in one field or in several, is given
+    once (RFC 9112 section 6.3).
+
+    Raises:
+        ValueError: it is no answer of HTTP/1; the lengths differ, or are no numbers.
+    """
+    if not received.startswith(b"HTTP/1."):
+        raise ValueError("no status line")
+    out, at = [], 0
+    while True:
+        end = _HEAD_END.search(received, at)
+        if end is None:
+            return None
+        head = received[at : end.end()]
+        out.append(_once(_NEWER.sub(b"HTTP/1.1", head, count=1)))
+        at = end.end()
+        if not _INTERIM.match(head):
+            return b"".join(out) + received[at:]
+
+
+def _once(head: bytes) -> bytes:
+    """The head with one length at most."""
+    lines, values = [], []
+    for line in head.splitlines(keepends=True):
+        if _LENGTH.match(line):
+            values += [value.strip() for value in line.partition(b":")[2].split(b",")]
+        else:
+            lines.append(line)
+    if not values:
+        return head
+    if len(set(values)) > 1 or not values[0].isdigit():
+        raise ValueError("the lengths of the answer differ, or are no numbers")
+    return lines[0] + b"content-length: " + values[0] + b"\r\n" + b"".join(lines[1:])
