@@ -60,6 +60,11 @@ AUDITS: dict[str, list[Call]] = {
     "a yes or no for each customer": each(
         "check_eligibility", [{"user": n} for n in NAMES], '{"eligible": false, "reason": "none"}'
     ),
+    "packages by a shell": each(
+        "bash",
+        [{"command": f"pip show {n}"} for n in NAMES],
+        "WARNING: Package(s) not found",
+    ),
     "names that are taken": each("is_available", [{"name": n} for n in NAMES], "No, taken."),
     "pages with numbers": [
         ("ocr", {"page": at}, f"INVOICE No {2000 + at * 7}\nTotal {at * 31}.50 EUR\nThank you.")
@@ -100,6 +105,9 @@ TURNED_DOWN: dict[str, list[Call]] = {
         "fetch", [{"url": f"https://a.test/{n}"} for n in NAMES], "403 Forbidden."
     ),
     "acts": each("apply_coupon", [{"code": n} for n in NAMES], '{"applied": false}'),
+    "acts of a shell": each(
+        "bash", [{"command": f"redeem --code {n}"} for n in NAMES], "The code is not valid."
+    ),
     "one question again": again("check_stock", [{"item": "lamp"}], ["Not in stock."]),
 }
 

@@ -6,7 +6,6 @@ from collections import deque
 from typing import TypeVar
 
 from gateway.steering.evidence.features import ActionFacts
-from gateway.steering.evidence.refusals import is_look_up
 from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
@@ -111,7 +110,7 @@ def _is_answer(action: ActionFacts, repeat: Repeat) -> bool:
     knows more. An act that is turned down, content that is kept back and an error tell nothing."""
     if action.failure is not None or action.reads or action.changes:
         return False
-    return action.negative and repeat.kind == "new" and is_look_up(action.operation)
+    return action.negative and action.looks_up and repeat.kind == "new"
 
 
 def _forgive(calls: deque[tuple[T, str]], operation: str, *, fine: T) -> None:
