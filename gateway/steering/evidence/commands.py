@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
+from gateway.steering.evidence.refusals import is_look_up
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 from gateway.wire.values import dataclass
@@ -46,6 +47,8 @@ _CHANGES_FILES = re.compile(
     r"|switch)\b|\bpatch\b|\binstall\b|\bcreate\b"
 )
 _CHANGERS = frozenset(word_list("commands", "changers"))
+_ASKING_PROGRAMS = frozenset(word_list("commands", "asking_programs"))
+_ASKING_WORDS = frozenset(word_list("commands", "asking_words"))
 _PROGRAMS = re.compile(
     r"(?:python[\d.]*|node|deno|bun|ruby|perl|php|java|go|cargo|dotnet|mvnw?|gradlew?|make|cmake"
     r"|ctest|npm|npx|yarn|pnpm|pytest|py\.test|tox|nox|jest|vitest|rspec|phpunit|tsc|javac|gcc"
@@ -71,7 +74,8 @@ class ReadCall:
     `canonical` is the arguments' text independent of key order and spacing, `question` what they
     ask for. `program` identifies what is executed, None when nothing is; `changes` says that files
     may differ afterwards, `waits` that the call itself lets time pass, `settles` that its success
-    makes the present state of the files a good one: a test, a commit.
+    makes the present state of the files a good one: a test, a commit. `looks_up`: by its name it
+    only asks whether something is there, or what is known of it.
     """
 
     operation: str
@@ -82,6 +86,7 @@ class ReadCall:
     changes: bool
     waits: bool
     settles: bool
+    looks_up: bool
     edits: tuple[Edit, ...]
 
 
@@ -129,6 +134,7 @@ def read_call(name: str, arguments: str) -> ReadCall:
         changes=bool(edits),
         waits=tool.waits,
         settles=tool.settles,
+        looks_up=is_look_up(operation),
         edits=edits,
     )
 
@@ -217,8 +223,17 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
         changes=changes or bool(edits),
         waits=not executes and _WAIT_COMMAND.match(head) is not None,
         settles=not reads and _settles(word, head, executes),
+        looks_up=_only_asks(word, head),
         edits=edits,
     )
+
+
+def _only_asks(word: str, command: str) -> bool:
+    """Whether a program only asks, by its name or by its first word: `which`, `pip show`."""
+    if word in _ASKING_PROGRAMS:
+        return True
+    after = command.partition(word)[2][:_SUBCOMMAND_CHARS].split()
+    return bool(after) and after[0] in _ASKING_WORDS
 
 
 def _without_plumbing(command: str) -> str:

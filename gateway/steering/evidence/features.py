@@ -78,6 +78,7 @@ class ActionFacts:
     signature, None for a result that reports none. `program` is what the call executes, `reads`
     says that it shows content, `waits` that it lets time pass, and `pending` that it does or that
     the answer is to come later. `settles`: its success makes the state of the files a good one.
+    `looks_up`: it only asks, by its name.
     `asked` is the words of the call that a short answer may echo, and `negative` says that a short
     answer denies, refuses or has nothing.
     """
@@ -96,6 +97,7 @@ class ActionFacts:
     reads: bool
     changes: bool
     settles: bool
+    looks_up: bool
     asked: frozenset[str]
     negative: bool
     edits: tuple[Edit, ...]
@@ -210,6 +212,7 @@ def describe_action(action: Action) -> ActionFacts:
         reads=call.reads_content,
         changes=call.changes,
         settles=call.settles,
+        looks_up=call.looks_up,
         asked=asked,
         negative=line is not None or (short and _denies(words - asked, opening)),
         edits=call.edits,

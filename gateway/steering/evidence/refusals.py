@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.steering.evidence.outcomes import is_empty
+from gateway.steering.short_cache import remembered
 
 EMPTY = "empty"
 """The kind of a look-up that found nothing."""
@@ -60,6 +61,7 @@ def says_no(operation: str, result: str) -> str | None:
     return REFUSED if refused else None
 
 
+@remembered
 def is_look_up(operation: str) -> bool:
     """Whether a tool only asks, by its name."""
     return _LOOK_UP.search(operation) is not None

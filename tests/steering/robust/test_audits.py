@@ -54,6 +54,18 @@ AUDITS: dict[str, list[Call]] = {
     "a long command for each host": each(
         "bash", [{"command": TLS.format(n)} for n in NAMES], "subject=O = Example, CN = example"
     ),
+    "advisories for each package": each(
+        "check_vulnerability", [{"package": n} for n in NAMES], "No known vulnerabilities."
+    ),
+    "a yes or no for each customer": each(
+        "check_eligibility", [{"user": n} for n in NAMES], '{"eligible": false, "reason": "none"}'
+    ),
+    "packages by a shell": each(
+        "bash",
+        [{"command": f"pip show {n}"} for n in NAMES],
+        "WARNING: Package(s) not found",
+    ),
+    "names that are taken": each("is_available", [{"name": n} for n in NAMES], "No, taken."),
     "pages with numbers": [
         ("ocr", {"page": at}, f"INVOICE No {2000 + at * 7}\nTotal {at * 31}.50 EUR\nThank you.")
         for at in range(12)
@@ -86,6 +98,24 @@ REWORDED: dict[str, list[Call]] = {
         "bash", [{"command": SEARCH.format(o)} for o in ("-i", "-w", "-E", "-I", "-s", "-H")], [""]
     ),
 }
+
+
+TURNED_DOWN: dict[str, list[Call]] = {
+    "content kept back": each(
+        "fetch", [{"url": f"https://a.test/{n}"} for n in NAMES], "403 Forbidden."
+    ),
+    "acts": each("apply_coupon", [{"code": n} for n in NAMES], '{"applied": false}'),
+    "acts of a shell": each(
+        "bash", [{"command": f"redeem --code {n}"} for n in NAMES], "The code is not valid."
+    ),
+    "one question again": again("check_stock", [{"item": "lamp"}], ["Not in stock."]),
+}
+
+
+@pytest.mark.parametrize("form", TURNED_DOWN)
+def test_what_is_turned_down_is_no_audit(form: str) -> None:
+    """Only a no to a question about another thing is what was asked for."""
+    assert alarms(TURNED_DOWN[form])
 
 
 @pytest.mark.parametrize("form", AUDITS)

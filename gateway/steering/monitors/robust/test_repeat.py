@@ -72,7 +72,9 @@ class TestRepeat:
         return min(PER_RERUN * count, 1.0), what
 
     def _denial(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
-        """Answers that deny and have no new word, whatever was asked."""
+        """Answers that deny and have no new word, whatever was asked or tried."""
+        if _is_answer(action, repeat):
+            return 0.0, ""
         denies = action.negative and not (action.empty or repeat.waits) and action.program is None
         if not denies and repeat.kind == "new" and action.answer_words:
             tells = True  # another question, and yes: the ones before were fair questions, too
@@ -101,6 +103,14 @@ class TestRepeat:
     def reading(self) -> tuple[float, str]:
         """Highest of both counts, decaying while other things happen."""
         return (self._score, self._what) if self._score >= 0.01 else (0.0, "")
+
+
+def _is_answer(action: ActionFacts, repeat: Repeat) -> bool:
+    """Whether a call looks another thing up and is told no: that was the question, and the run
+    knows more. An act that is turned down, content that is kept back and an error tell nothing."""
+    if action.failure is not None or action.reads or action.changes:
+        return False
+    return action.negative and action.looks_up and repeat.kind == "new"
 
 
 def _forgive(calls: deque[tuple[T, str]], operation: str, *, fine: T) -> None:
