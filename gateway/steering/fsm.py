@@ -141,6 +141,12 @@ RULES: tuple[tuple[FSMState, Guard, FSMState], ...] = (
 """Every transition; all comparisons are strict. Source: reference section 3."""
 
 
+_RULES_OF = {
+    state: tuple([(guard, target) for origin, guard, target in RULES if origin is state])
+    for state in FSMState
+}
+
+
 def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings) -> FSMState:
     """The state after the newest score; one transition per scored step.
 
@@ -151,7 +157,7 @@ def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings)
     """
     if not history or math.isnan(history[-1]):
         return state
-    for origin, guard, target in RULES:
-        if origin is state and guard(history, settings):
+    for guard, target in _RULES_OF[state]:
+        if guard(history, settings):
             return target
     return state

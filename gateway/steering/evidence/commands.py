@@ -230,6 +230,8 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
 
 def _only_asks(word: str, command: str) -> bool:
     """Whether a program only asks, by its name or by its first word: `which`, `pip show`."""
+    if not word:  # `/` names no program
+        return False
     if word in _ASKING_PROGRAMS:
         return True
     after = command.partition(word)[2][:_SUBCOMMAND_CHARS].split()

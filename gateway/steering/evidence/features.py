@@ -108,9 +108,10 @@ class ActionFacts:
         return self.question.words
 
     @property
-    def answer_words(self) -> frozenset[str]:
-        """The words of the result that are neither numbers nor words of the call."""
-        return frozenset([word for word in self.result_words if word.isalpha()]) - self.asked
+    def answers(self) -> bool:
+        """Whether the result has a word that is neither a number nor a word of the call."""
+        asked = self.asked
+        return any(word.isalpha() and word not in asked for word in self.result_words)
 
     @property
     def identity(self) -> int:

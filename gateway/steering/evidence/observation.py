@@ -160,7 +160,7 @@ class RunObserver:
 def _tells(action: ActionFacts, fresh: frozenset[str]) -> bool:
     """Whether one of the new words of a result is neither a number nor a word of the call."""
     asked = action.asked
-    return bool([word for word in fresh if word.isalpha() and word not in asked])
+    return any(word.isalpha() and word not in asked for word in fresh)
 
 
 class ReadsObservations(ABC, Generic[R]):

@@ -25,6 +25,8 @@ _ESCAPE = re.compile(r"\\u(?!00[01]|[dD][89a-fA-F])([0-9a-fA-F]{4})")
 """Not control characters, and not surrogate halves, which are not characters by themselves."""
 
 _SUSPECT_WORDS = word_list("outcomes", "suspect_words")
+_ASCII_SUSPECTS = tuple(word for word in _SUSPECT_WORDS if word.isascii())
+"""All that a text of ASCII characters can have: half of them."""
 _SUSPECTS = Expressions(texts=_SUSPECT_WORDS)
 _FAILURE_LINE = re.compile(
     r"""(?x)(?:
@@ -219,7 +221,8 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
     lowered = text.lower()
     if not _SUSPECTS.may_be_in(lowered):
         return None
-    suspects = [word for word in _SUSPECT_WORDS if word in lowered]
+    possible = _ASCII_SUSPECTS if lowered.isascii() else _SUSPECT_WORDS
+    suspects = [word for word in possible if word in lowered]
     if not suspects:
         return None
     return _complaint(text) if reads_content else _last_failure(text, lowered, suspects)

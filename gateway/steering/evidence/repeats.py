@@ -238,7 +238,7 @@ class CallMemory:
         # Repeating an edit leaves the files as they are.
         if action.changes and action.failure is None and repeat.count == 1:
             self._changed_at = self._time
-        silent = action.changes and not action.answer_words
+        silent = action.changes and not action.answers
         if repeat.kind == "new" and not (repeat.similar or silent) and action.failure is None:
             self._news_at = self._time
         self._time += 1

@@ -25,6 +25,7 @@ def call(name: str, **arguments: object):
         ("timeout 30 sudo npm test", "$npm"),
         ("# just a comment", "$sh"),
         ("", "$sh"),
+        ("/", "$"),
     ],
 )
 def test_a_shell_call_is_named_by_its_program(command: str, operation: str) -> None:

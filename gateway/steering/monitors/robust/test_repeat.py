@@ -76,7 +76,7 @@ class TestRepeat:
         if _is_answer(action, repeat):
             return 0.0, ""
         denies = action.negative and not (action.empty or repeat.waits) and action.program is None
-        if not denies and repeat.kind == "new" and action.answer_words:
+        if not denies and repeat.kind == "new" and action.answers:
             tells = True  # another question, and yes: the ones before were fair questions, too
         if not (denies or tells or action.program is not None):
             return 0.0, ""  # an acknowledgement
@@ -90,7 +90,7 @@ class TestRepeat:
 
     def _failure(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
         failure = None if repeat.waits else action.failure
-        if failure is None and not (tells or action.answer_words or action.program is not None):
+        if failure is None and not (tells or action.answers or action.program is not None):
             return 0.0, ""  # an acknowledgement between two failures
         if failure is None and tells:
             _forgive(self._failures, action.operation, fine=None)
