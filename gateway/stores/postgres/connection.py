@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -14,8 +13,9 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.errors import breaks_connection, translate
 from gateway.stores.postgres.migrations import LOCK, Migration, migrate
 from gateway.stores.postgres.partitions import add_partitions
+from gateway.stores.postgres.refusals import refused
 from gateway.stores.postgres.schema import VECTORS
-from gateway.stores.protocols import SchemaMismatch, StoreUnavailable, StoreUnreachable
+from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 
 MIN_VERSION = 14
 """The oldest PostgreSQL that is supported, by its makers too when this was written."""
@@ -48,7 +48,7 @@ async def connect(settings: StorageSettings, url: str | None = None) -> asyncpg.
             server_settings={"application_name": "gateway"},
         )
     except (*_CONNECT_ERRORS,) as error:
-        raise _refused(error, dsn, settings) from error
+        raise refused(error, dsn, settings) from error
 
 
 _CONNECT_ERRORS = (
@@ -59,18 +59,6 @@ _CONNECT_ERRORS = (
     TimeoutError,
     ValueError,
 )
-
-
-def _refused(error: BaseException, dsn: str, settings: StorageSettings) -> BaseException:
-    if isinstance(error, ValueError):  # the driver refuses an option of the URL
-        return StoreUnavailable(f"storage.url: {settings.place}: {error}")
-    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-        host = urlsplit(dsn).hostname or "the local socket"
-        reason = error.strerror or str(error) or type(error).__name__
-        return StoreUnreachable(
-            f"{settings.place} cannot be reached: no PostgreSQL answers at {host} ({reason})"
-        )
-    return translate(error, settings)
 
 
 async def prepare(
