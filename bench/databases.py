@@ -117,14 +117,9 @@ async def measure(
 async def run(options: argparse.Namespace, home: Path) -> list[Arm]:
     """Every arm, warmed, then measured in rounds."""
     async with Provider() as provider:
-        provider.answer = _next_step
+        provider.answer = bodies.next_reply
         with ExitStack() as stack:
             return await _run(options, home, provider.port, stack)
-
-
-def _next_step(body: bytes) -> dict[str, Any]:
-    """The reply that the next body of the conversation contains."""
-    return bodies.step(body.count(b'"role": "assistant"'), 0)[0]
 
 
 async def _run(options: argparse.Namespace, home: Path, port: int, stack: ExitStack) -> list[Arm]:
