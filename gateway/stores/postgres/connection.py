@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 import asyncpg
 
@@ -16,6 +17,8 @@ from gateway.stores.postgres.partitions import add_partitions
 from gateway.stores.postgres.refusals import refused
 from gateway.stores.postgres.schema import VECTORS
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
+
+T = TypeVar("T")
 
 MIN_VERSION = 14
 """The oldest PostgreSQL that is supported, by its makers too when this was written."""
@@ -126,9 +129,10 @@ class Slot:
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
 
-    @asynccontextmanager
-    async def use(self, limit_s: float = STATEMENT_S) -> AsyncIterator[asyncpg.Connection]:
-        """The connection, for one piece of work of at most `limit_s`.
+    async def run(
+        self, work: Callable[[asyncpg.Connection], Awaitable[T]], limit_s: float = STATEMENT_S
+    ) -> T:
+        """The result of one piece of work on the connection, of at most `limit_s`.
 
         After an error that is not about the data, or when the work is cancelled, it is dropped.
         Raises: StoreError for errors of the server and the driver; others as they are.
@@ -139,7 +143,7 @@ class Slot:
                 connection = self._connection = await connect(self._settings)
             try:
                 async with asyncio.timeout(limit_s):
-                    yield connection
+                    return await work(connection)
             except BaseException as error:
                 if breaks_connection(error):
                     self._drop()

@@ -7,15 +7,16 @@ more, of 11.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import orjson
 
 from gateway.stores import codec, usage
 from gateway.stores.postgres.text import stored_json, stored_text
-from gateway.stores.records import CallRecord, InjectionRow, RunUpdate, StepRow
+from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate, StepRow
 from gateway.stores.totals import RunTotals
 
 Row = tuple[Any, ...]
@@ -76,6 +77,8 @@ number of the row's conversation and run in the group, from 1."""
 
 _NAMES = {name: tuple(columns) for name, columns in TABLES.items()}
 _JSON = ("readings", "call", "content")
+_NO_TOTALS = RunTotals()
+_conversation: Callable[[ConversationRecord], Row] = attrgetter(*codec.CONVERSATION_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,7 @@ def everything(call: CallRecord, run: RunUpdate) -> Delta:
     injections = [row for row in call.injections if row.run_id == run.id]
     called = [step for step in steps if step.call]
     given = [row.source for row in injections if row.applied]
-    totals = RunTotals().including(
+    totals = _NO_TOTALS.including(
         steps,
         [step.call for step in called if step.call],
         retries=0,
@@ -144,21 +147,22 @@ def prepare(
     """
     record = call.conversation
     deltas = [delta_of(call, run) for run in call.runs]
-    steps = [(m, codec.step_row(step)) for m, d in enumerate(deltas) for step in d.steps]
+    rows = [[codec.step_row(step) for step in d.steps] for d in deltas]
+    steps = [(m, row) for m, some in enumerate(rows) for row in some]
     injected = [(m, codec.injection_row(row)) for m, d in enumerate(deltas) for row in d.injections]
     heads = [(root_key(h.root), h.digest, h.kind, h.position, h.step) for h in call.heads]
     prepared = Prepared(
         call=call,
-        conversation=tuple([getattr(record, name) for name in codec.CONVERSATION_COLUMNS]),
+        conversation=_conversation(record),
         heads=heads,
         items=[(item.id, item.content) for item in call.items],
-        runs=[_run_row(run, d, careful) for run, d in zip(call.runs, deltas, strict=True)],
+        runs=[_run_row(*each, careful) for each in zip(call.runs, deltas, rows, strict=True)],
         steps=steps,
         injections=injected,
         decisions=[codec.decision_row(row) for row in call.decisions],
         usage=[(m, row) for m, d in enumerate(deltas) for row in _usage(call.runs[m], d)],
-        certain=_all_differ((m, row[0]) for m, row in steps)
-        and _all_differ((m, row[0], row[1]) for m, row in injected),
+        certain=_all_differ([(m, row[0]) for m, row in steps])
+        and _all_differ([(m, row[0], row[1]) for m, row in injected]),
     )
     return _with_stored_texts(prepared) if careful else prepared
 
@@ -194,12 +198,12 @@ def _bytea(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} has no place in a row")
 
 
-def _run_row(run: RunUpdate, delta: Delta, careful: bool) -> Row:
+def _run_row(run: RunUpdate, delta: Delta, steps: Sequence[Row], careful: bool) -> Row:
     *sums, counts = codec.totals_row(delta.totals)
     *about, tags = codec.update_row(run)
     if careful:
         counts, tags = stored_json(counts), stored_json(tags)
-    return (run.id, *about, tags, *sums, counts, _bytes_of(delta))
+    return (run.id, *about, tags, *sums, counts, _bytes_of(steps, delta.injections))
 
 
 def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
@@ -222,10 +226,10 @@ def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
             yield (hour, run.agent, model, 0, 0, 0, 0, *counts, *none)
 
 
-def _bytes_of(delta: Delta) -> int:
+def _bytes_of(steps: Sequence[Row], injections: Sequence[InjectionRow]) -> int:
     """About how much room the rows of one call take, for the limit of the log's size."""
-    texts = [text for step in delta.steps for text in codec.step_row(step)[-3:] if text]
-    return sum(map(len, texts)) + sum(len(row.text) for row in delta.injections)
+    texts = [text for row in steps for text in row[-len(_JSON) :] if text]
+    return sum(map(len, texts)) + sum([len(row.text) for row in injections])
 
 
 def _with_stored_texts(prepared: Prepared) -> Prepared:
@@ -252,6 +256,5 @@ def _with_stored_texts(prepared: Prepared) -> Prepared:
     )
 
 
-def _all_differ(keys: Iterable[Row]) -> bool:
-    listed = list(keys)
-    return len(set(listed)) == len(listed)
+def _all_differ(keys: Sequence[Row]) -> bool:
+    return len(keys) < 2 or len(set(keys)) == len(keys)
