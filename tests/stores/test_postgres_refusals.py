@@ -91,3 +91,10 @@ async def test_a_certificate_that_is_not_accepted(
         text = await refusal_of(f"{url}?sslmode=verify-full&sslrootcert={file}")
     assert "the server's certificate is not accepted; sslrootcert has to name" in text
     assert reason in text
+
+
+def test_a_password_with_characters_of_a_url() -> None:
+    """How they are written is said; the password is not."""
+    with pytest.raises(ValueError, match="is not a URL; in a user or password .* are %2F") as caught:
+        StorageSettings(url=Secret("postgresql://guest:sec/ret@127.0.0.1/name"))
+    assert "sec/ret" not in str(caught.value)

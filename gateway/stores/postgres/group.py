@@ -7,6 +7,7 @@ more, of 11.3.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -46,7 +47,9 @@ def _typed(names: Sequence[str], **other: str) -> dict[str, str]:
     return {name: other.get(name) or _TYPES.get(name, "text") for name in names}
 
 
-CONVERSATION = _typed(codec.CONVERSATION_COLUMNS)
+_SHORT = tuple(name for name in codec.CONVERSATION_COLUMNS if name != "state")
+# The state is long: Base64 costs a fraction of what hexadecimal digits do.
+CONVERSATION = _typed((*_SHORT, "state"), state="text")
 UPDATE = _typed(codec.UPDATE_COLUMNS, state="text")
 _RUN = {"id": "text", **UPDATE, **SUMS, "counts": "text", "bytes": "int8"}
 STEP = _typed(codec.STEP_COLUMNS, state="text")
@@ -75,10 +78,10 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 heads, items, runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the
 number of the row's conversation and run in the group, from 1."""
 
-_NAMES = {name: tuple(columns) for name, columns in TABLES.items()}
+_NAMES = {name: tuple(columns)[1:] for name, columns in TABLES.items()}
 _JSON = ("readings", "call", "content")
 _NO_TOTALS = RunTotals()
-_conversation: Callable[[ConversationRecord], Row] = attrgetter(*codec.CONVERSATION_COLUMNS)
+_conversation: Callable[[ConversationRecord], Row] = attrgetter(*_SHORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +156,7 @@ def prepare(
     heads = [(root_key(h.root), h.digest, h.kind, h.position, h.step) for h in call.heads]
     prepared = Prepared(
         call=call,
-        conversation=_conversation(record),
+        conversation=(*_conversation(record), b64encode(record.state).decode()),
         heads=heads,
         items=[(item.id, item.content) for item in call.items],
         runs=[_run_row(*each, careful) for each in zip(call.runs, deltas, rows, strict=True)],
@@ -167,28 +170,34 @@ def prepare(
     return _with_stored_texts(prepared) if careful else prepared
 
 
-def parameters(group: Sequence[Prepared]) -> list[str]:
-    """The rows of each of TABLES, as JSON.
+def parameters(group: Sequence[Prepared]) -> list[bytes]:
+    """The rows of each of TABLES, as JSON in UTF-8.
 
     Raises: orjson.JSONEncodeError for texts that JSON cannot write.
     """
-    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     for n, each in enumerate(group, start=1):
-        first_run = len(rows["r"]) + 1
-        rows["c"].append((n, *each.conversation))
-        rows["h"] += [(n, *row) for row in each.heads]
-        rows["i"] += [(n, *row) for row in each.items]
-        rows["r"] += [(first_run + m, n, *row) for m, row in enumerate(each.runs)]
-        rows["s"] += [(first_run + m, *row) for m, row in each.steps]
-        rows["g"] += [(first_run + m, *row) for m, row in each.injections]
-        rows["d"] += [(n, *row) for row in each.decisions]
-        rows["u"] += [(first_run + m, *row) for m, row in each.usage]
-    return [_as_json(_NAMES[name], table) if table else "[]" for name, table in rows.items()]
+        first_run = len(tables["r"]) + 1
+        _add(tables, "c", "n", [(n, each.conversation)])
+        _add(tables, "h", "n", [(n, row) for row in each.heads])
+        _add(tables, "i", "n", [(n, row) for row in each.items])
+        _add(tables, "r", "m", [(first_run + m, (n, *row)) for m, row in enumerate(each.runs)])
+        _add(tables, "s", "m", [(first_run + m, row) for m, row in each.steps])
+        _add(tables, "g", "m", [(first_run + m, row) for m, row in each.injections])
+        _add(tables, "d", "n", [(n, row) for row in each.decisions])
+        _add(tables, "u", "m", [(first_run + m, row) for m, row in each.usage])
+    return [orjson.dumps(rows, default=_bytea) if rows else b"[]" for rows in tables.values()]
 
 
-def _as_json(names: Sequence[str], rows: Sequence[Row]) -> str:
-    named = [dict(zip(names, row, strict=True)) for row in rows]
-    return orjson.dumps(named, default=_bytea).decode()
+def _add(
+    tables: Mapping[str, list[dict[str, Any]]], name: str, key: str, rows: list[tuple[int, Row]]
+) -> None:
+    """Add rows by the names of their columns; `key` is the first, `n` or `m`."""
+    table, names = tables[name], _NAMES[name]
+    for number, row in rows:
+        named = dict(zip(names, row, strict=True))
+        named[key] = number
+        table.append(named)
 
 
 def _bytea(value: Any) -> str:
