@@ -95,6 +95,6 @@ async def test_a_certificate_that_is_not_accepted(
 
 def test_a_password_with_characters_of_a_url() -> None:
     """How they are written is said; the password is not."""
-    with pytest.raises(ValueError, match="is not a URL; in a user or password .* are %2F") as caught:
+    with pytest.raises(ValueError, match=r"is not a URL; .* are %2F") as caught:
         StorageSettings(url=Secret("postgresql://guest:sec/ret@127.0.0.1/name"))
     assert "sec/ret" not in str(caught.value)
