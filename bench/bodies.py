@@ -94,6 +94,11 @@ def step(index: int, result_bytes: int) -> list[dict[str, Any]]:
     ]
 
 
+def next_reply(body: bytes) -> dict[str, Any]:
+    """The model's reply to a request of such an agent: what its next request contains."""
+    return step(body.count(b'"role": "assistant"'), 0)[0]
+
+
 def body(name: str, messages: list[dict[str, Any]], *, stream: bool = False, **more: Any) -> Body:
     """The body that asks for the next message after `messages`."""
     fields = {"model": MODEL, "messages": messages, **more}

@@ -2,9 +2,11 @@
 
 Conversations of ten calls, some at a time, each with the replies before it, as agents make them,
 through a gateway on SQLite and one on PostgreSQL, in interleaved rounds; CPU of the gateway's
-process, and apart from it that of the database's server (`--server`: the id of its first process).
-`--replicas N` adds so many gateways on the database that are asked in turn. Linux only, as the
-bench.
+process, and apart from it that of the database's server (`--server`: the id of its first process)
+and that of this process: the agents and the provider. `of sqlite`: the gateway's CPU as a share of
+the SQLite arm's in the same round. `a CPU s`: calls for each second of CPU of gateways and
+database. `--replicas N` adds so many gateways on the database, once asked in turn, once with each
+conversation kept at one of them. Linux only, as the bench.
 """
 
 from __future__ import annotations
@@ -43,10 +45,11 @@ _START_S = 120.0
 
 @dataclass(slots=True, kw_only=True)
 class Arm:
-    """One gateway, or several that are asked in turn."""
+    """One gateway or several; `in_turn`: each call goes to the next one, not each conversation."""
 
     name: str
     servers: Sequence[Server]
+    in_turn: bool = True
     rounds: dict[int, list[Round]] = field(default_factory=dict)
 
     def cpu_s(self) -> float:
@@ -60,8 +63,14 @@ class Round:
 
     cpu_ms: float
     database_ms: float
+    load_ms: float
     per_s: float
     latencies_ms: Sequence[float]
+
+    @property
+    def per_cpu_s(self) -> float:
+        """Calls for each second of CPU of gateways and database."""
+        return 1000 / (self.cpu_ms + self.database_ms)
 
 
 def start(name: str, storage: Mapping[str, Any], port: int, home: Path) -> Server:
@@ -93,8 +102,10 @@ async def measure(
         while left[0] > 0:
             left[0] -= 1
             number = next(numbers)
+            kept = connections[number % len(connections)]
             for body in steps:
-                answer = await next(turns).ask(post(CHAT, body.numbered(number), ()))
+                connection = next(turns) if arm.in_turn else kept
+                answer = await connection.ask(post(CHAT, body.numbered(number), ()))
                 if not correct(answer, stream=False):
                     raise RuntimeError(f"{arm.name} answered {answer.status}")
                 latencies.append(answer.last_s * 1000)
@@ -102,13 +113,14 @@ async def measure(
             connection.close()
 
     paid, theirs = arm.cpu_s(), 0.0 if database is None else cpu_of(database)
-    begun = time.perf_counter()
+    begun, own = time.perf_counter(), time.process_time()
     await asyncio.gather(*(work() for _ in range(at_once)))
     taken = time.perf_counter() - begun
     cost = (0.0 if database is None else cpu_of(database)) - theirs
     return Round(
         cpu_ms=(arm.cpu_s() - paid) * 1000 / len(latencies),
         database_ms=cost * 1000 / len(latencies),
+        load_ms=(time.process_time() - own) * 1000 / len(latencies),
         per_s=len(latencies) / taken,
         latencies_ms=latencies,
     )
@@ -117,14 +129,9 @@ async def measure(
 async def run(options: argparse.Namespace, home: Path) -> list[Arm]:
     """Every arm, warmed, then measured in rounds."""
     async with Provider() as provider:
-        provider.answer = _next_step
+        provider.answer = bodies.next_reply
         with ExitStack() as stack:
             return await _run(options, home, provider.port, stack)
-
-
-def _next_step(body: bytes) -> dict[str, Any]:
-    """The reply that the next body of the conversation contains."""
-    return bodies.step(body.count(b'"role": "assistant"'), 0)[0]
 
 
 async def _run(options: argparse.Namespace, home: Path, port: int, stack: ExitStack) -> list[Arm]:
@@ -139,7 +146,8 @@ async def _run(options: argparse.Namespace, home: Path, port: int, stack: ExitSt
     ]
     if options.replicas:
         several = [server("replica", url=options.url) for _ in range(options.replicas)]
-        arms.append(Arm(name=f"{options.replicas} replicas", servers=several))
+        arms.append(Arm(name=f"{options.replicas} in turn", servers=several))
+        arms.append(Arm(name=f"{options.replicas} kept", servers=several, in_turn=False))
     numbers = itertools.count(int(time.time()))
     for arm in arms:
         await measure(arm, 8, numbers, options.calls, options.server)
@@ -154,21 +162,30 @@ async def _run(options: argparse.Namespace, home: Path, port: int, stack: ExitSt
 
 def table(arms: Sequence[Arm]) -> str:
     """One line an arm and number of conversations: medians of the rounds, and their range."""
-    rows = [["conversations", "arm", "CPU ms a call", "", "database", "p50 ms", "p99 ms", "a s"]]
+    heads = ["conversations", "arm", "CPU ms a call", "", "of sqlite", "", "database", "load"]
+    rows = [[*heads, "p50 ms", "p99 ms", "a s", "a CPU s"]]
     for at_once in arms[0].rounds:
         for arm in arms:
             rounds = arm.rounds[at_once]
+            pairs = zip(rounds, arms[0].rounds[at_once], strict=True)
             cpu = Figure.of([each.cpu_ms for each in rounds])
+            share = Figure.of([each.cpu_ms / sqlite.cpu_ms for each, sqlite in pairs])
             times = [[percentile(each.latencies_ms, p) for each in rounds] for p in (50, 99)]
-            database = Figure.of([each.database_ms for each in rounds]).median
-            p50, p99 = (Figure.of(values).median for values in times)
-            rate = Figure.of([each.per_s for each in rounds]).median
-            spread = f"{cpu.low:.2f}-{cpu.high:.2f}"
-            figures = [f"{cpu.median:.2f}", spread, f"{database:.2f}"]
-            rows.append(
-                [str(at_once), arm.name, *figures, f"{p50:.1f}", f"{p99:.1f}", f"{rate:.0f}"]
-            )
+            others = [
+                [each.database_ms for each in rounds],
+                [each.load_ms for each in rounds],
+                *times,
+            ]
+            rates = [[each.per_s for each in rounds], [each.per_cpu_s for each in rounds]]
+            figures = [_with_range(cpu), _with_range(share)]
+            figures.append([f"{Figure.of(each).median:.2f}" for each in others])
+            figures.append([f"{Figure.of(each).median:.0f}" for each in rates])
+            rows.append([str(at_once), arm.name, *itertools.chain(*figures)])
     return aligned(rows)
+
+
+def _with_range(figure: Figure) -> list[str]:
+    return [f"{figure.median:.2f}", f"{figure.low:.2f}-{figure.high:.2f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,17 +3,23 @@
 The count repeats within a few per cent where a time does not, on a busy machine too, and so guards
 what was reached: a kind that exceeds its budget (`bench/instructions.json`) by 5 % fails the run.
 What the server executes without a request, its timers, is measured and subtracted.
+
+`postgres` is the arm `on` with a PostgreSQL server, whose own processes are not counted. They are
+not slowed down either: a commit is over before the next call of the gateway wants one, so that
+calls hardly ever share a statement, as they do where the gateway is as fast as its database.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +34,8 @@ from bench.client import Connection, post
 from bench.load import STREAM_CHUNKS, correct
 from bench.peers import Unavailable
 from bench.processes import NotReady, free_port
-from bench.scripted import Provider
+from bench.scripted import Answer, Provider
+from tests.postgres import PostgresServer, new_folder
 
 BUDGETS = Path(__file__).parent / "instructions.json"
 TOLERANCE = 1.05
@@ -43,10 +50,10 @@ _WARM = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request of a kind, and what the provider answers: a message, or chunks of a stream."""
+    """One request of a kind, and what the provider answers."""
 
     body: bytes
-    answer: dict[str, Any] | int
+    answer: Answer
 
 
 def _small(number: int) -> Iterator[Request]:
@@ -68,16 +75,36 @@ def _session(number: int) -> Iterator[Request]:
         yield Request(body=body.numbered(number), answer=bodies.step(steps, 0)[0])
 
 
+def _steps(number: int) -> Iterator[Request]:
+    """The first calls of such a run; the provider's reply follows from the request."""
+    for steps in range(_STEPS):
+        body = bodies.agent("steps", steps=steps, result_bytes=1480)
+        yield Request(body=body.numbered(number), answer=bodies.next_reply)
+
+
 _ANSWER = {"role": "assistant", "content": "The report test fails because of a wrong path."}
 _SESSION_CALLS = 40
+_STEPS = 10
 
-KINDS: dict[str, tuple[Callable[[int], Iterator[Request]], int]] = {
-    "small": (_small, 30),
-    "cold": (_cold, 6),
-    "stream": (_stream, 6),
-    "session": (_session, 1),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How the requests of a conversation are made, how many conversations are counted, and how
+    many are under way at one time."""
+
+    make: Callable[[int], Iterator[Request]]
+    conversations: int
+    at_once: int = 1
+
+
+KINDS = {
+    "small": Kind(make=_small, conversations=30),
+    "cold": Kind(make=_cold, conversations=6),
+    "stream": Kind(make=_stream, conversations=6),
+    "session": Kind(make=_session, conversations=1),
+    "steps": Kind(make=_steps, conversations=8),
+    "steps8": Kind(make=_steps, conversations=24, at_once=8),
 }
-"""How a kind's requests are made, and how many conversations are counted."""
 
 LEARNING: dict[str, dict[str, Any]] = {
     "unlearned": {"mining": False, "trials": "off"},
@@ -85,7 +112,7 @@ LEARNING: dict[str, dict[str, Any]] = {
 }
 """Two arms of mode `on`: without learning from runs, and with it. Runs are read later, so that
 their difference is what learning costs on the way of a request."""
-ARMS = ("relay", "off", "shadow", "on", *LEARNING, "switchyard")
+ARMS = ("relay", "off", "shadow", "on", "postgres", *LEARNING, "switchyard")
 _READY = {"relay": "/", "switchyard": "/metrics"}
 
 
@@ -93,65 +120,84 @@ async def measure(
     arm: str, kinds: Sequence[str], home: Path, keep: Path | None
 ) -> dict[str, float]:
     """Million instructions a request of one arm, by kind. Raises: Unavailable, NotReady."""
-    async with Provider() as provider:
-        port = free_port()
-        command = _command(arm, port, provider.port, home)
-        environment = launch_environment() | {"PYTHONHASHSEED": "0"}
-        counted = Counted(command, port=port, home=home, env=environment)
-        try:
+    with ExitStack() as stack:
+        url = stack.enter_context(_database()) if arm == "postgres" else None
+        async with Provider() as provider:
+            port = free_port()
+            command = _command(arm, port, provider.port, home, url)
+            environment = launch_environment() | {"PYTHONHASHSEED": "0"}
+            counted = Counted(command, port=port, home=home, env=environment)
+            stack.callback(counted.stop)
             counted.wait_ready(_READY.get(arm, "/readyz"))
-            load = Load(provider, await Connection.open(port))
-            found = {}
-            for kind in kinds:
-                found[kind] = await _count(counted, load, arm, kind, keep)
-            return found
-        finally:
-            counted.stop()
+            load = Load(provider, port)
+            return {kind: await _count(counted, load, arm, kind, keep) for kind in kinds}
 
 
-async def _count(counted: Counted, load: Load, arm: str, kind: str, keep: Path | None) -> float:
-    make, conversations = KINDS[kind]
-    await load.send(make, _WARM if conversations > 1 else 1)
+@contextmanager
+def _database() -> Iterator[str]:
+    """The URL of an empty database on a server of its own. Raises: Unavailable."""
+    try:
+        server = PostgresServer(new_folder(), "-c", "listen_addresses=")
+        server.start()
+    except (ImportError, OSError) as error:
+        raise Unavailable(f"PostgreSQL cannot be started: {error}") from error
+    try:
+        yield server.url("postgres")
+    finally:
+        server.stop()
+
+
+async def _count(counted: Counted, load: Load, arm: str, name: str, keep: Path | None) -> float:
+    kind = KINDS[name]
+    await load.send(kind, max(_WARM, kind.at_once) if kind.conversations > 1 else 1)
     idle = counted.idle_per_second()
     counted.zero()
     began = counted.server.cpu_s() + load.paused_s
-    sent = await load.send(make, conversations)
+    sent = await load.send(kind, kind.conversations)
     seconds = counted.server.cpu_s() + load.paused_s - began
     total = counted.total()
     if keep is not None:
-        shutil.copy(counted.profile, keep / f"{arm}-{kind}.callgrind")
+        shutil.copy(counted.profile, keep / f"{arm}-{name}.callgrind")
     # In seconds of its own CPU and of the provider's pauses: where others are at work, the timers
     # of a server that waits for a core fire less often than the clock says.
     return (total - idle * seconds) / sent / 1e6
 
 
 class Load:
-    """Sends conversations on one connection, each of them once, and checks their answers."""
+    """Sends conversations, each of them once, and checks their answers."""
 
-    def __init__(self, provider: Provider, connection: Connection) -> None:
+    def __init__(self, provider: Provider, port: int) -> None:
         self._provider = provider
-        self._connection = connection
+        self._port = port
         self._numbers = itertools.count()
+        self._connections: list[Connection] = []
 
     @property
     def paused_s(self) -> float:
         """Seconds of pauses in the provider's streams."""
         return self._provider.paused_s
 
-    async def send(self, make: Callable[[int], Iterator[Request]], conversations: int) -> int:
+    async def send(self, kind: Kind, conversations: int) -> int:
         """The number of requests sent. Raises: RuntimeError for an answer that is not right."""
+        while len(self._connections) < kind.at_once:
+            self._connections.append(await Connection.open(self._port))
+        numbers = itertools.islice(self._numbers, conversations)
+        work = (self._work(each, kind, numbers) for each in self._connections[: kind.at_once])
+        return sum(await asyncio.gather(*work))
+
+    async def _work(self, connection: Connection, kind: Kind, numbers: Iterator[int]) -> int:
         sent = 0
-        for number in itertools.islice(self._numbers, conversations):
-            for request in make(number):
+        for number in numbers:
+            for request in kind.make(number):
                 self._provider.answer = request.answer
-                answer = await self._connection.ask(post(CHAT, request.body))
+                answer = await connection.ask(post(CHAT, request.body))
                 if not correct(answer, isinstance(request.answer, int)):
                     raise RuntimeError(f"answered {answer.status}: {answer.raw[:300]!r}")
                 sent += 1
         return sent
 
 
-def _command(arm: str, port: int, upstream: int, home: Path) -> Sequence[str]:
+def _command(arm: str, port: int, upstream: int, home: Path, url: str | None) -> Sequence[str]:
     if arm == "relay":
         return relay_command(port, upstream)
     if arm == "switchyard":
@@ -161,14 +207,14 @@ def _command(arm: str, port: int, upstream: int, home: Path) -> Sequence[str]:
         # Under valgrind everything takes fifty times as long. What only asks the store now and then
         # rests: it is no request's work, and fires the more often, the busier the machine is.
         "storage": {
-            "path": str(home / "gateway.db"),
+            **({"url": url} if url else {"path": str(home / "gateway.db")}),
             "commit_limit_ms": 60_000,
             "probe_interval_s": _RARELY_S,
         },
         "auth": {"poll_s": _RARELY_S},
         "control": {"poll_s": _RARELY_S},
         "steering": {
-            "mode": "on" if arm in LEARNING else arm,
+            "mode": arm if arm in ("off", "shadow") else "on",
             "deadline_ms": 60_000,
             "max_wait_ms": 120_000,
         },

@@ -82,9 +82,7 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         from gateway.stores.postgres.states import PostgresStateStore
         from gateway.stores.postgres.workloads import PostgresWorkloadStore
     except ModuleNotFoundError as error:
-        raise StoreUnavailable(
-            f"storage.url needs the package {error.name}: install steering-gateway[postgres]"
-        ) from error
+        raise _no_driver(error) from error
 
     database = await Database.open(settings, vectors=vectors)
     return Stores(
@@ -107,23 +105,32 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
 
 
 async def copy_to_postgres(
-    source: StorageSettings, target: StorageSettings, progress: Callable[[int, int], None]
+    source: StorageSettings,
+    target: StorageSettings,
+    progress: Callable[[int, int], None],
+    *,
+    vectors: bool = True,
 ) -> dict[str, int]:
     """Copy the SQLite file of `source` to the empty database of `target`: rows by table.
 
-    `progress` is called with the rows done and their total. Raises: StoreError.
+    `progress` is called with the rows done and their total. `vectors`: those of the patterns, too;
+    they need the extension pgvector. Raises: StoreError.
     """
-    from gateway.stores.postgres.copying import copy_all
-    from gateway.stores.postgres.database import Database as PostgresDatabase
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
     from gateway.stores.sqlite.export import SQLiteExport
+
+    try:
+        from gateway.stores.postgres.copying import copy_all
+        from gateway.stores.postgres.database import Database as PostgresDatabase
+    except ModuleNotFoundError as error:
+        raise _no_driver(error) from error
 
     _require_file(source)
     file = await SQLiteDatabase.open(source)
     try:
-        database = await PostgresDatabase.open(target, vectors=True)
+        database = await PostgresDatabase.open(target, vectors=vectors)
         try:
-            return await copy_all(SQLiteExport(file), database, progress)
+            return await copy_all(SQLiteExport(file), database, progress, vectors=vectors)
         finally:
             await database.close()
     finally:
@@ -165,6 +172,12 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
         budgets=SQLiteBudgetStore(database),
         controls=SQLiteControlStore(database),
         attribution=SQLiteAttributionStore(database),
+    )
+
+
+def _no_driver(error: ModuleNotFoundError) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"PostgreSQL needs the package {error.name}: install steering-gateway[postgres]"
     )
 
 

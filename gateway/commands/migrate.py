@@ -43,7 +43,7 @@ async def _run(args: argparse.Namespace) -> int:
     settings = load_settings(args.config)
     storage = settings.storage
     if args.to is not None:
-        return await _copy(storage, args)
+        return await _copy(settings, args)
     result = "storage.path is :memory:, there is nothing to migrate"
     if not storage.in_memory:
         await connect(settings)
@@ -53,13 +53,20 @@ async def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _copy(storage: StorageSettings, args: argparse.Namespace) -> int:
+def _require_file(source: StorageSettings) -> None:
+    if not source.in_memory and not Path(source.path).exists():
+        raise ConfigError(f"--to copies the file at storage.path: there is none at {source.path!r}")
+
+
+async def _copy(settings: Settings, args: argparse.Namespace) -> int:
     """Copy all rows; the file stays as it is."""
+    storage = settings.storage
     source = replace(storage, url=None, listen_url=None)
     try:
         target = replace(storage, url=Secret(args.to), listen_url=None)
     except ValueError as exc:
         raise ConfigError(f"--to: {str(exc).removeprefix('url: ')}") from exc
+    _require_file(source)
     with progress_bar(sys.stderr) as bar:
         task = bar.add_task("rows", total=None)
 
@@ -67,7 +74,8 @@ async def _copy(storage: StorageSettings, args: argparse.Namespace) -> int:
             bar.update(task, completed=done, total=total)
 
         try:
-            copied = await copy_to_postgres(source, target, progress)
+            vectors = settings.etraces.enabled
+            copied = await copy_to_postgres(source, target, progress, vectors=vectors)
         except StoreError as exc:
             raise ConfigError(f"storage: {exc}") from exc
     rows = sum(copied.values())

@@ -129,7 +129,9 @@ def _check_url(name: str, url: str | None) -> None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise ValueError(f"{name}: is not a URL") from None
+        raise ValueError(
+            f"{name}: is not a URL; in a user or password / ? # @ % are %2F %3F %23 %40 %25"
+        ) from None
     if parts.scheme not in URL_SCHEMES:
         raise ValueError(f"{name}: must begin with postgresql://")
     if not parts.path.strip("/"):

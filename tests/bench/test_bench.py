@@ -166,8 +166,7 @@ def test_a_budget_is_exceeded_by_more_than_the_noise() -> None:
 
 def test_a_session_resends_its_growing_history() -> None:
     """Each request is the last one, the answer that was given to it, and the call's result."""
-    make, _ = instructions.KINDS["session"]
-    first, second, *_ = make(7)
+    first, second, *_ = instructions.KINDS["session"].make(7)
     before, after = (json.loads(request.body)["messages"] for request in (first, second))
     assert after[: len(before)] == before
     assert after[len(before)] == first.answer

@@ -71,7 +71,10 @@ def test_a_copy_of_no_database_is_refused(
 ) -> None:
     """Before a connection is tried."""
     assert main(["migrate", "--to", "postgresql://127.0.0.1:9/x"]) == 2
-    assert "there is no database at 'gateway.db' yet" in capsys.readouterr().err
+    assert (
+        "--to copies the file at storage.path: there is none at 'gateway.db'"
+        in capsys.readouterr().err
+    )
     assert not list(nowhere.iterdir())
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.backends import Stores, open_stores
+from gateway.backends import Stores, copy_to_postgres, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
@@ -30,7 +31,7 @@ from gateway.testing.store_conformance.records import (
     one_run,
 )
 from gateway.testing.store_conformance.sample_patterns import add, drawn, found, opened, pattern
-from tests.postgres import new_database
+from tests.postgres import new_database, shared_server
 
 STRANGE = "NUL \x00 and \U0001f600"
 
@@ -84,8 +85,6 @@ async def everything(stores: Stores) -> list[Any]:
 async def test_a_copy_answers_as_the_file_does(tmp_path: Path) -> None:
     """Runs, conversations, hashes, keys, patterns, vectors, holds and accounts are the same, and
     what is stored afterwards does not meet what was copied. A second copy is refused."""
-    from gateway.backends import copy_to_postgres
-
     source = StorageSettings(path=str(tmp_path / "gateway.db"))
     target = StorageSettings(url=Secret(new_database()))
     file = await open_stores(source, vectors=True)
@@ -105,6 +104,38 @@ async def test_a_copy_answers_as_the_file_does(tmp_path: Path) -> None:
     await stores.close()
     with pytest.raises(Exception, match="is not empty; copy to a new database"):
         await copy_to_postgres(source, target, lambda done, total: None)
+
+
+async def test_a_copy_to_a_server_without_pgvector(tmp_path: Path) -> None:
+    """Patterns are copied without their vectors, for a gateway that does not search them; one that
+    does finds which ones it has to embed again."""
+    source = StorageSettings(path=str(tmp_path / "gateway.db"))
+    target = StorageSettings(url=Secret(url := new_database()))
+    name, server = url.split("?")[0].rpartition("/")[2], shared_server()
+    server.execute(f"ALTER DATABASE {name} SET extension_control_path = '/nowhere'")
+    file = await open_stores(source, vectors=True)
+    await fill(file)
+    await file.close()
+    copied = await copy_to_postgres(source, target, lambda done, total: None, vectors=False)
+    assert copied["patterns"] == 5
+    server.execute(f"ALTER DATABASE {name} RESET extension_control_path")
+    stores = await open_stores(target, vectors=True)
+    patterns = await opened(stores)
+    assert len(await patterns.without_vector(9)) == 5
+    await stores.close()
+
+
+def test_the_command_says_which_package_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver is an extra of the package."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["keys", "create", "acme", "--json"]) == 0
+    for module in [each for each in sys.modules if each.startswith("gateway.stores.postgres")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    assert main(["migrate", "--to", "postgresql://127.0.0.1:9/x"]) == 2
+    assert "install steering-gateway[postgres]" in capsys.readouterr().err
 
 
 def test_the_command_copies_and_checks(

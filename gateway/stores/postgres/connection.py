@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 import asyncpg
 
@@ -14,8 +14,11 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.errors import breaks_connection, translate
 from gateway.stores.postgres.migrations import LOCK, Migration, migrate
 from gateway.stores.postgres.partitions import add_partitions
+from gateway.stores.postgres.refusals import refused
 from gateway.stores.postgres.schema import VECTORS
-from gateway.stores.protocols import SchemaMismatch, StoreUnavailable, StoreUnreachable
+from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
+
+T = TypeVar("T")
 
 MIN_VERSION = 14
 """The oldest PostgreSQL that is supported, by its makers too when this was written."""
@@ -48,7 +51,7 @@ async def connect(settings: StorageSettings, url: str | None = None) -> asyncpg.
             server_settings={"application_name": "gateway"},
         )
     except (*_CONNECT_ERRORS,) as error:
-        raise _refused(error, dsn, settings) from error
+        raise refused(error, dsn, settings) from error
 
 
 _CONNECT_ERRORS = (
@@ -59,18 +62,6 @@ _CONNECT_ERRORS = (
     TimeoutError,
     ValueError,
 )
-
-
-def _refused(error: BaseException, dsn: str, settings: StorageSettings) -> BaseException:
-    if isinstance(error, ValueError):  # the driver refuses an option of the URL
-        return StoreUnavailable(f"storage.url: {settings.place}: {error}")
-    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-        host = urlsplit(dsn).hostname or "the local socket"
-        reason = error.strerror or str(error) or type(error).__name__
-        return StoreUnreachable(
-            f"{settings.place} cannot be reached: no PostgreSQL answers at {host} ({reason})"
-        )
-    return translate(error, settings)
 
 
 async def prepare(
@@ -138,9 +129,10 @@ class Slot:
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
 
-    @asynccontextmanager
-    async def use(self, limit_s: float = STATEMENT_S) -> AsyncIterator[asyncpg.Connection]:
-        """The connection, for one piece of work of at most `limit_s`.
+    async def run(
+        self, work: Callable[[asyncpg.Connection], Awaitable[T]], limit_s: float = STATEMENT_S
+    ) -> T:
+        """The result of one piece of work on the connection, of at most `limit_s`.
 
         After an error that is not about the data, or when the work is cancelled, it is dropped.
         Raises: StoreError for errors of the server and the driver; others as they are.
@@ -151,7 +143,7 @@ class Slot:
                 connection = self._connection = await connect(self._settings)
             try:
                 async with asyncio.timeout(limit_s):
-                    yield connection
+                    return await work(connection)
             except BaseException as error:
                 if breaks_connection(error):
                     self._drop()

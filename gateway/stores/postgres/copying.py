@@ -72,9 +72,12 @@ class Source(Protocol):
     ) -> list[tuple[Any, ...]]: ...
 
 
-async def copy_all(source: Source, target: Database, progress: Progress) -> dict[str, int]:
+async def copy_all(
+    source: Source, target: Database, progress: Progress, *, vectors: bool
+) -> dict[str, int]:
     """Copy every table; the number of rows by table. All or nothing.
 
+    Patterns that are copied without their `vectors` get new ones when a gateway searches them.
     Raises: StoreError when the target has conversations, runs or keys already.
     """
     total = sum([await source.count(table) for table in _KEYS])
@@ -85,14 +88,16 @@ async def copy_all(source: Source, target: Database, progress: Progress) -> dict
             if await connection.fetchval(f"SELECT EXISTS (SELECT 1 FROM {table})"):
                 raise StoreError(f"{target.settings.place} is not empty; copy to a new database")
         # What a gateway put there at its first start: the starter patterns.
-        await connection.execute("DELETE FROM pattern_vectors; DELETE FROM patterns")
-        await connection.execute("DELETE FROM pattern_spaces")
+        if vectors:
+            await connection.execute("DELETE FROM pattern_vectors")
+        await connection.execute("DELETE FROM patterns; DELETE FROM pattern_spaces")
         for table, key in _KEYS.items():
             async for rows, columns in _batches(source, connection, table, key):
                 await connection.copy_records_to_table(table, records=rows, columns=columns)
                 copied[table] += len(rows)
                 progress(sum(copied.values()), total)
-        await _copy_vectors(source, connection)
+        if vectors:
+            await _copy_vectors(source, connection)
         await _set_counters(connection)
 
     await target.transact(work, limit_s=_LONG_S)

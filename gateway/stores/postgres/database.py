@@ -85,10 +85,13 @@ class Database:
             await self._stop()
             self._start()
             await prepare(self.settings, MIGRATIONS, vectors=self._vectors)
-            async with self._slots[0].use() as connection, connection.transaction():
-                for work in self.after_reopening:
-                    await work(connection)
+            await self._slots[0].run(self._after_reopening)
             self._refusal = None
+
+    async def _after_reopening(self, connection: asyncpg.Connection) -> None:
+        async with connection.transaction():
+            for work in self.after_reopening:
+                await work(connection)
 
     async def commit(self, call: CallRecord) -> int:
         """Write one call, together with others that wait. Raises: StoreError."""
@@ -110,8 +113,7 @@ class Database:
             free = self._free
             slot = await free.get()
             try:
-                async with slot.use(limit_s) as connection:
-                    return await work(connection)
+                return await slot.run(work, limit_s)
             finally:
                 free.put_nowait(slot)
         finally:

@@ -7,15 +7,17 @@ more, of 11.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import orjson
 
 from gateway.stores import codec, usage
 from gateway.stores.postgres.text import stored_json, stored_text
-from gateway.stores.records import CallRecord, InjectionRow, RunUpdate, StepRow
+from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate, StepRow
 from gateway.stores.totals import RunTotals
 
 Row = tuple[Any, ...]
@@ -45,7 +47,9 @@ def _typed(names: Sequence[str], **other: str) -> dict[str, str]:
     return {name: other.get(name) or _TYPES.get(name, "text") for name in names}
 
 
-CONVERSATION = _typed(codec.CONVERSATION_COLUMNS)
+_SHORT = tuple(name for name in codec.CONVERSATION_COLUMNS if name != "state")
+# The state is long: Base64 costs a fraction of what hexadecimal digits do.
+CONVERSATION = _typed((*_SHORT, "state"), state="text")
 UPDATE = _typed(codec.UPDATE_COLUMNS, state="text")
 _RUN = {"id": "text", **UPDATE, **SUMS, "counts": "text", "bytes": "int8"}
 STEP = _typed(codec.STEP_COLUMNS, state="text")
@@ -74,8 +78,10 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 heads, items, runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the
 number of the row's conversation and run in the group, from 1."""
 
-_NAMES = {name: tuple(columns) for name, columns in TABLES.items()}
+_NAMES = {name: tuple(columns)[1:] for name, columns in TABLES.items()}
 _JSON = ("readings", "call", "content")
+_NO_TOTALS = RunTotals()
+_conversation: Callable[[ConversationRecord], Row] = attrgetter(*_SHORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +128,7 @@ def everything(call: CallRecord, run: RunUpdate) -> Delta:
     injections = [row for row in call.injections if row.run_id == run.id]
     called = [step for step in steps if step.call]
     given = [row.source for row in injections if row.applied]
-    totals = RunTotals().including(
+    totals = _NO_TOTALS.including(
         steps,
         [step.call for step in called if step.call],
         retries=0,
@@ -144,47 +150,54 @@ def prepare(
     """
     record = call.conversation
     deltas = [delta_of(call, run) for run in call.runs]
-    steps = [(m, codec.step_row(step)) for m, d in enumerate(deltas) for step in d.steps]
+    rows = [[codec.step_row(step) for step in d.steps] for d in deltas]
+    steps = [(m, row) for m, some in enumerate(rows) for row in some]
     injected = [(m, codec.injection_row(row)) for m, d in enumerate(deltas) for row in d.injections]
     heads = [(root_key(h.root), h.digest, h.kind, h.position, h.step) for h in call.heads]
     prepared = Prepared(
         call=call,
-        conversation=tuple([getattr(record, name) for name in codec.CONVERSATION_COLUMNS]),
+        conversation=(*_conversation(record), b64encode(record.state).decode()),
         heads=heads,
         items=[(item.id, item.content) for item in call.items],
-        runs=[_run_row(run, d, careful) for run, d in zip(call.runs, deltas, strict=True)],
+        runs=[_run_row(*each, careful) for each in zip(call.runs, deltas, rows, strict=True)],
         steps=steps,
         injections=injected,
         decisions=[codec.decision_row(row) for row in call.decisions],
         usage=[(m, row) for m, d in enumerate(deltas) for row in _usage(call.runs[m], d)],
-        certain=_all_differ((m, row[0]) for m, row in steps)
-        and _all_differ((m, row[0], row[1]) for m, row in injected),
+        certain=_all_differ([(m, row[0]) for m, row in steps])
+        and _all_differ([(m, row[0], row[1]) for m, row in injected]),
     )
     return _with_stored_texts(prepared) if careful else prepared
 
 
-def parameters(group: Sequence[Prepared]) -> list[str]:
-    """The rows of each of TABLES, as JSON.
+def parameters(group: Sequence[Prepared]) -> list[bytes]:
+    """The rows of each of TABLES, as JSON in UTF-8.
 
     Raises: orjson.JSONEncodeError for texts that JSON cannot write.
     """
-    rows: dict[str, list[Row]] = {name: [] for name in TABLES}
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     for n, each in enumerate(group, start=1):
-        first_run = len(rows["r"]) + 1
-        rows["c"].append((n, *each.conversation))
-        rows["h"] += [(n, *row) for row in each.heads]
-        rows["i"] += [(n, *row) for row in each.items]
-        rows["r"] += [(first_run + m, n, *row) for m, row in enumerate(each.runs)]
-        rows["s"] += [(first_run + m, *row) for m, row in each.steps]
-        rows["g"] += [(first_run + m, *row) for m, row in each.injections]
-        rows["d"] += [(n, *row) for row in each.decisions]
-        rows["u"] += [(first_run + m, *row) for m, row in each.usage]
-    return [_as_json(_NAMES[name], table) if table else "[]" for name, table in rows.items()]
+        first_run = len(tables["r"]) + 1
+        _add(tables, "c", "n", [(n, each.conversation)])
+        _add(tables, "h", "n", [(n, row) for row in each.heads])
+        _add(tables, "i", "n", [(n, row) for row in each.items])
+        _add(tables, "r", "m", [(first_run + m, (n, *row)) for m, row in enumerate(each.runs)])
+        _add(tables, "s", "m", [(first_run + m, row) for m, row in each.steps])
+        _add(tables, "g", "m", [(first_run + m, row) for m, row in each.injections])
+        _add(tables, "d", "n", [(n, row) for row in each.decisions])
+        _add(tables, "u", "m", [(first_run + m, row) for m, row in each.usage])
+    return [orjson.dumps(rows, default=_bytea) if rows else b"[]" for rows in tables.values()]
 
 
-def _as_json(names: Sequence[str], rows: Sequence[Row]) -> str:
-    named = [dict(zip(names, row, strict=True)) for row in rows]
-    return orjson.dumps(named, default=_bytea).decode()
+def _add(
+    tables: Mapping[str, list[dict[str, Any]]], name: str, key: str, rows: list[tuple[int, Row]]
+) -> None:
+    """Add rows by the names of their columns; `key` is the first, `n` or `m`."""
+    table, names = tables[name], _NAMES[name]
+    for number, row in rows:
+        named = dict(zip(names, row, strict=True))
+        named[key] = number
+        table.append(named)
 
 
 def _bytea(value: Any) -> str:
@@ -194,12 +207,12 @@ def _bytea(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} has no place in a row")
 
 
-def _run_row(run: RunUpdate, delta: Delta, careful: bool) -> Row:
+def _run_row(run: RunUpdate, delta: Delta, steps: Sequence[Row], careful: bool) -> Row:
     *sums, counts = codec.totals_row(delta.totals)
     *about, tags = codec.update_row(run)
     if careful:
         counts, tags = stored_json(counts), stored_json(tags)
-    return (run.id, *about, tags, *sums, counts, _bytes_of(delta))
+    return (run.id, *about, tags, *sums, counts, _bytes_of(steps, delta.injections))
 
 
 def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
@@ -222,10 +235,10 @@ def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
             yield (hour, run.agent, model, 0, 0, 0, 0, *counts, *none)
 
 
-def _bytes_of(delta: Delta) -> int:
+def _bytes_of(steps: Sequence[Row], injections: Sequence[InjectionRow]) -> int:
     """About how much room the rows of one call take, for the limit of the log's size."""
-    texts = [text for step in delta.steps for text in codec.step_row(step)[-3:] if text]
-    return sum(map(len, texts)) + sum(len(row.text) for row in delta.injections)
+    texts = [text for row in steps for text in row[-len(_JSON) :] if text]
+    return sum(map(len, texts)) + sum([len(row.text) for row in injections])
 
 
 def _with_stored_texts(prepared: Prepared) -> Prepared:
@@ -252,6 +265,5 @@ def _with_stored_texts(prepared: Prepared) -> Prepared:
     )
 
 
-def _all_differ(keys: Iterable[Row]) -> bool:
-    listed = list(keys)
-    return len(set(listed)) == len(listed)
+def _all_differ(keys: Sequence[Row]) -> bool:
+    return len(keys) < 2 or len(set(keys)) == len(keys)

@@ -33,9 +33,9 @@ def _tables() -> str:
     parts = []
     for position, (name, columns) in enumerate(TABLES.items(), start=2):
         typed = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+        parameter = f"convert_from(${position}, 'UTF8')::json"
         parts.append(
-            f"{name} AS MATERIALIZED "
-            f"(SELECT * FROM json_to_recordset(${position}::text::json) AS t({typed}))"
+            f"{name} AS MATERIALIZED (SELECT * FROM json_to_recordset({parameter}) AS t({typed}))"
         )
     return ",\n".join(parts)
 
@@ -51,7 +51,10 @@ def _sum(name: str) -> str:
 
 
 _CONVERSATION = ", ".join(codec.CONVERSATION_COLUMNS)
-_FIRST = ", ".join("1" if n == "version" else n for n in codec.CONVERSATION_COLUMNS)
+_STATE = "decode(c.state, 'base64')"
+_FIRST = ", ".join(
+    {"version": "1", "state": _STATE}.get(name, name) for name in codec.CONVERSATION_COLUMNS
+)
 _RUN = ", ".join(name for name in ("id", *UPDATE, *SUMS, "bytes") if name != "tags")
 _DECISION = ", ".join(DECISION)
 _USAGE_KEY = "hour, tenant, agent, model, tags"
@@ -96,7 +99,7 @@ updated AS (
     UPDATE conversations AS v
     SET version = v.version + 1, updated_at = c.updated_at, served_head = c.served_head,
         message_count = c.message_count, signature = c.signature, has_tools = c.has_tools,
-        state = c.state
+        state = {_STATE}
     FROM locked JOIN c USING (n)
     WHERE v.pk = locked.pk AND v.version = c.version AND v.tenant = c.tenant
     RETURNING v.pk, c.n

@@ -10,6 +10,7 @@ from gateway.stores.postgres.text import read_text, stored_text
 from gateway.tasks import spawn
 
 _MAX_GROUP = 256
+_VERSION = "SELECT version FROM conversations WHERE id = $1 AND tenant = $2"
 _VERSIONS = "SELECT id, tenant, version FROM conversations WHERE id = ANY($1::text[])"
 
 _Key = tuple[str, str]
@@ -41,15 +42,21 @@ class Versions:
             self._task = None
 
     async def _answer(self, group: list[tuple[_Key, asyncio.Future[int]]]) -> None:
-        ids = list({stored_text(key[0]) for key, _ in group})
         try:
-            rows = await self._database.fetch(_VERSIONS, ids)
+            found = await self._read([key for key, _ in group])
         except Exception as error:
             for _, future in group:
                 if not future.done():
                     future.set_exception(error)
             return
-        found = {(read_text(name), read_text(tenant)): version for name, tenant, version in rows}
         for key, future in group:
             if not future.done():
                 future.set_result(found.get(key, 0))
+
+    async def _read(self, keys: list[_Key]) -> dict[_Key, int]:
+        if len(keys) == 1:  # the driver takes a name for less than a list of names
+            ((name, tenant),) = keys
+            rows = await self._database.fetch(_VERSION, stored_text(name), stored_text(tenant))
+            return {keys[0]: rows[0][0]} if rows else {}
+        rows = await self._database.fetch(_VERSIONS, list({stored_text(name) for name, _ in keys}))
+        return {(read_text(name), read_text(tenant)): version for name, tenant, version in rows}

@@ -17,7 +17,7 @@ from gateway.stores.postgres.commits import (
     commit_group,
     refusal,
 )
-from gateway.stores.postgres.connection import STATEMENT_S, Slot
+from gateway.stores.postgres.connection import Slot
 from gateway.stores.postgres.errors import is_about_one_record
 from gateway.stores.postgres.group import Prepared, prepare
 from gateway.stores.protocols import StoreBusy, StoreError, StoreOverloaded, StoreUnavailable
@@ -140,19 +140,17 @@ class Writer:
                 await self._refuse(job)
 
     async def _commit_together(self, group: Sequence[_Job]) -> list[str]:
+        prepared = [job.prepared for job in group]
         for attempt in range(_ATTEMPTS):
             try:
-                async with self._slot.use() as connection:
-                    prepared = [job.prepared for job in group]
-                    return await commit_group(connection, prepared, self._mode)
+                return await self._slot.run(lambda c: commit_group(c, prepared, self._mode))
             except StoreBusy:
                 if attempt == _ATTEMPTS - 1:
                     raise
         raise StoreUnavailable("the database is locked")
 
     async def _refuse(self, job: _Job) -> None:
-        async with self._slot.use() as connection:
-            error = await refusal(connection, job.prepared.call.conversation)
+        error = await self._slot.run(lambda c: refusal(c, job.prepared.call.conversation))
         if error is None:  # it has reached this version in the meantime
             await self._alone(job)
         else:
@@ -175,5 +173,4 @@ class Writer:
             job.done()
 
     async def _try_alone(self, call: CallRecord, *, careful: bool) -> None:
-        async with self._slot.use(STATEMENT_S) as connection:
-            await commit_alone(connection, call, self._mode, careful=careful)
+        await self._slot.run(lambda c: commit_alone(c, call, self._mode, careful=careful))

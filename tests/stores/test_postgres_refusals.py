@@ -1,0 +1,100 @@
+"""PostgreSQL: options of the URL that do not work are said in one line, and not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from gateway.backends import open_stores
+from gateway.config.storage import StorageSettings
+from gateway.config.values import Secret
+from gateway.stores.protocols import StoreUnavailable, StoreUnreachable
+from tests.postgres import empty_database
+from tests.relay.tls import Authority
+
+
+@asynccontextmanager
+async def server(tls: ssl.SSLContext | None) -> AsyncIterator[str]:
+    """The address of what answers a client's wish for TLS as PostgreSQL does, and nothing else."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readexactly(8)
+            writer.write(b"N" if tls is None else b"S")
+            await writer.drain()
+            if tls is not None:
+                await writer.start_tls(tls)
+                await reader.read()
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"postgresql://guest:secret@127.0.0.1:{listening.sockets[0].getsockname()[1]}/name"
+    finally:
+        listening.close()
+
+
+async def refusal_of(url: str) -> str:
+    """What is said of a URL with which nothing can be opened."""
+    with pytest.raises(StoreUnavailable) as caught:
+        await open_stores(StorageSettings(url=Secret(url)))
+    assert not isinstance(caught.value, StoreUnreachable)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "secret" not in text
+    return text
+
+
+async def test_an_option_that_nobody_knows() -> None:
+    """Other drivers know options that this one sends to the server, which refuses them."""
+    with empty_database() as url:
+        text = await refusal_of(f"{url}&channel_binding=require")
+    assert re.search(r"an option of the URL .* leave it out \(.*channel_binding", text)
+
+
+async def test_a_server_without_tls() -> None:
+    """It is not said that nobody answers."""
+    async with server(None) as url:
+        text = await refusal_of(f"{url}?sslmode=require")
+    assert "the server offers no TLS, which sslmode demands" in text
+
+
+async def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """The option and the file are named."""
+    missing = tmp_path / "authority.pem"
+    async with server(None) as url:
+        text = await refusal_of(f"{url}?sslmode=verify-full&sslrootcert={missing}")
+    assert f"sslrootcert: '{missing}' cannot be read" in text
+
+
+@pytest.mark.parametrize(
+    ("names", "trusted", "reason"),
+    [
+        (("127.0.0.1",), "other", "certificate verify failed"),
+        (("db.example",), "ours", "127.0.0.1"),
+    ],
+    ids=["authority", "name"],
+)
+async def test_a_certificate_that_is_not_accepted(
+    tmp_path: Path, names: tuple[str, ...], trusted: str, reason: str
+) -> None:
+    """An authority that is not named, or another host's certificate."""
+    authorities = {name: Authority(tmp_path, name) for name in ("ours", "other")}
+    async with server(authorities["ours"].server(*names)) as url:
+        file = authorities[trusted].file
+        text = await refusal_of(f"{url}?sslmode=verify-full&sslrootcert={file}")
+    assert "the server's certificate is not accepted; sslrootcert has to name" in text
+    assert reason in text
+
+
+def test_a_password_with_characters_of_a_url() -> None:
+    """How they are written is said; the password is not."""
+    with pytest.raises(ValueError, match=r"is not a URL; .* are %2F") as caught:
+        StorageSettings(url=Secret("postgresql://guest:sec/ret@127.0.0.1/name"))
+    assert "sec/ret" not in str(caught.value)
