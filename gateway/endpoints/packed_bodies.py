@@ -20,6 +20,11 @@ _CODING: Final = b"content-encoding"
 _PIECE_BYTES: Final = 4096
 """So much is unpacked at a time to find the size: at most a thousand times as much (RFC 1951)."""
 
+_FREE_BYTES: Final = 2**20
+_MOST_RATIO: Final = 200
+"""Histories of agents shrink to a fifth or a tenth, one of equal steps of 15 kB to an 80th. What
+unpacks to more was made to cost the reader a thousand times what it costs the sender."""
+
 
 def coding_of(headers: RawHeaders) -> bytes:
     """What the body is compressed with, in lower case; empty for a plain body."""
@@ -33,7 +38,8 @@ async def unpacked(
 ) -> PackedBody | None:
     """The body with its plain bytes; None for one that cannot be read here.
 
-    That is one in another coding, one that is broken or cut, and one of more than `limit` bytes.
+    That is one in another coding, one that is broken or cut, and one that would unpack to more than
+    `limit` bytes or to 200 times its size.
 
     Raises:
         Overloaded: there was no room for the plain bytes beside the others.
@@ -43,6 +49,7 @@ async def unpacked(
     if coding not in READABLE:
         return None
     try:
+        limit = min(limit, _FREE_BYTES + _MOST_RATIO * len(content))
         size = await asyncio.to_thread(_plain_size, content, limit)
         if size is None:
             return None

@@ -30,9 +30,13 @@ class Raw:
         self.heard: list[bytes] = []
         self.connections = 0
         self.port = 0
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving[task] = writer
         try:
             while self._answers:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -44,6 +48,12 @@ class Raw:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         writer.close()
+
+    async def stop(self) -> None:
+        """Close what is open."""
+        for writer in self._serving.values():
+            writer.transport.abort()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _write(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
         step = self._step or max(1, len(answer))
@@ -66,6 +76,7 @@ async def raw(
         yield there, lane
     finally:
         await lane.aclose()
+        await there.stop()
         server.close()
 
 
