@@ -22,7 +22,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
 from gateway.conversations.merge import merged_call
-from gateway.conversations.stored_responses import AnswerEchoes, PendingResponses, ResponseTargets
+from gateway.conversations.stored_responses import StoredAnswers
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
@@ -111,9 +111,7 @@ class Runtime:
         self._lookup_logged: dict[str, float] = {}
         self.workloads: Workloads | None = None
         self.tally: PatternTally | None = None
-        self.response_targets, self.answer_echoes = ResponseTargets(), AnswerEchoes()
-        self.pending_responses = PendingResponses()
-        """Calls whose answers are still being made in the background."""
+        self.stored_answers = StoredAnswers()
 
     @property
     def services(self) -> Services:
@@ -177,7 +175,7 @@ class Runtime:
         storage, steering = self.settings.storage, self.settings.steering
         wait = StartWait(storage, lambda: self.draining).until_reachable
         self._stores = stores = await wait(lambda: open_stores(storage, vectors=searched))
-        self.pending_responses.store = stores.answers
+        self.stored_answers.pending.store = stores.answers
         self.instance = stores.identity or self.instance
         self._states = states = GuardedStateStore(
             stores.states, storage, self._store_failed, merged_call

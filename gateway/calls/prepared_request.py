@@ -162,7 +162,7 @@ class PreparedRequest:
             body=self._body,
             parsed=self._parsed,
             conversation=self.result.conversation.id if self.result else "",
-            at=self._runtime.response_targets.find(
+            at=self._runtime.stored_answers.targets.find(
                 self.exchange.request.tenant, self._request.previous_response_id
             ),
             attempts=self.exchange.upstream.attempts,
@@ -197,9 +197,9 @@ class PreparedRequest:
         the guidance in the instructions that it repeats."""
         if self.target is not None:
             tenant = self.exchange.request.tenant
-            self._runtime.response_targets.put(tenant, response_id, self.target)
+            self._runtime.stored_answers.targets.put(tenant, response_id, self.target)
         if (echo := self.echo) is not None:
-            self._runtime.answer_echoes.put(self.exchange.request.tenant, response_id, echo)
+            self._runtime.stored_answers.echoes.put(self.exchange.request.tenant, response_id, echo)
 
     def _note_texts(self, completion: Mapping[str, Any] | None) -> None:
         """Note the call's texts for its span, where the operator asks for that."""

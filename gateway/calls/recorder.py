@@ -90,7 +90,7 @@ class Recorder:
         tenant = prepared.exchange.request.tenant
         committed: _Committed = asyncio.get_running_loop().create_future()
         settle = self._settling(services, prepared, result, response_id, committed)
-        self._runtime.pending_responses.put(tenant, response_id, settle)
+        self._runtime.stored_answers.pending.put(tenant, response_id, settle)
         kept = None
         try:
             await ready()

@@ -51,7 +51,7 @@ class SharedAnswers:
     @property
     def _store(self) -> AnswerStore | None:
         # A store that is away is not asked: memory is all there is meanwhile.
-        return None if self._runtime.degraded() else self._runtime.pending_responses.store
+        return None if self._runtime.degraded() else self._runtime.stored_answers.pending.store
 
     async def keep(
         self,
@@ -67,7 +67,7 @@ class SharedAnswers:
         when there is nothing to keep, or nowhere."""
         tenant = made.exchange.request.tenant
         place = services.table.place_of(target) if target is not None else ""
-        filtered = self._runtime.answer_echoes.find(tenant, response_id)
+        filtered = self._runtime.stored_answers.echoes.find(tenant, response_id)
         echo = filtered.to_json() if filtered is not None else ""
         held = held_to_values(made.spending)
         call = call_to_json(made, held, time.time()) if pending else ""
@@ -97,18 +97,18 @@ class SharedAnswers:
             return
         target = services.table.at_place(found.place) if found.place else None
         if target is not None:
-            runtime.response_targets.put(tenant, response_id, target.for_dialect(RESPONSES))
+            runtime.stored_answers.targets.put(tenant, response_id, target.for_dialect(RESPONSES))
         if found.echo:
-            runtime.answer_echoes.put(tenant, response_id, EchoFilter.from_json(found.echo))
+            runtime.stored_answers.echoes.put(tenant, response_id, EchoFilter.from_json(found.echo))
         if found.call:
-            runtime.pending_responses.put(tenant, response_id, self._settle(services, found))
+            runtime.stored_answers.pending.put(tenant, response_id, self._settle(services, found))
 
     def _is_known(self, tenant: str, response_id: str) -> bool:
         runtime, key = self._runtime, (tenant, response_id)
         return (
-            key in runtime.pending_responses
-            or runtime.response_targets.find(*key) is not None
-            or runtime.answer_echoes.find(*key) is not None
+            key in runtime.stored_answers.pending
+            or runtime.stored_answers.targets.find(*key) is not None
+            or runtime.stored_answers.echoes.find(*key) is not None
         )
 
     async def take(self, tenant: str, response_id: str) -> bool:

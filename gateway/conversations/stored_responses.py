@@ -186,3 +186,12 @@ class AnswerEchoes:
     def _forget(self, key: tuple[str, str]) -> None:
         known = self._filters.pop(key, None)
         self._chars -= known.size if known is not None else 0
+
+
+class StoredAnswers:
+    """What this process knows of the answers that providers store."""
+
+    def __init__(self) -> None:
+        self.targets = ResponseTargets()
+        self.echoes = AnswerEchoes()
+        self.pending = PendingResponses()

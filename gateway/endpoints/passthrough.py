@@ -74,9 +74,11 @@ class PassThrough:
             limit = int(services.settings.server.max_body_mb * 2**20)
             if about := _BELOW_ANSWER.match(scope["path"]):
                 await self._answers.learn(services, principal.tenant, about[1])
-                call.at = self._runtime.response_targets.find(principal.tenant, about[1])
+                call.at = self._runtime.stored_answers.targets.find(principal.tenant, about[1])
                 exchange.upstream.deployment = call.at.name if call.at is not None else ""
-            asked = _background_answer(self._runtime.pending_responses, principal.tenant, scope)
+            asked = _background_answer(
+                self._runtime.stored_answers.pending, principal.tenant, scope
+            )
             echo = self._echo(principal.tenant, scope)
             if asked is not None or echo is not None:
                 call.headers = readable(headers, plain=echo is not None)
@@ -98,7 +100,7 @@ class PassThrough:
     def _echo(self, tenant: str, scope: Scope) -> EchoFilter | None:
         """What takes the guidance out of a stored answer that is asked for."""
         found = _ABOUT_ANSWER.fullmatch(scope["path"])
-        return self._runtime.answer_echoes.find(tenant, found[1]) if found else None
+        return self._runtime.stored_answers.echoes.find(tenant, found[1]) if found else None
 
 
 @dataclass(slots=True)
@@ -135,14 +137,14 @@ class _Answering:
         """Relay an answer as it is."""
         if self.asked is not None and response.status < 300:
             # On record before the client has the last byte, like every call.
-            await self.runtime.pending_responses.settle(*self.asked, None, None)
+            await self.runtime.stored_answers.pending.settle(*self.asked, None, None)
         await _relay(response, self.send, self.exchange, watch)
 
     async def _complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer to a poll, before the client has its last byte."""
         if self.asked is not None and reply.pending_id is None and not reply.unread:
             self.exchange.upstream.bill(reply.usage)
-            pending = self.runtime.pending_responses
+            pending = self.runtime.stored_answers.pending
             await pending.settle(*self.asked, reply.completion, reply.usage)
 
 

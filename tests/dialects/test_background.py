@@ -52,7 +52,7 @@ def spent(server: AppServer) -> tuple[int, int, int, int]:
 def left_open(server: AppServer, count: int = 1) -> None:
     """Return when the gateway has noticed that so many answers are still being made."""
     deadline = time.monotonic() + 60
-    while len(server.app.runtime.pending_responses) < count:
+    while len(server.app.runtime.stored_answers.pending) < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -202,7 +202,7 @@ def test_it_is_known_before_it_is_recorded(
     left_open(server)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(polled, client, "resp_1")
-        while len(server.app.runtime.pending_responses):
+        while len(server.app.runtime.stored_answers.pending):
             time.sleep(0.01)
         waiting.set()
         assert answer.result(60).status == "completed"
@@ -215,7 +215,7 @@ def test_an_answer_that_comes_before_its_call_is_kept(
 ) -> None:
     """A call that the store does not know yet, or never will, has not been taken by another
     gateway: it is recorded here."""
-    store = server.app.runtime.pending_responses.store
+    store = server.app.runtime.stored_answers.pending.store
     keep = store.keep_answer
 
     async def keep_late(answer: AnswerRecord) -> None:
@@ -248,7 +248,7 @@ def test_what_is_cancelled_or_deleted_has_no_answer(server: AppServer, client: O
     name = client.responses.create(**{**ASKED, "input": "Another."}).id
     client.responses.delete(name)
     assert spent(server) == (1, 0, 0, 0)
-    assert len(server.app.runtime.pending_responses) == 0
+    assert len(server.app.runtime.stored_answers.pending) == 0
 
 
 def test_nobody_else_settles_it(gateway_server: Start, upstream: ScriptedUpstream) -> None:
@@ -262,6 +262,6 @@ def test_nobody_else_settles_it(gateway_server: Start, upstream: ScriptedUpstrea
     for _ in range(3):
         httpx.get(f"{url}/resp_1", headers=other)
     httpx.get(f"{url}/resp_1/input_items", headers=mine)
-    assert len(server.app.runtime.pending_responses) == 1
+    assert len(server.app.runtime.stored_answers.pending) == 1
     httpx.get(f"{url}/resp_1", headers=mine)
-    assert len(server.app.runtime.pending_responses) == 0
+    assert len(server.app.runtime.stored_answers.pending) == 0

@@ -26,7 +26,7 @@ def settings(upstream: ScriptedUpstream, path: Path, **judge: Any) -> dict[str, 
         "model_list": [{"model_name": "judge-of-mine", "litellm_params": reached}],
         "router": {"num_retries": 0},
         # A busy test machine may exceed the default time limits.
-        "steering": {**PLAIN["steering"], "deadline_ms": 200_000},
+        "steering": {**PLAIN["steering"], "deadline_ms": 200_000, "max_wait_ms": 200_000},
         "difficulty": {
             "scorer": "judge",
             "judge": {"model": "judge-of-mine", "timeout_ms": 100_000, **judge},
