@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from gateway.config import ServerSettings
-from gateway.endpoints.body import WRITE_NOW, Message, Receive, Scope, Send
+from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send
 from gateway.endpoints.request_head import check_head, check_size
 from gateway.endpoints.tunnel import HAND_OVER, Streams
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
@@ -67,6 +67,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._early = b""  # what a WebSocket's client sent before the application took over
         self._offered = False
         self._in_body = False
+        self._gone: tuple[RequestResponseCycle, Callable[[], None]] | None = None
         self._chunk_bytes = 0  # bytes that are being parsed
         self._unread_bytes = 0  # bytes since the last that were part of a body or ended a head
 
@@ -79,6 +80,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Cancel all timers."""
         self._stop_timers()
         super().connection_lost(exc)
+        self._tell_gone()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; after the head of a request with an offer, use a new parser."""
@@ -163,8 +165,12 @@ class HttpProtocol(HttpToolsProtocol):
     def _offer_writing(self) -> None:
         """Let the application write pieces of a chunked answer without a coroutine for each."""
         if self.scope["http_version"] == "1.1" and not self._offers_connection:
-            write: dict[Any, Any] = {WRITE_NOW: functools.partial(self._write_now, self.cycle)}
-            self.scope["extensions"] = write
+            cycle = self.cycle
+            offers: dict[Any, Any] = {
+                WRITE_NOW: functools.partial(self._write_now, cycle),
+                ON_GONE: functools.partial(self._on_gone, cycle),
+            }
+            self.scope["extensions"] = offers
 
     def _write_now(self, cycle: RequestResponseCycle, body: bytes) -> bool:
         """See `WriteNow`."""
@@ -173,6 +179,26 @@ class HttpProtocol(HttpToolsProtocol):
         if body:
             self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
         return not self.flow.write_paused
+
+    def _on_gone(self, cycle: RequestResponseCycle, call: Callable[[], None]) -> None:
+        """See `ON_GONE`. Reading goes on: a disconnect shows nowhere else."""
+        self.flow.resume_reading()
+        if cycle.disconnected:
+            call()
+        else:
+            self._gone = (cycle, call)
+
+    def on_response_complete(self) -> None:
+        """Nobody answers the client any more."""
+        self._gone = None
+        super().on_response_complete()
+
+    def _tell_gone(self) -> None:
+        """The client is gone: tell whoever answers it."""
+        cycle, call = self._gone or (None, None)
+        if cycle is not None and cycle.disconnected and call is not None:
+            self._gone = None
+            call()
 
     def _hand_over(self) -> Streams:
         """The connection as streams, from the bytes after the head on; HTTP ends here."""
@@ -239,6 +265,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._answering:  # the request itself is broken: its handler learns of a disconnect
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+            self._tell_gone()
             if self.cycle.response_started or self.pipeline:
                 self.transport.close()
                 return
