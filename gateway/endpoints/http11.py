@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -131,9 +132,23 @@ class HttpProtocol(HttpToolsProtocol):
             self.headers = []  # for trailers, which the parser appends; the request has its own
 
     def on_body(self, body: bytes) -> None:
-        """Take in a piece of the body."""
+        """Take in a piece of the body.
+
+        uvicorn copies each into a buffer, and that into what the application gets. Most bodies are
+        one piece, which needs no copy.
+        """
         self._unread_bytes = -self._chunk_bytes
-        super().on_body(body)
+        cycle = self.cycle
+        if cycle.body or cycle.response_complete or self.parser.should_upgrade():
+            kept: Any = cycle.body
+            if isinstance(kept, bytes):
+                cycle.body = bytearray(kept)  # to which further pieces are added in place
+            super().on_body(body)
+            return
+        cycle.body = body  # type: ignore[assignment]
+        if len(body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """Ignore the end that the parser reports after the head of a request with an offer."""
