@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -253,10 +252,8 @@ class Recorder:
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:
         metrics = self._runtime.metrics
-        states = Counter([outcome.state for outcome in outcomes])
-        for state, steps in states.items():
-            metrics.steps.labels(state.value).inc(steps)
         for outcome in outcomes:
+            metrics.steps.labels(outcome.state.value).inc()
             metrics.difficulty.observe(outcome.difficulty)
             metrics.composite.observe(outcome.readings.composite)
             for name in outcome.readings.fired:

@@ -134,8 +134,11 @@ def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
 
 def _masked(guidance: GuidanceState) -> GuidanceState:
     """Guidance quotes errors, and an error may quote a key."""
-    kept = tuple(replace(item, text=mask_repeated(item.text)) for item in guidance.injections)
-    return replace(guidance, injections=kept) if kept else guidance
+    masked = [mask_repeated(item.text) for item in guidance.injections]
+    if masked == [item.text for item in guidance.injections]:
+        return guidance
+    kept = [replace(i, text=text) for i, text in zip(guidance.injections, masked, strict=True)]
+    return replace(guidance, injections=tuple(kept))
 
 
 def _branch_state(branch: Branch) -> dict[str, Any]:

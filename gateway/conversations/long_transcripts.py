@@ -47,23 +47,20 @@ async def fold_transcript(
     return fold.extend(transcript)
 
 
-def _weight(message: object) -> int:
+def _weight(message: object, depth: int = _DEPTH) -> int:
     """About how long a message takes to read, in characters of plain text."""
+    weight = _CHARACTERS_OF_A_PART
     if not isinstance(message, dict):
-        return _CHARACTERS_OF_A_PART
-    weight, below = 0, [message]
-    for _ in range(_DEPTH):
-        values = [value for part in below for value in part.values()]
-        weight += _CHARACTERS_OF_A_PART * len(below)
-        weight += sum([len(value) for value in values if isinstance(value, str)])
-        below = [value for value in values if isinstance(value, dict)]
-        below += [
-            part
-            for value in values
-            if isinstance(value, list)
-            for part in value
-            if isinstance(part, dict)
-        ]
+        return weight
+    for value in message.values():
+        if isinstance(value, str):
+            weight += len(value)
+        elif depth > 1 and isinstance(value, dict):
+            weight += _weight(value, depth - 1)
+        elif depth > 1 and isinstance(value, list):
+            for part in value:
+                if isinstance(part, dict):
+                    weight += _weight(part, depth - 1)
     return weight
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class OwnTime:
         self._begun: tuple[float, float] | None = None
         self._waits_for: asyncio.Future[Any] | None = None
         self._timer: asyncio.Handle | None = None
+        self._on_wait: Callable[[], None] | None = None
 
     @property
     def spent_s(self) -> float:
@@ -47,17 +48,31 @@ class OwnTime:
         if self.spent_s > self._limit_s:
             raise DeadlinePassed
 
+    def on_wait(self, call: Callable[[], None]) -> None:
+        """Have `call` called once, when the work waits for the first time; most never does."""
+        self._on_wait = call
+
     async def run(self, work: Coroutine[Any, Any, T], wait_s: float) -> T:
         """The result of `work`, whose own time is counted.
 
         Raises:
-            TimeoutError: it was still waiting for something `wait_s` after its start.
+            TimeoutError: it was still waiting for something `wait_s` after its first wait began.
         """
+        self._begin()
+        try:
+            waits_for = work.send(None)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            self._pause()
+        if self._on_wait is not None:
+            self._on_wait()
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as limit:
             self._timer = loop.call_later(wait_s, self._expire, loop, limit)
             try:
-                return await _Driven(self, work)
+                return await _Driven(self, work, waits_for)
             finally:
                 self._timer.cancel()
 
@@ -84,16 +99,22 @@ class OwnTime:
 
 
 class _Driven(Generic[T]):
-    """Awaits a coroutine one step at a time, and has each step counted."""
+    """Awaits a coroutine that waits for something, one step at a time; each step is counted."""
 
-    def __init__(self, own_time: OwnTime, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, own_time: OwnTime, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
         self._own_time = own_time
         self._work = work
+        self._waits_for = waits_for
 
     def __await__(self) -> Generator[Any, Any, T]:
-        own_time, work = self._own_time, self._work
-        thrown: BaseException | None = None
+        own_time, work, waits_for = self._own_time, self._work, self._waits_for
         while True:
+            own_time._waits_for = waits_for
+            thrown: BaseException | None = None
+            try:
+                yield waits_for
+            except BaseException as exc:  # a cancellation, for the work to handle
+                thrown = exc
             own_time._begin()
             try:
                 waits_for = work.send(None) if thrown is None else work.throw(thrown)
@@ -102,9 +123,3 @@ class _Driven(Generic[T]):
                 return value
             finally:
                 own_time._pause()
-            own_time._waits_for = waits_for
-            try:
-                thrown = None
-                yield waits_for
-            except BaseException as exc:  # a cancellation, for the work to handle
-                thrown = exc

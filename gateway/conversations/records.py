@@ -30,7 +30,7 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.stores.totals import RunRecord
-from gateway.text.secrets import mask_secrets
+from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.values import dataclass, replace
 
@@ -256,7 +256,7 @@ def _run_update(
 def _preview(task: str, facts: CallFacts) -> str:
     """The start of a task, masked before it is cut: half of a secret has no form."""
     start = task[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
-    return (mask_secrets(start) if facts.masks_secrets else start)[:_PREVIEW_CHARACTERS]
+    return (mask_repeated(start) if facts.masks_secrets else start)[:_PREVIEW_CHARACTERS]
 
 
 def call_event(record: CallRecord) -> Event | None:

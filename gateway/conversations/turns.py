@@ -35,10 +35,12 @@ class _Turn:
         self._places = places
         self._own_time = own_time
         self._timer: asyncio.Handle | None = None
+        self._held = False
 
     async def __aenter__(self) -> None:
         await self._places.acquire()
-        self._look_later()
+        self._held = True
+        self._own_time.on_wait(self._look_later)
 
     async def __aexit__(
         self,
@@ -48,6 +50,7 @@ class _Turn:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._held:
             self._places.release()
 
     def _look_later(self) -> None:
@@ -55,7 +58,7 @@ class _Turn:
 
     def _look(self) -> None:
         if self._own_time.waiting:
-            self._timer = None
+            self._held = False
             self._places.release()
         else:
             self._look_later()

@@ -27,6 +27,14 @@ WRITE_NOW = "gateway.write_now"
 """Where a scope's extensions have its `WriteNow`, if the server has one."""
 
 
+ON_GONE = "gateway.on_gone"
+"""Where a scope's extensions have a function that takes what is to be called when the client has
+disconnected before its answer is complete, if the server has one; it calls it at once for a client
+that has."""
+
+OnGone = Callable[[Callable[[], None]], None]
+
+
 class ClientGone(Exception):
     """The client closed its connection; there is nobody to answer."""
 
@@ -48,16 +56,20 @@ async def read_body(
         ClientGone: the client disconnected before the end.
     """
     started = time.perf_counter()
-    parts, size = [], int(header(headers, b"content-length") or 0)
+    parts, size, more = list[bytes](), int(header(headers, b"content-length") or 0), True
+    _check_size(size, limit)
     if share is not None:
-        _check_size(size, limit)
         await share.grow(size)
     size = 0
-    async for chunk in body_chunks(headers, receive, limit):
-        parts.append(chunk)
+    # Not by `body_chunks`: an asynchronous generator is registered with the loop.
+    while more:
+        chunk, more = await _next_chunk(receive)
         size += len(chunk)
-        if share is not None:
-            await share.grow(size)
+        _check_size(size, limit)
+        if chunk:
+            parts.append(chunk)
+            if share is not None:
+                await share.grow(size)
     exchange.timing.waited_s += time.perf_counter() - started
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -65,18 +77,21 @@ async def read_body(
 async def body_chunks(headers: RawHeaders, receive: Receive, limit: int) -> AsyncIterator[bytes]:
     """The body as it arrives; raises like `read_body`."""
     _check_size(int(header(headers, b"content-length") or 0), limit)
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunk = message.get("body", b"")
+    size, more = 0, True
+    while more:
+        chunk, more = await _next_chunk(receive)
         size += len(chunk)
         _check_size(size, limit)
         if chunk:
             yield chunk
-        if not message.get("more_body"):
-            return
+
+
+async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
+    """A piece of the body, and whether more of it comes. Raises: ClientGone."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), bool(message.get("more_body"))
 
 
 class Upload:
@@ -114,22 +129,33 @@ class DisconnectWatch:
     """Cancels the block as soon as the client disconnects.
 
     Enter it when the body has been read; with `upload`, watching starts when the upload has ended,
-    because two readers would take each other's messages.
+    because two readers would take each other's messages. `on_gone`: see `ON_GONE`; without it a
+    task waits for the client's messages.
 
     Raises:
         ClientGone: instead of the cancellation.
     """
 
-    def __init__(self, receive: Receive, exchange: Exchange, upload: Upload | None = None) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        exchange: Exchange,
+        upload: Upload | None = None,
+        on_gone: OnGone | None = None,
+    ) -> None:
         self._receive = receive
         self._upload = upload
+        self._on_gone = on_gone
         self._exchange = exchange
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> DisconnectWatch:
         self._task = asyncio.current_task()
-        self._watcher = spawn(self._watch())
+        if self._on_gone is not None:
+            self._on_gone(self._gone)
+        else:
+            self._watcher = spawn(self._watch())
         return self
 
     async def __aexit__(
@@ -157,8 +183,11 @@ class DisconnectWatch:
                 await self._upload.ended.wait()
             while (await self._receive())["type"] != "http.disconnect":
                 pass
-            if self._task is not None:
-                self._exchange.response.client_gone = True
-                self._task.cancel()
+            self._gone()
         except asyncio.CancelledError:
             pass
+
+    def _gone(self) -> None:
+        if self._task is not None:
+            self._exchange.response.client_gone = True
+            self._task.cancel()

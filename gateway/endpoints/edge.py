@@ -181,7 +181,10 @@ class _Answer:
                 out += [(b"x-request-id", own), (b"x-upstream-request-id", theirs)]
         ours = {name for name, _ in exchange.response.headers}
         out = [h for h in out if h[0] not in ours]  # the upstream may be another gateway
-        return out + [(name, _printable(value)) for name, value in exchange.response.headers]
+        added = exchange.response.headers
+        if _UNPRINTABLE.search(b"".join([value for _, value in added])):
+            added = [(name, _printable(value)) for name, value in added]
+        return out + added
 
 
 def _printable(value: bytes) -> bytes:

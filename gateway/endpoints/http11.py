@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -16,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from gateway.config import ServerSettings
-from gateway.endpoints.body import WRITE_NOW, Message, Receive, Scope, Send
+from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send
 from gateway.endpoints.request_head import check_head, check_size
 from gateway.endpoints.tunnel import HAND_OVER, Streams
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
@@ -67,6 +68,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._early = b""  # what a WebSocket's client sent before the application took over
         self._offered = False
         self._in_body = False
+        self._gone: tuple[RequestResponseCycle, Callable[[], None]] | None = None
         self._chunk_bytes = 0  # bytes that are being parsed
         self._unread_bytes = 0  # bytes since the last that were part of a body or ended a head
 
@@ -79,6 +81,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Cancel all timers."""
         self._stop_timers()
         super().connection_lost(exc)
+        self._tell_gone()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; after the head of a request with an offer, use a new parser."""
@@ -129,9 +132,23 @@ class HttpProtocol(HttpToolsProtocol):
             self.headers = []  # for trailers, which the parser appends; the request has its own
 
     def on_body(self, body: bytes) -> None:
-        """Take in a piece of the body."""
+        """Take in a piece of the body.
+
+        uvicorn copies each into a buffer, and that into what the application gets. Most bodies are
+        one piece, which needs no copy.
+        """
         self._unread_bytes = -self._chunk_bytes
-        super().on_body(body)
+        cycle = self.cycle
+        if cycle.body or cycle.response_complete or self.parser.should_upgrade():
+            kept: Any = cycle.body
+            if isinstance(kept, bytes):
+                cycle.body = bytearray(kept)  # to which further pieces are added in place
+            super().on_body(body)
+            return
+        cycle.body = body  # type: ignore[assignment]
+        if len(body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """Ignore the end that the parser reports after the head of a request with an offer."""
@@ -163,8 +180,12 @@ class HttpProtocol(HttpToolsProtocol):
     def _offer_writing(self) -> None:
         """Let the application write pieces of a chunked answer without a coroutine for each."""
         if self.scope["http_version"] == "1.1" and not self._offers_connection:
-            write: dict[Any, Any] = {WRITE_NOW: functools.partial(self._write_now, self.cycle)}
-            self.scope["extensions"] = write
+            cycle = self.cycle
+            offers: dict[Any, Any] = {
+                WRITE_NOW: functools.partial(self._write_now, cycle),
+                ON_GONE: functools.partial(self._on_gone, cycle),
+            }
+            self.scope["extensions"] = offers
 
     def _write_now(self, cycle: RequestResponseCycle, body: bytes) -> bool:
         """See `WriteNow`."""
@@ -173,6 +194,26 @@ class HttpProtocol(HttpToolsProtocol):
         if body:
             self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
         return not self.flow.write_paused
+
+    def _on_gone(self, cycle: RequestResponseCycle, call: Callable[[], None]) -> None:
+        """See `ON_GONE`. Reading goes on: a disconnect shows nowhere else."""
+        self.flow.resume_reading()
+        if cycle.disconnected:
+            call()
+        else:
+            self._gone = (cycle, call)
+
+    def on_response_complete(self) -> None:
+        """Nobody answers the client any more."""
+        self._gone = None
+        super().on_response_complete()
+
+    def _tell_gone(self) -> None:
+        """The client is gone: tell whoever answers it."""
+        cycle, call = self._gone or (None, None)
+        if cycle is not None and cycle.disconnected and call is not None:
+            self._gone = None
+            call()
 
     def _hand_over(self) -> Streams:
         """The connection as streams, from the bytes after the head on; HTTP ends here."""
@@ -239,6 +280,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._answering:  # the request itself is broken: its handler learns of a disconnect
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+            self._tell_gone()
             if self.cycle.response_started or self.pipeline:
                 self.transport.close()
                 return

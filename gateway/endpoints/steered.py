@@ -12,6 +12,7 @@ from gateway.budgets.orders import BUDGET_HEADER
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.endpoints.body import (
+    ON_GONE,
     WRITE_NOW,
     DisconnectWatch,
     Receive,
@@ -75,7 +76,8 @@ class SteeredEndpoint:
                 headers = without_coding(headers) if packed.coding else headers
                 request = await self._parse(services, exchange.request.tenant, packed.plain)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
-            async with DisconnectWatch(receive, exchange) as watch:
+            offers = scope.get("extensions", {})
+            async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
                 outgoing = headers
                 if prepared.hides_usage or (prepared.result and prepared.result.applies):
@@ -92,7 +94,7 @@ class SteeredEndpoint:
                     services.settings.server,
                     self._dialect,
                     delivered=prepared.note_delivered,
-                    write=scope.get("extensions", {}).get(WRITE_NOW),
+                    write=offers.get(WRITE_NOW),
                 )
                 await self._send(services, exchange, prepared, call, relay)
 

@@ -93,6 +93,7 @@ class RunFold:
         "_before",
         "_earlier",
         "_judged",
+        "_longest_window",
         "_observed",
         "_observer",
         "_opened",
@@ -124,6 +125,7 @@ class RunFold:
     ) -> None:
         base = base or RunSnapshot()
         self._policy = policy
+        self._longest_window = policy.fsm.longest_window
         self._judged = judged
         self._earlier = deque(earlier, maxlen=keep)
         self.index = base.run
@@ -238,7 +240,7 @@ class RunFold:
         return RunSnapshot(
             run=self.index,
             state=self.state,
-            history=tuple(self.history[-self._policy.fsm.longest_window :]),
+            history=tuple(self.history[-self._longest_window :]),
             steps=self.steps,
         )
 

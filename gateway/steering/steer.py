@@ -243,8 +243,11 @@ def _routed(
     if call.repeats_model is not None:
         return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), memory.choice
     routed, choice = _route(rules, memory, position.step, signal, call), memory.choice
-    models = candidates(rules.routes, call.requested)
-    if rules.routing.policy == "learned" and call.rates is not None and len(models) > 1:
+    if (
+        rules.routing.policy == "learned"
+        and call.rates is not None
+        and len(candidates(rules.routes, call.requested)) > 1
+    ):
         routed, choice = _learned(rules, memory, position, signal, call, call.rates, routed)
     return thrifty(routed, call.advice, call.requested, call.serves), choice
 
@@ -305,7 +308,7 @@ def _route(
         pinned=memory.pinned_model,
         serves=call.serves,
     )
-    return replace(routed, reasons=(*reasons, *routed.reasons))
+    return replace(routed, reasons=(*reasons, *routed.reasons)) if reasons else routed
 
 
 def _routing_state(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from gateway.config.storage import StorageSettings
 from gateway.steering.transcript.steps import Action
-from gateway.stores.records import CallRecord, ItemRecord, StepContent, StepRow
+from gateway.stores.records import CallRecord, ItemRecord, RunUpdate, StepContent, StepRow
 from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets, may_have_secrets
 from gateway.wire.values import replace
 
@@ -66,11 +66,16 @@ def without_secrets(call: CallRecord) -> CallRecord:
     """
     return replace(
         call,
-        runs=tuple(replace(run, task_preview=mask_secrets(run.task_preview)) for run in call.runs),
-        steps=tuple(map(_step_without_secrets, call.steps)),
-        injections=tuple(replace(row, text=mask_repeated(row.text)) for row in call.injections),
-        items=tuple(item for item in call.items if not _has_secret(item)),
+        runs=tuple([_run_without_secrets(run) for run in call.runs]),
+        steps=tuple([_step_without_secrets(step) for step in call.steps]),
+        injections=tuple([replace(row, text=mask_repeated(row.text)) for row in call.injections]),
+        items=tuple([item for item in call.items if not _has_secret(item)]),
     )
+
+
+def _run_without_secrets(run: RunUpdate) -> RunUpdate:
+    preview = mask_repeated(run.task_preview)
+    return run if preview == run.task_preview else replace(run, task_preview=preview)
 
 
 def _has_secret(item: ItemRecord) -> bool:
@@ -96,15 +101,15 @@ def _step_without_secrets(step: StepRow) -> StepRow:
     return replace(step, content=content, evidence=evidence)
 
 
-def _texts(step: StepRow) -> Iterator[str]:
-    yield from step.evidence.values()
+def _texts(step: StepRow) -> list[str]:
     content = step.content
+    texts = [*step.evidence.values()]
     if content is not None:
-        yield from [message.text for message in content.messages]
-        yield from (content.thought, content.reasoning, content.reply_text)
+        texts += [message.text for message in content.messages]
+        texts += (content.thought, content.reasoning, content.reply_text)
         for action in (*content.actions, *content.reply_actions):
-            yield action.arguments
-            yield action.observation
+            texts += (action.arguments, action.observation)
+    return texts
 
 
 def _mask_action(action: Action) -> Action:

@@ -36,6 +36,8 @@ class SecretSpan(NamedTuple):
 
 def find_secrets(text: str) -> list[SecretSpan]:
     """The secrets of a text in their order, without overlaps. Linear in the length of the text."""
+    if not may_have_secrets(text):
+        return []
     found = sorted(_found(text))
     joined: list[SecretSpan] = []
     for span in found:
@@ -92,8 +94,6 @@ def _lowered_part(text: str) -> str:
 
 
 def _found(text: str) -> Iterator[SecretSpan]:
-    if not may_have_secrets(text):
-        return
     lowered = _lowered(text)
     yield from _accepted(text, lowered, _rare_candidates(lowered))
     for shape, anchor in _PLAIN:

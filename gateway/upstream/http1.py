@@ -28,6 +28,8 @@ _BUFFER_BYTES: Final = 2**18
 _MAX_HEAD_BYTES: Final = 2**18
 """Longest head, and longest part without content of what follows it: trailers, what frames chunks.
 More than any server sends, and little enough for as many connections as there may be."""
+_JOINED_BYTES: Final = 2**13
+"""A shorter body is copied behind its head; a longer one goes out with it uncopied."""
 _FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
 """Each says where a body ends; of an answer with both it is not certain for every reader."""
 
@@ -122,8 +124,10 @@ class Http1Answer:
         transport = self._protocol.transport
         if transport is None:
             raise aiohttp.ServerDisconnectedError
-        if len(body) < _BUFFER_BYTES:
+        if len(body) < _JOINED_BYTES:
             transport.write(head + body)
+        elif len(body) < _BUFFER_BYTES:
+            transport.writelines((head, body))
         else:
             transport.write(head)
             transport.write(body)

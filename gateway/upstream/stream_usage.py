@@ -44,14 +44,15 @@ class BegunResponse:
         self.headers = response.headers
         self.usage = response.usage
         self._response = response
-        self._chunks = chunks
+        self._chunks = chunks[::-1]
         self._rest = rest
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._chunks:
-            yield chunk
-        async for chunk in self._rest:
-            yield chunk
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        # An asynchronous generator would be registered with the loop, and finalised by it.
+        return self
+
+    async def __anext__(self) -> bytes:
+        return self._chunks.pop() if self._chunks else await anext(self._rest)
 
     async def aclose(self) -> None:
         """See LaneResponse."""

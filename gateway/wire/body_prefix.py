@@ -8,7 +8,7 @@ its new messages and not on the length of its history.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from gateway.errors import BadRequest
 from gateway.wire.json_offsets import Span, array_spans, scannable
@@ -90,7 +90,7 @@ class BodyPrefix:
 class KnownMessages(MessagesView):
     """The messages of a body whose first ones are known; those are parsed on access."""
 
-    __slots__ = ("_known", "_loads", "_new", "_raw", "_spans")
+    __slots__ = ("_count", "_known", "_length", "_loads", "_new", "_raw", "_spans")
 
     def __init__(self, raw: bytes, spans: tuple[Span, ...], new: list[Any], loads: Loads) -> None:
         self._raw = raw
@@ -98,13 +98,35 @@ class KnownMessages(MessagesView):
         self._new = new
         self._loads = loads
         self._known: dict[int, Any] = {}
+        self._count = len(spans)
+        self._length = len(spans) + len(new)
 
     def __len__(self) -> int:
-        return len(self._spans) + len(self._new)
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        # Mostly the new messages are asked for: each request does that twenty times.
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            if start >= self._count and step > 0:
+                return self._new[start - self._count : max(stop - self._count, 0) : step]
+            return [self.at(i) for i in range(start, stop, step)]
+        at = index + self._length if index < 0 else index
+        if at >= self._count:
+            return self._new[at - self._count]
+        if at < 0:
+            raise IndexError(index)
+        return self._read(at)
 
     def at(self, index: int) -> Any:
         """See MessagesView."""
-        behind = index - len(self._spans)
+        behind = index - self._count
         return self._new[behind] if behind >= 0 else self._read(index)
 
     def _read(self, at: int) -> Any:

@@ -11,7 +11,7 @@ Nothing here raises on a malformed message.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 
 from gateway.wire.body_prefix import KnownMessages
@@ -43,17 +43,26 @@ def _number(text: str) -> float | int:
     return int(value) if value.is_integer() else value
 
 
-_parse = json.JSONDecoder(parse_float=_number).decode
+# What `json.JSONDecoder.decode` calls, without the four calls around it.
+_scan: Callable[[str, int], tuple[object, int]] = vars(json.JSONDecoder(parse_float=_number))[
+    "scan_once"
+]
 _serialise = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, check_circular=False, default=str
 ).encode
 
 
 def digest_fields(*fields: str) -> bytes:
     """The digest of a tuple of texts, 16 bytes."""
     # Lengths keep ("ab", "c") and ("a", "bc") apart; JSON escapes can yield lone surrogates.
-    joined = "".join([f"{len(text)}:{text}" for text in fields])
-    return digest_bytes(joined.encode("utf-8", "surrogatepass"))
+    return _digest("".join([f"{len(text)}:{text}" for text in fields]))
+
+
+def _digest(joined: str) -> bytes:
+    """The digest of fields that were joined; the frequent ones are, where they are known."""
+    digest = _NOTHING_YET.copy()
+    digest.update(joined.encode("utf-8", "surrogatepass"))
+    return digest.digest()
 
 
 def digest_bytes(data: bytes) -> bytes:
@@ -91,8 +100,10 @@ def _arguments(value: object) -> str:
     if isinstance(value, str):
         text = value.strip()
         try:
-            value = _parse(text) if text else None
-        except (ValueError, RecursionError):
+            value, end = _scan(text, 0) if text else (None, 0)
+        except (ValueError, RecursionError, StopIteration):
+            return text
+        if end < len(text):
             return text
     return "{}" if value is None else _written(value)
 
@@ -161,15 +172,23 @@ class MessageReader:
 
     def _assistant(self, message: Mapping[str, object]) -> list[bytes]:
         self._begin_turn()
-        text, others = _split(message.get("content"))
-        plain = [_canonical(part) for part in others if not _is_part(part, "tool_use")]
-        calls = [part for part in others if _is_part(part, "tool_use")]
+        content = message.get("content")
+        calls: list[object] = []
+        atoms = []
+        if isinstance(content, str):
+            if text := content.strip():
+                atoms.append(_digest(f"4:says9:assistant{len(text)}:{text}"))
+        else:
+            text, others = _split(content)
+            plain = [_canonical(part) for part in others if not _is_part(part, "tool_use")]
+            calls += [part for part in others if _is_part(part, "tool_use")]
+            if text or plain:
+                atoms.append(digest_fields("says", "assistant", text, *plain))
         listed = message.get("tool_calls")
         if isinstance(listed, list):
             calls += listed
         if message.get("function_call"):
             calls.append(message["function_call"])
-        atoms = [digest_fields("says", "assistant", text, *plain)] if text or plain else []
         atoms += map(self._call, calls)
         return atoms or [digest_fields("says", "assistant", "")]
 
@@ -227,7 +246,8 @@ class MessageReader:
         name = function.get("name")
         arguments = function.get("arguments") or function.get("input")
         named = name if isinstance(name, str) else _canonical(name)
-        return digest_fields("call", named, _arguments(arguments))
+        asked = _arguments(arguments)
+        return _digest(f"4:call{len(named)}:{named}{len(asked)}:{asked}")
 
     def _result(self, call_id: object, content: object) -> bytes:
         ordinal = self.answered
@@ -235,8 +255,12 @@ class MessageReader:
             ordinal = self._ordinals.get(call_id, ordinal)
         self.answered += 1
         self.in_turn = False
+        number = str(ordinal)
+        if isinstance(content, str):
+            text = content.strip()
+            return _digest(f"6:result{len(number)}:{number}{len(text)}:{text}")
         text, others = _split(content)
-        return digest_fields("result", str(ordinal), text, *map(_canonical, others))
+        return digest_fields("result", number, text, *map(_canonical, others))
 
 
 def fold(atoms: Sequence[bytes]) -> bytes | None:

@@ -85,10 +85,10 @@ def extend(state: ChainState, messages: Sequence[object]) -> PrefixHashes:
     for message in messages:
         atoms = reader.atoms(message)
         for atom in atoms:
-            prefix_hash = chain(prefix_hash, atom)
+            prefix_hash = digest_bytes(prefix_hash + atom)  # `chain`
         digests.append(prefix_hash)
         turns.append(reader.turns)
-        own.append(fold(atoms))
+        own.append(atoms[0] if len(atoms) == 1 else fold(atoms))
     end = ChainState(
         root=state.root,
         digest=prefix_hash,

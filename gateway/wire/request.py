@@ -155,9 +155,10 @@ class ChatRequest:
         ordered = sorted(splices, key=lambda s: (s.start, s.end))
         if not ordered:
             return self.raw
-        parts, at = [], 0
+        parts, at = list[bytes | memoryview](), 0
+        raw = memoryview(self.raw)  # whose parts are copied once, when they are joined
         for splice in ordered:
-            parts += [self.raw[at : splice.start], splice.text.encode("utf-8", "surrogateescape")]
+            parts += [raw[at : splice.start], splice.text.encode("utf-8", "surrogateescape")]
             at = splice.end
-        parts.append(self.raw[at:])
+        parts.append(raw[at:])
         return b"".join(parts)

@@ -8,7 +8,6 @@ inheriting; setting a field of an instance is not refused.
 from __future__ import annotations
 
 import dataclasses
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,24 +56,28 @@ else:
         return values["__init__"]
 
     def replace(value: Any, /, **changes: Any) -> Any:
-        """`dataclasses.replace`, in a quarter of the instructions."""
-        copy = _copier(value.__class__)
+        """`dataclasses.replace`, in a fifth of the instructions."""
+        key = (value.__class__, *changes)
+        copy = _copiers.get(key)
         if copy is None:
-            return dataclasses.replace(value, **changes)
-        new = copy(value)
-        for name, changed in changes.items():
-            setattr(new, name, changed)
-        if hasattr(new, "__post_init__"):
-            new.__post_init__()
-        return new
+            copy = _copiers[key] = _copier(*key)
+        return copy(value, **changes)
 
-    @cache
-    def _copier(kind: type) -> Any:
-        """A function that copies a value field by field; None where fields cannot be assigned."""
+    _copiers: dict[tuple[Any, ...], Any] = {}
+
+    def _copier(kind: type, *changed: str) -> Any:
+        """A function that copies a value field by field, but takes those that change."""
         if kind.__setattr__ is not object.__setattr__:
-            return None
+            return dataclasses.replace  # fields cannot be assigned
         names = [field.name for field in dataclasses.fields(kind)]
-        lines = ["new = create(kind)", *[f"new.{name} = value.{name}" for name in names]]
-        values: dict[str, Any] = {"create": object.__new__, "kind": kind}
-        exec("def copy(value):\n " + "\n ".join([*lines, "return new"]), values)  # noqa: S102
+        if unknown := [name for name in changed if name not in names]:
+            raise TypeError(f"{kind.__name__} has no field {unknown[0]!r}")
+        lines = ["new_ = create_(kind_)"]
+        lines += [f"new_.{n} = {n if n in changed else f'value_.{n}'}" for n in names]
+        if hasattr(kind, "__post_init__"):
+            lines.append("new_.__post_init__()")
+        values: dict[str, Any] = {"create_": object.__new__, "kind_": kind}
+        head = ", ".join(["value_, /", *(["*", *changed] if changed else [])])
+        code = f"def copy({head}):\n " + "\n ".join([*lines, "return new_"])
+        exec(code, values)  # noqa: S102 - names of fields only
         return values["copy"]

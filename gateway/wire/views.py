@@ -46,6 +46,10 @@ class AsMappings(MessagesView):
     def __len__(self) -> int:
         return len(self._messages)
 
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for message in self._messages:
+            yield message if isinstance(message, dict) else {}
+
     def at(self, index: int) -> Mapping[str, Any]:
         """See MessagesView."""
         found = self._messages[index]

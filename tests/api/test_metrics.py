@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 import yaml
 
+from gateway.observability.counting import Counter, Histogram
 from gateway.testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
 
@@ -25,6 +28,27 @@ def read(text: str, name: str, **labels: str) -> float:
     found = re.search(rf"^{name}(?:{{{re.escape(wanted)}}})? (\S+)$", text, re.MULTILINE)
     assert found is not None, name
     return float(found[1])
+
+
+def test_counts_are_those_of_the_library() -> None:
+    """Amounts in every bucket, on its bound, above all and NaN; children by their labels."""
+    amounts = (-1.0, 0.0, 0.1, 0.10001, 0.2, 5.0, math.inf, math.nan)
+    texts = []
+    for counter, histogram in (
+        (prometheus_client.Counter, prometheus_client.Histogram),
+        (Counter, Histogram),
+    ):
+        registry = prometheus_client.CollectorRegistry()
+        calls = counter("calls", "Calls.", ("kind",), registry=registry)
+        sizes = histogram("sizes", "Sizes.", ("kind",), buckets=(0.1, 0.2), registry=registry)
+        for amount in amounts:
+            sizes.labels("a").observe(amount)
+        for kind in ("a", "b", "a"):
+            calls.labels(kind).inc()
+        calls.labels(kind="a").inc(2.5)
+        lines = prometheus_client.generate_latest(registry).decode().splitlines()
+        texts.append([line for line in lines if "_created" not in line])
+    assert texts[0] == texts[1]
 
 
 def test_steps_and_costs_are_counted(start: Start, upstream: ScriptedUpstream) -> None:

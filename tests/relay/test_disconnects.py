@@ -47,6 +47,15 @@ def port(shared_gateway: AppServer, there: ScriptedUpstream) -> Iterator[int]:
             time.sleep(0.01)
 
 
+def test_after_a_large_body(there: ScriptedUpstream, port: int) -> None:
+    """The server stopped reading while the body was taken in; the disconnect is noticed."""
+    there.script(SLOW)
+    text = "x" * 2**21
+    connection = send(port, HELLO | {"messages": [{"role": "user", "content": text}]})
+    there.wait_for_requests()
+    leave(there, connection)
+
+
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
 def test_before_the_first_byte(

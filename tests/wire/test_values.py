@@ -7,6 +7,8 @@ import importlib
 import pickle
 import pkgutil
 
+import pytest
+
 import gateway
 from gateway.stores.records import CallRow, StepRow
 from gateway.wire.values import dataclass, replace
@@ -42,6 +44,21 @@ def test_they_compare_hash_copy_and_inherit_like_frozen_dataclasses() -> None:
     assert Named(x=1) == Named(x=1, y=2, name="origin")
     assert dataclasses.asdict(replace(Named(x=1), name="here")) == {"x": 1, "y": 2, "name": "here"}
     assert CallRow(request_id="q", model_requested="m", model_asked="m").reasons == ()
+
+
+def test_a_copy_takes_fields_of_any_name_and_no_others() -> None:
+    """Whatever the fields are called; several changes at once, also none."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Odd:
+        kind: str = ""
+        value: int = 0
+        new: int = 0
+
+    assert replace(Odd(), kind="k", value=1, new=2) == Odd(kind="k", value=1, new=2)
+    assert replace(Odd(value=3)) == Odd(value=3)
+    with pytest.raises(TypeError, match="other"):
+        replace(Odd(), other=1)  # type: ignore[call-arg]
 
 
 def test_every_module_can_be_imported() -> None:

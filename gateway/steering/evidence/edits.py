@@ -120,14 +120,20 @@ def _patch_edits(patch: str) -> tuple[Edit, ...]:
 
 
 def _squeezed(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key).replace("_", "").lower(): value for key, value in values.items()}
+    return {_bare(key): value for key, value in values.items()}
+
+
+@remembered
+def _bare(key: str) -> str:
+    return key.replace("_", "").lower()
 
 
 def _first_text(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     for key in keys:
-        value = values.get(key)
-        if isinstance(value, str) and value:
-            return value
+        if key in values:
+            value = values[key]
+            if isinstance(value, str) and value:
+                return value
     return ""
 
 

@@ -110,8 +110,7 @@ class ActionFacts:
     @property
     def answers(self) -> bool:
         """Whether the result has a word that is neither a number nor a word of the call."""
-        asked = self.asked
-        return any(word.isalpha() and word not in asked for word in self.result_words)
+        return has_answer(self.result_words, self.asked)
 
     @property
     def identity(self) -> int:
@@ -230,6 +229,14 @@ def _is_pending(call: ReadCall, result: str, words: frozenset[str]) -> bool:
     if call.reads_content:
         return False
     return is_pending(result, words) or is_unfinished_job(call.operation, result)
+
+
+def has_answer(words: frozenset[str], asked: frozenset[str]) -> bool:
+    """Whether one of `words` is neither a number nor among the words of the call, `asked`."""
+    for word in words:  # noqa: SIM110 - the first mostly is one: `any` costs more than the search
+        if word.isalpha() and word not in asked:
+            return True
+    return False
 
 
 def alike(a: frozenset[str], b: frozenset[str], threshold: float) -> bool:

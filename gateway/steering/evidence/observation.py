@@ -11,7 +11,7 @@ from collections import deque
 from typing import Generic, Literal, TypeVar
 
 from gateway.steering.evidence.edits import Edit, goes_back
-from gateway.steering.evidence.features import ActionFacts, StepFacts, alike, describe
+from gateway.steering.evidence.features import ActionFacts, StepFacts, alike, describe, has_answer
 from gateway.steering.evidence.repeats import CallMemory, KnownWords, Repeat
 from gateway.steering.transcript.step import Step
 from gateway.wire.values import dataclass
@@ -105,8 +105,8 @@ class RunObserver:
             return (), ()
         known, first = self._known, actions[0].result_words
         fresh = known.fresh(first)
-        tells = [_tells(actions[0], fresh)]
-        tells += [_tells(other, known.fresh(other.result_words)) for other in actions[1:]]
+        tells = [has_answer(fresh, actions[0].asked)]
+        tells += [has_answer(known.fresh(a.result_words), a.asked) for a in actions[1:]]
         novelty = [known.novelty(first, fresh)]
         novelty += [known.novelty(other.result_words) for other in actions[1:]]
         return tuple(tells), tuple(novelty)
@@ -155,12 +155,6 @@ class RunObserver:
             if len(self._files) > REMEMBERED_FILES:
                 del self._files[next(iter(self._files))]
         return found
-
-
-def _tells(action: ActionFacts, fresh: frozenset[str]) -> bool:
-    """Whether one of the new words of a result is neither a number nor a word of the call."""
-    asked = action.asked
-    return any(word.isalpha() and word not in asked for word in fresh)
 
 
 class ReadsObservations(ABC, Generic[R]):

@@ -5,8 +5,9 @@ This is the part of a run's state that cannot be derived from the transcript aga
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from gateway.wire.values import dataclass
@@ -103,6 +104,11 @@ class GuidanceState:
         )
 
 
+_FIELDS = tuple([item.name for item in fields(GuidanceState)])
+_values: Callable[[GuidanceState], tuple[Any, ...]] = attrgetter(*_FIELDS)
+_FRESH = _values(GuidanceState())
+
+
 def _latest(one: int | None, other: int | None) -> int | None:
     return max((step for step in (one, other) if step is not None), default=None)
 
@@ -126,12 +132,10 @@ def with_count(counts: Counts, key: str, value: int) -> Counts:
 
 def to_json(state: GuidanceState) -> dict[str, Any]:
     """The state as JSON values; fields at their default are left out."""
-    fresh = GuidanceState()
     record: dict[str, Any] = {"v": SCHEMA_VERSION}
-    for item in fields(GuidanceState):
-        value = getattr(state, item.name)
-        if value != getattr(fresh, item.name):
-            record[item.name] = value
+    for name, value, fresh in zip(_FIELDS, _values(state), _FRESH, strict=True):
+        if value != fresh:
+            record[name] = value
     if "fired_step" in record:  # stored as the list that it once was
         record["fired_steps"] = [record.pop("fired_step")]
     for name in ("severities", "e2_counts", "lesson_steps"):

@@ -56,8 +56,10 @@ def asks_for_title(system: str, messages: Sequence[object]) -> bool:
     said = [text for text in map(_user_text, _outer(messages)) if text]
     if not said:
         return False
-    starts = (text[:_HEAD_CHARACTERS] for text in (said[0], said[-1]))
-    if any(_instructs(start, within=_STARTS_WITHIN) for start in starts):
+    first, last = said[0][:_HEAD_CHARACTERS], said[-1][:_HEAD_CHARACTERS]
+    if _instructs(first, within=_STARTS_WITHIN):
+        return True
+    if last != first and _instructs(last, within=_STARTS_WITHIN):
         return True
     return _instructs(said[-1][-_TAIL_CHARACTERS:])
 
@@ -75,7 +77,10 @@ def _user_text(message: object) -> str:
 
 def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
     text = text.lower()
-    if not any(sign in text for sign in _SIGNS):
+    for sign in _SIGNS:  # a generator for `any` would cost as much as the search
+        if sign in text:
+            break
+    else:
         return False
     asked = _ASKS.search(text)
     if asked is None or asked.start() > within:

@@ -69,7 +69,8 @@ class MonitorSuite(Generic[M]):
         scores: dict[str, float] = {}
         evidence: dict[str, str] = {}
         for name, monitor in self.monitors.items():
-            scores[name], reason = monitor.reading()
+            score, reason = monitor.reading()
+            scores[name] = score
             if reason:
                 evidence[name] = reason
         return combine(scores, evidence, weights=self._weights, fire_threshold=self._fire_threshold)

@@ -118,11 +118,12 @@ def read_result(message: Mapping[str, object], call_id: object) -> Result:
     else:
         observation = without_guidance("".join(_result_texts(value)))
         image = images_sum(value)
+    name = message.get("name")
     return Result(
         image=image,
         text=observation,
-        id=as_text(call_id, ""),
-        name=as_text(message.get("name"), ""),
+        id=call_id if isinstance(call_id, str) else "",
+        name=name if isinstance(name, str) else "",
         is_error=message.get("is_error") is True,
     )
 
@@ -185,9 +186,10 @@ def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> Reques
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         arguments = json_text(function.get("input") if arguments is None else arguments)
+    call_id, name = entry.get("id"), function.get("name")
     return RequestedCall(
-        id=as_text(entry.get("id"), ""),
-        name=as_text(function.get("name"), ""),
+        id=call_id if isinstance(call_id, str) else "",
+        name=name if isinstance(name, str) else "",
         arguments=arguments,
     )
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -16,6 +17,7 @@ from gateway.stores.records import (
     ConversationRecord,
     InjectionRow,
     RunUpdate,
+    StepRow,
 )
 from gateway.stores.sqlite.step_rows import keep_steps
 from gateway.stores.sqlite.usage import add_usage
@@ -132,6 +134,11 @@ def _save_run(
 ) -> None:
     tenant = call.conversation.tenant
     found: list[Any] = connection.execute(_FIND_RUN, (run.id, tenant)).fetchall()
+    steps = [step for step in call.steps if step.run_id == run.id]
+    injected = [row for row in call.injections if row.run_id == run.id]
+    if not found and _are_unique(steps, injected):
+        _save_new_run(tenant, run, conversation_pk, steps, injected, connection)
+        return
     if found:
         pk, outcome, source, tags, *stored = found[0]
         tags = _add_tags(pk, run, tags, connection)
@@ -142,9 +149,7 @@ def _save_run(
         values = (run.id, conversation_pk, tenant, *codec.update_row(run))
         connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
         pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
-    steps = [step for step in call.steps if step.run_id == run.id]
     kept = keep_steps(pk, steps, connection, new_run=not found)
-    injected = [row for row in call.injections if row.run_id == run.id]
     given = [row.source for row in injected if _keep_injection(pk, row, connection)]
     totals = totals.including(
         fresh=kept.fresh,
@@ -158,6 +163,39 @@ def _save_run(
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
     policy = (run.mode, run.policy_digest, run.model_requested)
     connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
+
+
+def _are_unique(steps: Sequence[StepRow], injected: Sequence[InjectionRow]) -> bool:
+    """Whether no two rows have one key."""
+    keys = {(row.step_index, row.ordinal) for row in injected}
+    return len({s.step_index for s in steps}) == len(steps) and len(keys) == len(injected)
+
+
+def _save_new_run(
+    tenant: str,
+    run: RunUpdate,
+    conversation_pk: int,
+    steps: Sequence[StepRow],
+    injected: Sequence[InjectionRow],
+    connection: apsw.Connection,
+) -> None:
+    """Write a run of which nothing is stored: its row has its totals at once."""
+    called = [step for step in steps if step.call]
+    given = [row.source for row in injected if row.applied]
+    totals = RunTotals().including(
+        fresh=steps,
+        calls=[step.call for step in called if step.call],
+        retries=0,
+        injections=len(given),
+        sources=given,
+    )
+    values = (run.id, conversation_pk, tenant, *codec.update_row(run))
+    connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
+    pk = connection.last_insert_rowid()
+    keep_steps(pk, steps, connection, new_run=True)
+    for row in injected:
+        _keep_injection(pk, row, connection)
+    add_usage(tenant, run, steps, called, codec.tags_json(run.tags), connection)
 
 
 def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:

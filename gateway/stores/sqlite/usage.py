@@ -43,23 +43,27 @@ def add_usage(
 
     `tags`: of the run, as its column has them.
     """
+    new, made = {id(step) for step in fresh}, {id(step) for step in called}
+    silent: dict[int, list[bool]] = {}
     for step in {id(step): step for step in (*fresh, *called)}.values():
-        is_new = any(step is other for other in fresh) and step.composite is not None
-        call = step.call if any(step is other for other in called) else None
-        if call is None and not is_new:
-            continue
-        hour, model = int(step.at) // 3600 * 3600, run.model_requested
-        counts = (int(is_new), int(is_new and bool(step.fired)))
-        if call is None:
-            values: tuple[Any, ...] = (0, 0, 0, 0, *counts, 0, 0, 0, 0, 0, None, 0.0, 0.0)
-        else:
-            model = call.model_asked
+        is_new = step.composite is not None and id(step) in new
+        call = step.call if id(step) in made else None
+        hour = int(step.at) // 3600 * 3600
+        if call is not None:
             tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
             how = (call.failed, bool(call.unsteered), call.unpriced)
             *guessed, guessed_usd = call.estimated
             amounts = (call.cost_usd, call.latency_s, guessed_usd)
+            counts = (int(is_new), int(is_new and bool(step.fired)))
             values = (1, *how, *counts, *tokens, *guessed, *amounts)
-        connection.execute(_ADD, (hour, tenant, run.agent, model, tags, *values))
+            key = (hour, tenant, run.agent, call.model_asked, tags)
+            connection.execute(_ADD, (*key, *values))
+        elif is_new:
+            silent.setdefault(hour, []).append(bool(step.fired))
+    # The steps of a history that is seen for the first time: one row for all of them.
+    for hour, fired in silent.items():
+        none = (0, 0, 0, 0, len(fired), sum(fired), 0, 0, 0, 0, 0, None, 0.0, 0.0)
+        connection.execute(_ADD, (hour, tenant, run.agent, run.model_requested, tags, *none))
 
 
 def usage_of(query: UsageQuery, connection: apsw.Connection) -> list[UsagePoint]:
