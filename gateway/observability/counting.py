@@ -1,4 +1,4 @@
-"""prometheus_client's counters and histograms, without what each call of them checks anew.
+"""prometheus_client's counters and histograms, without the checks that each call of them repeats.
 
 A request counts some ten things. The library looks each time whether the metric has its labels and
 whether the amount is one; here both are so by construction, and a child is found by one look-up.

@@ -167,15 +167,20 @@ async def test_an_odd_answer_whose_meaning_is_certain_is_read(case: str, pieces:
         assert there.connections == 1
 
 
-async def test_a_length_twice_beside_chunks() -> None:
-    """The chunks count, as beside one length, and the connection is not used again."""
-    head = CHUNKED[:-2] + b"content-length: 7\r\ncontent-length: 7\r\n\r\n"
+async def is_read_by_its_chunks(head: bytes) -> None:
+    """Check that no length of `head` is passed on, and that its connection is not used again."""
     async with raw(head + b"2\r\nok\r\n0\r\n\r\n", OK) as (there, lane):
         answer = await ask(there, lane)
         assert answer.headers == []
         assert await whole(answer) == b"ok"
         assert await whole(await ask(there, lane)) == b"ok"
         assert there.connections == 2
+
+
+async def test_a_length_twice_beside_chunks() -> None:
+    """The chunks count, as beside one length, and the connection is not used again."""
+    head = CHUNKED[:-2] + b"content-length: 7\r\ncontent-length: 7\r\n\r\n"
+    await is_read_by_its_chunks(head)
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
@@ -275,12 +280,7 @@ async def test_chunks_count_where_there_is_a_length_too(first: bytes) -> None:
     frames = {b"content-length": b"7", b"transfer-encoding": b"chunked"}
     fields = [first, *(name for name in frames if name != first)]
     head = b"HTTP/1.1 200 OK\r\n" + b"".join(b"%b: %b\r\n" % (n, frames[n]) for n in fields)
-    async with raw(head + b"\r\n2\r\nok\r\n0\r\n\r\n", OK) as (there, lane):
-        answer = await ask(there, lane)
-        assert answer.headers == []
-        assert await whole(answer) == b"ok"
-        assert await whole(await ask(there, lane)) == b"ok"
-        assert there.connections == 2
+    await is_read_by_its_chunks(head + b"\r\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
