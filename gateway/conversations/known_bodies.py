@@ -1,28 +1,46 @@
-"""The bytes of conversations' latest requests, by how they begin, within a budget.
+"""The bytes of conversations' latest requests, within a budget.
 
 A request that begins with the bytes of an earlier one continues it, and is read from there on.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
 
+from gateway.conversations.body_tree import BodyTree
 from gateway.conversations.conversation import Conversation
 from gateway.wire.body_prefix import BodyPrefix
 
-# Requests of one agent share their first bytes (model, system prompt), and conversations differ in
-# later ones; so the bodies with one opening are compared one by one.
+# Requests of one agent share their first bytes (model, system prompt): their number is limited.
 _OPENING_BYTES: Final = 256
-# What is compared first: of equal openings, the last bytes differ most.
-_CLOSING_BYTES: Final = 32
+
+_Opening = tuple[str, bytes]
+"""A tenant, and the first bytes of its bodies."""
 
 
-class _Body(NamedTuple):
-    """The known bytes of one conversation's latest request: where they end, and with what."""
+@dataclass(slots=True)
+class _Alike:
+    """The known bodies with one opening by conversation, the oldest first; `names` by identity."""
 
-    end: int
-    closing: bytes
-    prefix: BodyPrefix
+    bodies: OrderedDict[str, BodyPrefix] = field(default_factory=OrderedDict)
+    names: dict[int, str] = field(default_factory=dict)
+    tree: BodyTree = field(default_factory=BodyTree)
+
+    def add(self, name: str, prefix: BodyPrefix) -> None:
+        """Keep the latest body of a conversation."""
+        self.remove(name)
+        self.bodies[name] = prefix
+        self.names[id(prefix)] = name
+        self.tree.add(name, prefix)
+
+    def remove(self, name: str) -> None:
+        """Remove the body of a conversation, if there is one."""
+        prefix = self.bodies.pop(name, None)
+        if prefix is not None:
+            self.names.pop(id(prefix), None)
+            self.tree.remove(name, prefix)
 
 
 class KnownBodies:
@@ -35,7 +53,9 @@ class KnownBodies:
         self._max_bodies = max_bodies
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._openings: dict[tuple[str, bytes], dict[str, _Body]] = {}
+        self._openings: dict[_Opening, _Alike] = {}
+        self._kept: dict[str, tuple[_Opening, int]] = {}
+        """Of each conversation whose bytes count: the opening, and how many there are."""
 
     @property
     def has_room(self) -> bool:
@@ -44,48 +64,45 @@ class KnownBodies:
 
     def longest(self, tenant: str, raw: bytes, list_key: str) -> BodyPrefix | None:
         """The longest known bytes that a body begins with."""
-        best: _Body | None = None
-        for body in self._openings.get((tenant, raw[:_OPENING_BYTES]), {}).values():
-            end = body.end
-            if raw[max(end - _CLOSING_BYTES, 0) : end] != body.closing:
-                continue
-            longer = best is None or end > best.end
-            if longer and body.prefix.list_key == list_key and body.prefix.begins(raw):
-                best = body
-        return best.prefix if best is not None else None
+        alike = self._openings.get((tenant, raw[:_OPENING_BYTES]))
+        return alike.tree.longest(raw, list_key) if alike is not None else None
 
     def conversation_of(self, tenant: str, prefix: BodyPrefix) -> str | None:
         """The id of the conversation whose latest request these bytes are."""
-        bodies = self._openings.get((tenant, prefix.raw[:_OPENING_BYTES]), {})
-        return next((name for name, body in bodies.items() if body.prefix is prefix), None)
+        alike = self._openings.get(_opening(tenant, prefix))
+        return alike.names.get(id(prefix)) if alike is not None else None
 
     def add(self, conversation: Conversation) -> bool:
         """Index a conversation's latest request; True when the budget is exceeded."""
-        prefix = conversation.history.prefix
+        prefix, name = conversation.history.prefix, conversation.id
+        self._forget(name)
         if prefix is None or len(prefix.raw) < _OPENING_BYTES:
             return False
-        self._bytes += len(prefix.raw)
-        bodies = self._openings.setdefault(_opening(conversation.tenant, prefix), {})
-        end = prefix.end
-        closing = prefix.raw[max(end - _CLOSING_BYTES, 0) : end]
-        bodies[conversation.id] = _Body(end, closing, prefix)
-        if len(bodies) > self._max_bodies:
-            del bodies[next(iter(bodies))]
+        opening, length = _opening(conversation.tenant, prefix), len(prefix.raw)
+        self._kept[name] = opening, length
+        self._bytes += length
+        alike = self._openings.setdefault(opening, _Alike())
+        alike.add(name, prefix)
+        if len(alike.bodies) > self._max_bodies:
+            alike.remove(next(iter(alike.bodies)))
         return self._bytes > self._max_bytes
 
     def drop(self, conversation: Conversation) -> None:
         """Forget the bytes of a conversation's last request."""
-        prefix = conversation.history.prefix
         conversation.history.prefix = None
-        if prefix is None or len(prefix.raw) < _OPENING_BYTES:
+        self._forget(conversation.id)
+
+    def _forget(self, name: str) -> None:
+        """Forget what was added for a conversation, which may have another request by now."""
+        opening, length = self._kept.pop(name, (None, 0))
+        self._bytes -= length
+        alike = self._openings.get(opening) if opening is not None else None
+        if opening is None or alike is None:
             return
-        self._bytes -= len(prefix.raw)
-        opening = _opening(conversation.tenant, prefix)
-        bodies = self._openings.get(opening, {})
-        bodies.pop(conversation.id, None)
-        if not bodies:
-            self._openings.pop(opening, None)
+        alike.remove(name)
+        if not alike.bodies:
+            del self._openings[opening]
 
 
-def _opening(tenant: str, prefix: BodyPrefix) -> tuple[str, bytes]:
+def _opening(tenant: str, prefix: BodyPrefix) -> _Opening:
     return tenant, prefix.raw[:_OPENING_BYTES]
