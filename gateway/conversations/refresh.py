@@ -16,12 +16,14 @@ from gateway.steering.fold import ConversationFold
 def can_refresh(known: Conversation, stored: Conversation) -> bool:
     """Whether the conversation in memory has read what its stored state continues from.
 
-    Not while it has what is not stored, and not after a compaction: its history is another one.
+    Not while it has what is not stored, and not after a compaction: its history is another one. Not
+    after a retry either: it may be under way, and would be saved over a state that is further.
     """
     return (
         known.history.chain is not None
         and known.run.start == stored.run.start
         and not known.busy
+        and not known.history.branch.retries
         and not known.unsaved.steps
     )
 
@@ -47,11 +49,21 @@ def _kept_fold(known: Conversation, stored: CurrentRun) -> KeptFold | None:
 
 def _agrees(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool:
     """Whether a new fold of the same messages would be equal to this one."""
-    if run.judged or stored.judged:
-        return False  # another gateway may have asked for scores that this one did not have
+    if run.judged != stored.judged and not _has_scores(fold, run, stored):
+        return False
     read = fold.consumed
     answers = {count for count in run.answers if count <= read}
     if answers != {count for count in stored.answers if count <= read}:
         return False
     priors = stored.priors
     return all(each.prior == priors.get(each.index, each.prior) for each in fold.runs)
+
+
+def _has_scores(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool:
+    """Whether all scores that a model gave since are of later steps.
+
+    It is asked for the newest step only, and not again for one that it has scored.
+    """
+    newest = fold.current
+    scored = not newest.steps or newest.score_key in run.judged
+    return scored and run.judged.items() <= stored.judged.items()
