@@ -126,6 +126,7 @@ def _apply_first(
         line_hashes=line_hashes_of(content_text(message.get("content"))) if idle else (),
         calls=clean_call_ids(echoed.state.call_ids),
         tail=_tail(history, echoed) if final else b"",
+        echoed_hash=echoed.full,
     )
     result.usable = _is_usable(message)
     if final:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.conversations.compaction import compact
 from gateway.conversations.conversation import Conversation, RunStart, first_hash
 from gateway.conversations.index import ConversationIndex
+from gateway.conversations.kept_fold import KeptFold
 from gateway.conversations.opening import open_conversation
 from gateway.conversations.search import Search
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
@@ -25,6 +26,7 @@ def apply_request(
         return None
     response = search.response
     if response is not None and found.run.fold is None and verdict.kind in _CONTINUING:
+        found.run.kept_fold = None
         found.run.start = RunStart(
             snapshot=response.snapshot,
             offset=search.request.earlier_count,
@@ -41,6 +43,8 @@ def _continued(
     if verdict.kind is MatchKind.SIDE:
         return None
     current = index.get(verdict.conversation_id) if verdict.conversation_id else None
+    if current is not None:
+        _check_kept_fold(current, incoming)
     if current is not None and verdict.kind is MatchKind.RETRY:
         current.history.branch = current.history.branch.retried()
         return current
@@ -100,11 +104,13 @@ def _check_fold(conversation: Conversation, incoming: Incoming) -> None:
     A client may echo one reply as two messages, or add a system message: the same history, but no
     longer the same positions.
     """
-    fold = conversation.run.fold
-    if fold is None:
-        return
-    hashes = incoming.hashes
-    at = fold.consumed - hashes.start
-    served = conversation.history.branch.served_hash
-    if not 0 <= at < len(hashes.digests) or hashes.digests[at] != served:
+    fold, served = conversation.run.fold, conversation.history.branch.served_hash
+    if fold is not None and not KeptFold(fold=fold, digest=served).has_read(incoming.hashes):
         conversation.run.fold = None
+
+
+def _check_kept_fold(conversation: Conversation, incoming: Incoming) -> None:
+    """Drop what was read before another gateway went on, unless this request begins with it."""
+    kept = conversation.run.kept_fold
+    if kept is not None and not kept.has_read(incoming.hashes):
+        conversation.run.kept_fold = None

@@ -147,6 +147,8 @@ def _branch_state(branch: Branch) -> dict[str, Any]:
         state["fallback_head"] = branch.fallback_hash.hex()
     if branch.reply_digest:
         state["reply_digest"] = branch.reply_digest.hex()
+    if branch.echoed_hash:
+        state["echoed"] = branch.echoed_hash.hex()
     if branch.line_hashes:
         state["reply_marks"] = b"".join(branch.line_hashes).hex()
     if branch.reply_calls or branch.served_calls:
@@ -220,6 +222,7 @@ def _branch(record: ConversationRecord, state: Mapping[str, Any]) -> Branch:
         parent=record.parent_id,
         fallback_hash=_digest(state.get("fallback_head")),
         reply_digest=_digest(state.get("reply_digest")),
+        echoed_hash=_digest(state.get("echoed")),
         line_hashes=split_line_hashes(bytes.fromhex(state.get("reply_marks", ""))),
         reply_calls=tuple(map(str, reply_calls)),
         served_calls=tuple(map(str, served_calls)),

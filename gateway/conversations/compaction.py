@@ -27,7 +27,7 @@ def compact(conversation: Conversation, incoming: Incoming) -> None:
     if run.fold is not None and logged_in:
         run.fold.continue_in(offset)
     else:
-        run.fold = None
+        run.fold = run.kept_fold = None
     # The store keeps prefix hashes by the first message, and this history has a new one.
     history.root = b""
     run.answers.clear()
@@ -59,7 +59,10 @@ def _newest_reply(conversation: Conversation, incoming: Incoming) -> int | None:
     if digest is None or digest not in hashes.messages:
         return None
     newest = len(hashes.messages) - 1 - hashes.messages[::-1].index(digest)
-    grown = history.chain is not None and hashes.state.turns > history.chain.turns
+    chain = history.chain
+    # The chain is that of an earlier request where another gateway has served the latest one.
+    latest = chain is not None and chain.digest == history.branch.served_hash
+    grown = chain is not None and latest and hashes.state.turns > chain.turns
     if history.branch.reply_calls and not grown and digest in history.seen:
         # An equal reply was seen earlier; if all messages before this one are known, it is that
         # earlier reply.

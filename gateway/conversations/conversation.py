@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import field
 
+from gateway.conversations.kept_fold import KeptFold
 from gateway.conversations.stored_responses import StoredResponse
 from gateway.conversations.workloads import Workload
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
@@ -65,6 +66,11 @@ class SeenDigests:
             if short not in known:
                 self._digests += short
         del self._digests[: -_MAX_SEEN * _SHORT_DIGEST_BYTES]
+
+    def join(self, other: SeenDigests) -> None:
+        """Add the digests that another process has seen, as the newest ones."""
+        kept, size = bytes(other._digests), _SHORT_DIGEST_BYTES
+        self.add(kept[at : at + size] for at in range(0, len(kept), size))
 
     def _short(self) -> set[bytes]:
         """All digests, shortened: searching the bytes takes up to 20 us for each."""
@@ -157,7 +163,8 @@ class CurrentRun:
     set when the transcript alone does not give the run's beginning. `answers`: how many messages
     the history had with each final answer that was delivered, the newest `MAX_ANSWERS`.
     `workload`: what the run is counted for; `workload_noted`: whether its beginning was. `priors`:
-    what was known of the workload when a run began, by the run's index.
+    what was known of the workload when a run began, by the run's index. `kept_fold`: what was read
+    here before another gateway went on; `fold` is None then.
     """
 
     index: int = 0
@@ -173,6 +180,7 @@ class CurrentRun:
     workload_noted: bool = False
     priors: dict[int, WorkloadPrior] = field(default_factory=dict)
     fold: ConversationFold | None = None
+    kept_fold: KeptFold | None = None
 
     def begin(self, index: int, now: float) -> None:
         """Start the next run with fresh caps, counts and scores."""
@@ -209,6 +217,9 @@ class CurrentRun:
 
         `prior`: of the runs that begin from now on.
         """
+        if self.fold is None and self.kept_fold is not None:
+            self.fold, self.kept_fold = self.kept_fold.fold, None
+            self.fold.share(self.judged, self.answers, self.priors)
         if self.fold is None:
             self.fold = ConversationFold(
                 policy,
@@ -326,7 +337,7 @@ class Conversation:
 
     def forget_transcript(self) -> None:
         """Drop all caches of the transcript: the next request is read from its first message."""
-        self.run.fold = None
+        self.run.fold = self.run.kept_fold = None
         self.history.chain = self.history.prefix = self.history.tail = None
         self.history.seen = SeenDigests(self.history.seen.newest())
 

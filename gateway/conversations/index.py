@@ -73,6 +73,18 @@ class ConversationIndex:
         for response in conversation.history.responses.values():
             self._index_response(conversation, response)
 
+    def refreshed(self, conversation: Conversation, responses: Iterable[StoredResponse]) -> None:
+        """A conversation in memory has taken over its stored state, with these answers: it is the
+        latest one of its client's id."""
+        if conversation.external_key is not None:
+            ids = self._by_key[conversation.tenant, conversation.external_key]
+            ids.remove(conversation.id)
+            ids.append(conversation.id)
+        own = conversation.history.responses
+        for response in responses:
+            # Of an answer that was given here, more may be known than is stored.
+            self.add_response(conversation, own.get(response.id, response))
+
     def used(self, conversation: Conversation, body_bytes: int) -> None:
         """A request of this conversation was read: keep its transcript's caches, drop the oldest.
 

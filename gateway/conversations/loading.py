@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.conversations.codec import from_record
 from gateway.conversations.index import ConversationIndex
+from gateway.conversations.refresh import can_refresh, refresh
 from gateway.conversations.stored_responses import StoredResponse, response_hash
 from gateway.observability.logging import get_logger
 from gateway.steering.identity import Incoming, PrefixHashRef, calls_hash
@@ -134,9 +135,18 @@ class ConversationLoader:
         except ValueError as exc:
             _log.warning("stored conversation cannot be read", reason=str(exc))
             return
-        self._index.add(conversation)
-        if record.served_head:
-            self._index.add_prefix_hash(conversation, record.served_head, record.served_head)
+        if known is not None and can_refresh(known, conversation):
+            responses = conversation.history.responses
+            refresh(known, conversation)
+            self._index.refreshed(known, responses.values())
+            conversation = known
+        else:
+            self._index.add(conversation)
+        served, echoed = record.served_head, conversation.history.branch.echoed_hash
+        if served:
+            self._index.add_prefix_hash(conversation, served, served)
+        if served and echoed:
+            self._index.add_prefix_hash(conversation, echoed, served)
         self._index.index_reply(conversation)
 
 

@@ -188,10 +188,12 @@ class RequestSteerer:
 
     async def _read_earlier_steps(self, conversation: Conversation) -> None:
         """Start the fold with the logged steps of a run that are not in this request."""
-        start: RunStart | None = conversation.run.start
-        if conversation.run.fold is None and start and start.logged_in and self._history:
+        run = conversation.run
+        start: RunStart | None = run.start
+        unread = run.fold is None and run.kept_fold is None
+        if unread and start and start.logged_in and self._history:
             earlier = await self._history.read(conversation.tenant, start.logged_in, start.snapshot)
-            conversation.run.ready_fold(self.rules.policy, earlier)
+            run.ready_fold(self.rules.policy, earlier)
 
     async def _observe(self, result: SteeringResult, request: SteeredRequest, now: float) -> None:
         """Score what is new in the transcript, and find where the run is."""

@@ -162,6 +162,13 @@ class ConversationFold:
         content = reply.get("content") if isinstance(reply, dict) else None
         return not self._asks(read_content(content).text)
 
+    def share(
+        self, judged: Judged, answers: Collection[int], priors: dict[int, WorkloadPrior]
+    ) -> None:
+        """Go on with these instead of what `__init__` got; they agree on all that was read."""
+        self._judged, self._answers, self._priors = judged, answers, priors
+        self.current.share(judged)
+
     def continue_in(self, consumed: int) -> None:
         """Continue in another transcript, whose first `consumed` messages replace all read so far.
 

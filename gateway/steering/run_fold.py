@@ -149,6 +149,12 @@ class RunFold:
         self._opened = False  # most runs begin, and many end, without a step
         self._alarmed_steps = 0
 
+    def share(self, judged: Judged) -> None:
+        """Read the scores that a model gave from here on."""
+        self._judged = judged
+        if self._opened and isinstance(self._scorer, Judgeable):
+            self._scorer.judged = judged
+
     def _open_windows(self) -> None:
         self._opened = True
         self._scorer = make_scorer(self._policy.difficulty)

@@ -18,12 +18,14 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.postgres import connection
+from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.schema import DAY_BITS
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
 from gateway.testing.store_conformance.keys import a_key
 from gateway.testing.store_conformance.records import (
+    TENANT,
     a_call,
     a_conversation,
     a_first_step,
@@ -202,6 +204,32 @@ async def test_two_gateways_save_the_same_conversations(url: str) -> None:
             assert trace.run.totals.calls == 2 * rounds
             assert trace.run.totals.input_tokens == 200 * rounds
     assert "deadlock" not in shared_server().log.read_text()
+
+
+async def test_what_is_loaded_together_is_one_statement(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two tenants, and of what is not stored; each gets its own conversation."""
+    stores = await open_stores(StorageSettings(url=Secret(url)))
+    names = [f"c{number}" for number in range(8)]
+    for name in names:
+        await stores.states.commit(a_call(conversation=a_conversation(name), runs=(), steps=()))
+    alone = [await stores.states.load(TENANT, name) for name in names]
+    statements = 0
+    fetch = Database.fetch
+
+    async def counted(self: Database, *args: Any, **kwargs: Any) -> Any:
+        nonlocal statements
+        statements += 1
+        return await fetch(self, *args, **kwargs)
+
+    monkeypatch.setattr(Database, "fetch", counted)
+    wanted = [(TENANT, name) for name in [*names, "unknown"]] + [("another", "c0")]
+    found = await asyncio.gather(*(stores.states.load(*each) for each in wanted))
+    assert found == [*alone, None, None]
+    assert None not in alone
+    assert statements == 1
+    await stores.close()
 
 
 async def test_whole_old_days_are_dropped(url: str) -> None:

@@ -59,13 +59,14 @@ class Branch:
 
     `served_hash`: prefix hash of the latest request served; what extends it with a reply continues
     the branch. `fallback_hash`: that of the request before, which the client may extend again if
-    the latest call failed. `reply_digest`: digest of the latest reply alone; `line_hashes`: those
-    of its lines, when it was final (see `summary.line_hashes_of`). `signature`: see
-    `ids.signature`. `steps`: scored steps. `reply_calls`: ids of the calls in the latest reply,
-    empty when they do not distinguish it from the reply before. `served_calls`: ids of the calls in
-    the latest assistant turn of the request it answers. `model`, `system`: the model that the
-    latest request names, and the digest of its system text; empty when unknown. `delivery`: that of
-    the answer to the latest request. `retries`: how often that request came again.
+    the latest call failed. `reply_digest`: digest of the latest reply alone; `echoed_hash`: prefix
+    hash of the latest request with that reply; `line_hashes`: those of its lines, when it was final
+    (see `summary.line_hashes_of`). `signature`: see `ids.signature`. `steps`: scored steps.
+    `reply_calls`: ids of the calls in the latest reply, empty when they do not distinguish it from
+    the reply before. `served_calls`: ids of the calls in the latest assistant turn of the request
+    it answers. `model`, `system`: the model that the latest request names, and the digest of its
+    system text; empty when unknown. `delivery`: that of the answer to the latest request.
+    `retries`: how often that request came again.
     `tail`: hash of the history from its first reply to its latest one, when that was final (see
     `rebuilt`). `task`: digest of what the user first asked for.
     What is stored does not tell whether the client got an answer, because it is stored before.
@@ -79,6 +80,7 @@ class Branch:
     parent: str | None = None
     fallback_hash: bytes | None = None
     reply_digest: bytes | None = None
+    echoed_hash: bytes | None = None
     line_hashes: tuple[bytes, ...] = ()
     reply_calls: tuple[str, ...] = ()
     served_calls: tuple[str, ...] = ()
@@ -146,6 +148,7 @@ class Branch:
             self,
             served_hash=request.hashes.full,
             fallback_hash=self.served_hash,
+            echoed_hash=None,
             signature=self.signature if bare else request.signature,
             has_tools=request.has_tools or self.has_tools,
             reply_calls=(),
@@ -171,6 +174,7 @@ class Branch:
         line_hashes: tuple[bytes, ...] = (),
         calls: tuple[str, ...] = (),
         tail: bytes = b"",
+        echoed_hash: bytes | None = None,
     ) -> Branch:
         """The branch after a complete reply to the request with the prefix hash `served`.
 
@@ -186,6 +190,7 @@ class Branch:
             self,
             fallback_hash=None,
             reply_digest=reply_digest,
+            echoed_hash=echoed_hash,
             line_hashes=line_hashes,
             reply_calls=calls if calls != self.served_calls else (),
             awaits=awaits,

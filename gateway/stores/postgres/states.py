@@ -14,7 +14,7 @@ from gateway.stores import codec
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.group import root_key
 from gateway.stores.postgres.text import read_text, stored_text
-from gateway.stores.postgres.versions import Versions
+from gateway.stores.postgres.together import Key, ReadTogether
 from gateway.stores.protocols import MAX_BRANCHES, MAX_HEADS
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.redact import redaction
@@ -36,7 +36,10 @@ JOIN conversations AS c ON c.pk = h.conversation_pk AND c.tenant = $3
 ORDER BY d.n, h.conversation_pk DESC, h.kind LIMIT {MAX_HEADS}
 """
 _FIND_ITEMS = "SELECT id, content FROM items WHERE tenant = $1 AND id = ANY($2::text[])"
-_LOAD = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = $1 AND id = $2"
+_VERSION = "SELECT version FROM conversations WHERE id = $1 AND tenant = $2"
+_VERSIONS = "SELECT id, tenant, version FROM conversations WHERE id = ANY($1::text[])"
+_LOAD = f"SELECT {_COLUMNS} FROM conversations WHERE id = $1 AND tenant = $2"
+_LOAD_ALL = f"SELECT {_COLUMNS} FROM conversations WHERE id = ANY($1::text[])"
 _BRANCHES = f"""
 SELECT {_COLUMNS} FROM conversations WHERE tenant = $1 AND external_key = $2
 ORDER BY updated_at DESC, pk DESC LIMIT {MAX_BRANCHES}
@@ -49,7 +52,8 @@ class PostgresStateStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._redact = redaction(database.settings)
-        self._versions = Versions(database)
+        self._versions = ReadTogether(self._read_versions, "read versions")
+        self._loads = ReadTogether(self._read_conversations, "load conversations")
 
     async def find_prefix_hashes(
         self, tenant: str, digests: Sequence[bytes]
@@ -75,12 +79,32 @@ class PostgresStateStore:
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """See StateStore."""
-        rows = await self._database.fetch(_LOAD, stored_text(tenant), stored_text(conversation_id))
-        return _conversation_of(rows[0]) if rows else None
+        return await self._loads.get(tenant, conversation_id)
 
     async def version(self, tenant: str, conversation_id: str) -> int:
         """See StateStore."""
-        return await self._versions.version(tenant, conversation_id)
+        return await self._versions.get(tenant, conversation_id) or 0
+
+    async def _read_versions(self, keys: Sequence[Key]) -> dict[Key, int]:
+        if len(keys) == 1:
+            rows = await self._read(_VERSION, keys)
+            return {keys[0]: rows[0][0]} if rows else {}
+        rows = await self._read(_VERSIONS, keys)
+        return {(read_text(name), read_text(tenant)): version for name, tenant, version in rows}
+
+    async def _read_conversations(self, keys: Sequence[Key]) -> dict[Key, ConversationRecord]:
+        rows = await self._read(_LOAD if len(keys) == 1 else _LOAD_ALL, keys)
+        return {(found.id, found.tenant): found for found in map(_conversation_of, rows)}
+
+    async def _read(self, statement: str, keys: Sequence[Key]) -> list[Any]:
+        """The rows of one conversation or, with another statement, of several."""
+        if len(keys) == 1:  # the driver takes a name for less than a list of names
+            ((name, tenant),) = keys
+            rows = await self._database.fetch(statement, stored_text(name), stored_text(tenant))
+        else:
+            names = list({stored_text(name) for name, _ in keys})
+            rows = await self._database.fetch(statement, names)
+        return list(rows)
 
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
         """See StateStore."""
