@@ -19,6 +19,7 @@ async def _wait(limits: TimeLimits, seconds: float, event: asyncio.Event) -> str
 
 
 async def test_work_that_takes_too_long_ends_with_a_timeout() -> None:
+    """It is cancelled, and the task that did it can go on: nothing of the cancellation is left."""
     with pytest.raises(TimeoutError):
         await _wait(TimeLimits(), 0.01, asyncio.Event())
     task = asyncio.current_task()
@@ -27,6 +28,7 @@ async def test_work_that_takes_too_long_ends_with_a_timeout() -> None:
 
 
 async def test_a_shorter_limit_that_begins_later_is_over_first() -> None:
+    """The timer that was set for the longer one is set anew."""
     limits, event = TimeLimits(), asyncio.Event()
     longer = spawn(_wait(limits, LONG_S, event))
     await asyncio.sleep(0)
@@ -37,6 +39,7 @@ async def test_a_shorter_limit_that_begins_later_is_over_first() -> None:
 
 
 async def test_each_piece_of_work_has_its_own_limit() -> None:
+    """Those that are over end, whatever their order; the one with time left goes on."""
     limits, event = TimeLimits(), asyncio.Event()
     seconds = (0.05, 0.01, LONG_S, 0.03)
     tasks = [spawn(_wait(limits, each, event)) for each in seconds]
@@ -49,6 +52,7 @@ async def test_each_piece_of_work_has_its_own_limit() -> None:
 
 
 async def test_work_that_is_over_is_not_cancelled_by_the_timer() -> None:
+    """The timer outlives the work, and serves the next piece."""
     limits, event = TimeLimits(), asyncio.Event()
     event.set()
     assert await _wait(limits, 0.01, event) == "done"
@@ -58,6 +62,7 @@ async def test_work_that_is_over_is_not_cancelled_by_the_timer() -> None:
 
 
 async def test_a_cancellation_by_somebody_else_stays_one() -> None:
+    """A request whose client is gone is not taken for a slow store."""
     task = spawn(_wait(TimeLimits(), LONG_S, asyncio.Event()))
     await asyncio.sleep(0)
     task.cancel()
@@ -66,6 +71,7 @@ async def test_a_cancellation_by_somebody_else_stays_one() -> None:
 
 
 async def test_an_inner_limit_leaves_the_outer_one_to_its_time() -> None:
+    """A statement in a read ends when the read is over: cancelled, without a timeout of its own."""
     limits, ended = TimeLimits(), list[str]()
 
     async def inner() -> None:
