@@ -69,6 +69,7 @@ INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
 
 _sums = attrgetter(*SUM_COLUMNS)
+_counters = attrgetter(*_COUNTERS)
 _injection = attrgetter(*INJECTION_COLUMNS)
 decision_row: Callable[[DecisionRow], tuple[Any, ...]] = attrgetter(*DECISION_COLUMNS)
 _update: Callable[[RunUpdate], tuple[Any, ...]] = attrgetter(*UPDATE_COLUMNS[:-1])
@@ -93,7 +94,7 @@ def conversation_of(row: Sequence[Any]) -> ConversationRecord:
 
 def totals_row(totals: RunTotals) -> tuple[Any, ...]:
     """To SUM_COLUMNS and `counts`."""
-    counts = {name: getattr(totals, name) for name in _COUNTERS}
+    counts = dict(zip(_COUNTERS, _counters(totals), strict=True))
     return (*_sums(totals), _json(counts))
 
 

@@ -27,6 +27,7 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.recovery import TROUBLE, Merge, Recovery, replacing
+from gateway.stores.time_limits import TimeLimits
 
 T = TypeVar("T")
 
@@ -61,6 +62,7 @@ class GuardedStateStore:
         self._settings = settings
         self._limit_s = settings.commit_limit_ms / 1000
         self._limit = CommitLimit(self._limit_s, self._pass_limit)
+        self._limits = TimeLimits()
         self._recovery = Recovery(store, settings, count=count, opened=self._release, merge=merge)
         self._breaker, self._spool = self._recovery.breaker, self._recovery.spool
         self._loop = asyncio.get_running_loop()
@@ -211,7 +213,7 @@ class GuardedStateStore:
                 raise StoreUnavailable("the store cannot be read at the moment")
             self._read_again_at = started + self._settings.probe_interval_s
         try:
-            async with asyncio.timeout(self._limit_s):
+            with self._limits.within(self._limit_s):
                 found = await work()
         except TimeoutError:
             slow = StoreUnavailable("a read takes too long")

@@ -115,14 +115,14 @@ class Spool:
 def size_of(record: CallRecord) -> int:
     """About how many bytes of memory a record takes."""
     size = _FIXED_BYTES + len(record.conversation.state)
-    size += sum(len(item.content) for item in record.items)
-    size += sum(len(row.text) for row in record.injections)
+    size += sum([len(item.content) for item in record.items])
+    size += sum([len(row.text) for row in record.injections])
     for step in record.steps:
         content = step.content
         if content is None:
             continue
         size += len(content.thought) + len(content.reasoning) + len(content.reply_text)
-        size += sum(len(message.text) for message in content.messages)
+        size += sum([len(message.text) for message in content.messages])
         for action in (*content.actions, *content.reply_actions):
             size += len(action.arguments) + len(action.observation or "")
     return size

@@ -91,37 +91,37 @@ class RunTotals:
         many pieces of guidance were new, `sources` where they came from. `late`: scores of steps
         that were counted before, without them.
         """
-        scored = [*fresh, *[each.step for each in late]]
+        scored = [*fresh, *[each.step for each in late]] if late else fresh
         composites = [step.composite for step in scored if step.composite is not None]
+        failure_types = [step.failure_type for step in scored if step.failure_type is not None]
         cost, unsteered, saved = self._costs(calls)
+        errors, unpriced, tokens, latency_s, overhead_ms = _sums(calls)
+        states = _counted(self.states, [step.state for step in fresh])
         return RunTotals(
             steps=max([self.steps, *[step.step_index for step in fresh]]),
             scored_steps=self.scored_steps + len(composites),
             calls=self.calls + len(calls),
             retries=self.retries + retries,
-            errors=self.errors + sum([call.failed for call in calls]),
+            errors=self.errors + errors,
             injections=self.injections + injections,
-            input_tokens=self.input_tokens + sum([c.input_tokens or 0 for c in calls]),
-            cached_tokens=self.cached_tokens + sum([c.cached_tokens or 0 for c in calls]),
-            cache_write_tokens=self.cache_write_tokens
-            + sum([c.cache_write_tokens or 0 for c in calls]),
-            output_tokens=self.output_tokens + sum([c.output_tokens or 0 for c in calls]),
-            reasoning_tokens=self.reasoning_tokens + sum([c.reasoning_tokens or 0 for c in calls]),
-            unpriced_calls=self.unpriced_calls + sum([c.unpriced for c in calls]),
+            input_tokens=self.input_tokens + tokens[0],
+            cached_tokens=self.cached_tokens + tokens[1],
+            cache_write_tokens=self.cache_write_tokens + tokens[2],
+            output_tokens=self.output_tokens + tokens[3],
+            reasoning_tokens=self.reasoning_tokens + tokens[4],
+            unpriced_calls=self.unpriced_calls + unpriced,
             cost_usd=cost,
             cost_unsteered_usd=unsteered,
             saved_usd=saved,
             composite_peak=max([self.composite_peak, *composites]),
             composite_sum=self.composite_sum + sum(composites),
-            latency_s=self.latency_s + sum([c.latency_s for c in calls]),
-            overhead_ms=self.overhead_ms + sum([c.overhead_ms for c in calls]),
-            states=_moved(_counted(self.states, [step.state for step in fresh]), late),
+            latency_s=self.latency_s + latency_s,
+            overhead_ms=self.overhead_ms + overhead_ms,
+            states=_moved(states, late) if late else states,
             fired=_counted(self.fired, [name for step in scored for name in step.fired]),
-            failure_types=_counted(
-                self.failure_types, [s.failure_type for s in scored if s.failure_type is not None]
-            ),
+            failure_types=_counted(self.failure_types, failure_types),
             models=_counted(self.models, [call.model_asked for call in calls]),
-            severity=_counted(self.severity, [severity_of(value) for value in composites]),
+            severity=_counted(self.severity, list(map(severity_of, composites))),
             unsteered=_counted(self.unsteered, [c.unsteered for c in calls if c.unsteered]),
             estimated=_with_estimates(self.estimated, calls),
             guidance=_counted(self.guidance, sources),
@@ -135,6 +135,23 @@ class RunTotals:
             if call.cost_usd is not None and call.cost_unsteered_usd is not None:
                 saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
         return cost, unsteered, saved
+
+
+def _sums(calls: Sequence[CallRow]) -> tuple[int, int, tuple[int, ...], float, float]:
+    """Failed calls, unpriced ones, the five kinds of tokens, seconds and milliseconds."""
+    failed = unpriced = read = cached = written = output = reasoned = 0
+    latency_s = overhead_ms = 0.0
+    for call in calls:  # one loop: nearly always over one call, for each commit
+        failed += call.failed
+        unpriced += call.unpriced
+        read += call.input_tokens or 0
+        cached += call.cached_tokens or 0
+        written += call.cache_write_tokens or 0
+        output += call.output_tokens or 0
+        reasoned += call.reasoning_tokens or 0
+        latency_s += call.latency_s
+        overhead_ms += call.overhead_ms
+    return failed, unpriced, (read, cached, written, output, reasoned), latency_s, overhead_ms
 
 
 def severity_of(composite: float) -> str:

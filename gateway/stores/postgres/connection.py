@@ -17,6 +17,7 @@ from gateway.stores.postgres.partitions import add_partitions
 from gateway.stores.postgres.refusals import refused
 from gateway.stores.postgres.schema import VECTORS
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
+from gateway.stores.time_limits import TimeLimits
 
 T = TypeVar("T")
 
@@ -128,6 +129,7 @@ class Slot:
         self._settings = settings
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
+        self._limits = TimeLimits()
 
     async def run(
         self, work: Callable[[asyncpg.Connection], Awaitable[T]], limit_s: float = STATEMENT_S
@@ -142,7 +144,7 @@ class Slot:
             if connection is None or connection.is_closed():
                 connection = self._connection = await connect(self._settings)
             try:
-                async with asyncio.timeout(limit_s):
+                with self._limits.within(limit_s):
                     return await work(connection)
             except BaseException as error:
                 if breaks_connection(error):

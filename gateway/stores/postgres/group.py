@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +19,7 @@ from gateway.stores import codec, usage
 from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate, StepRow
 from gateway.stores.totals import RunTotals
+from gateway.wire.values import dataclass
 
 Row = tuple[Any, ...]
 
@@ -78,7 +79,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 heads, items, runs, steps, injections (guidance), decisions about lessons, usage. `n` and `m`: the
 number of the row's conversation and run in the group, from 1."""
 
-_NAMES = {name: tuple(columns)[1:] for name, columns in TABLES.items()}
+_NAMES = {name: tuple(columns) for name, columns in TABLES.items()}
 _JSON = ("readings", "call", "content")
 _NO_TOTALS = RunTotals()
 _conversation: Callable[[ConversationRecord], Row] = attrgetter(*_SHORT)
@@ -124,17 +125,20 @@ def root_key(root: bytes) -> int:
 
 def everything(call: CallRecord, run: RunUpdate) -> Delta:
     """All that the call says of a run, for one of which nothing is stored yet."""
-    steps = [step for step in call.steps if step.run_id == run.id]
-    injections = [row for row in call.injections if row.run_id == run.id]
-    called = [step for step in steps if step.call]
+    steps: Sequence[StepRow] = call.steps
+    injections: Sequence[InjectionRow] = call.injections
+    if len(call.runs) > 1:
+        steps = [step for step in steps if step.run_id == run.id]
+        injections = [row for row in injections if row.run_id == run.id]
     given = [row.source for row in injections if row.applied]
     totals = _NO_TOTALS.including(
         steps,
-        [step.call for step in called if step.call],
+        [step.call for step in steps if step.call],
         retries=0,
         injections=len(given),
         sources=given,
     )
+    called = [step for step in steps if step.call]
     return Delta(steps=steps, called=called, injections=injections, totals=totals)
 
 
@@ -164,8 +168,8 @@ def prepare(
         injections=injected,
         decisions=[codec.decision_row(row) for row in call.decisions],
         usage=[(m, row) for m, d in enumerate(deltas) for row in _usage(call.runs[m], d)],
-        certain=_all_differ([(m, row[0]) for m, row in steps])
-        and _all_differ([(m, row[0], row[1]) for m, row in injected]),
+        certain=(len(steps) < 2 or _all_differ([(m, row[0]) for m, row in steps]))
+        and (len(injected) < 2 or _all_differ([(m, row[0], row[1]) for m, row in injected])),
     )
     return _with_stored_texts(prepared) if careful else prepared
 
@@ -178,26 +182,24 @@ def parameters(group: Sequence[Prepared]) -> list[bytes]:
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     for n, each in enumerate(group, start=1):
         first_run = len(tables["r"]) + 1
-        _add(tables, "c", "n", [(n, each.conversation)])
-        _add(tables, "h", "n", [(n, row) for row in each.heads])
-        _add(tables, "i", "n", [(n, row) for row in each.items])
-        _add(tables, "r", "m", [(first_run + m, (n, *row)) for m, row in enumerate(each.runs)])
-        _add(tables, "s", "m", [(first_run + m, row) for m, row in each.steps])
-        _add(tables, "g", "m", [(first_run + m, row) for m, row in each.injections])
-        _add(tables, "d", "n", [(n, row) for row in each.decisions])
-        _add(tables, "u", "m", [(first_run + m, row) for m, row in each.usage])
+        _add(tables, "c", [(n, *each.conversation)])
+        _add(tables, "h", [(n, *row) for row in each.heads])
+        _add(tables, "r", [(first_run + m, n, *row) for m, row in enumerate(each.runs)])
+        _add(tables, "s", [(first_run + m, *row) for m, row in each.steps])
+        _add(tables, "u", [(first_run + m, *row) for m, row in each.usage])
+        if each.items:
+            _add(tables, "i", [(n, *row) for row in each.items])
+        if each.injections:
+            _add(tables, "g", [(first_run + m, *row) for m, row in each.injections])
+        if each.decisions:
+            _add(tables, "d", [(n, *row) for row in each.decisions])
     return [orjson.dumps(rows, default=_bytea) if rows else b"[]" for rows in tables.values()]
 
 
-def _add(
-    tables: Mapping[str, list[dict[str, Any]]], name: str, key: str, rows: list[tuple[int, Row]]
-) -> None:
-    """Add rows by the names of their columns; `key` is the first, `n` or `m`."""
-    table, names = tables[name], _NAMES[name]
-    for number, row in rows:
-        named = dict(zip(names, row, strict=True))
-        named[key] = number
-        table.append(named)
+def _add(tables: Mapping[str, list[dict[str, Any]]], name: str, rows: list[Row]) -> None:
+    """Add rows by the names of their columns."""
+    names = _NAMES[name]
+    tables[name] += [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _bytea(value: Any) -> str:
@@ -217,7 +219,7 @@ def _run_row(run: RunUpdate, delta: Delta, steps: Sequence[Row], careful: bool) 
 
 def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
     """What the new steps and the calls add to the sums by the hour."""
-    called = {id(step) for step in delta.called}
+    called = set(map(id, delta.called))
     scored = (*delta.steps, *delta.late)
     fresh = {id(step) for step in scored if step.composite is not None}
     for step in {id(step): step for step in (*scored, *delta.called)}.values():
@@ -266,4 +268,4 @@ def _with_stored_texts(prepared: Prepared) -> Prepared:
 
 
 def _all_differ(keys: Sequence[Row]) -> bool:
-    return len(keys) < 2 or len(set(keys)) == len(keys)
+    return len(set(keys)) == len(keys)
