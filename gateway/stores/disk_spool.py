@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,19 +27,20 @@ from gateway.tasks import spawn
 
 if TYPE_CHECKING:
     # SQLite's library is loaded when the first record waits, or was left behind.
-    from gateway.stores.spool_file import Lock, SpoolFile
+    from gateway.stores.left_behind import LeftBehind
+    from gateway.stores.spool_file import SpoolFile
 
 _CLOSE_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A record that is to be in a file. `file` None: not yet. `gone`: no longer needed there.
-    `settled`: nobody has to wait for it."""
+    """A record that is to be in a file. `settled`: when it was tried. `file` None: it is not there
+    yet. `gone`: no longer needed there."""
 
     record: CallRecord
     number: int
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event
     file: SpoolFile | None = None
     gone: bool = False
 
@@ -56,13 +57,15 @@ class DiskSpool:
         self._failed = failed
         self._numbers = itertools.count(1)
         self._changes: list[Entry] = []
+        self._tried = asyncio.Event()  # when `_changes`, as they are now, were tried
         self._entries: set[Entry] = set()
         self._task: asyncio.Task[None] | None = None
         self._disk = asyncio.Lock()
         self._own: SpoolFile | None = None
         self._taken: list[SpoolFile] = []
-        self._named: set[Path] = set()
-        self._fails = self._late = self._warned = False
+        self._left_behind: LeftBehind | None = None
+        self._fails = self._late = self._warned = self._closed = False
+        self._incomplete = False  # entries that are not among the changes are to be written, too
         self._log = structlog.get_logger("gateway.store")
 
     @property
@@ -72,7 +75,7 @@ class DiskSpool:
 
     def add(self, record: CallRecord) -> Entry:
         """Begin to write a record; `written` waits for it."""
-        entry = Entry(record, next(self._numbers))
+        entry = Entry(record, next(self._numbers), self._tried)
         self._entries.add(entry)
         self._changes.append(entry)
         self._start()
@@ -81,26 +84,29 @@ class DiskSpool:
     async def written(self, entry: Entry) -> None:
         """Wait until a record is on disk; not for long, and not at all while the disk is slow or
         fails."""
-        if not (self._fails or self._late):
-            try:
-                await asyncio.wait_for(entry.settled.wait(), self._limit_s)
-            except TimeoutError:
-                self._late = True
-                self._warn(f"a write takes longer than {self._limit_s * 1000:g} ms")
+        await self._wait(entry.settled)
         if entry.file is None and not entry.gone:
             self._failed()
+
+    async def _wait(self, settled: asyncio.Event) -> None:
+        if self._fails or self._late:
+            return
+        try:
+            await asyncio.wait_for(settled.wait(), self._limit_s)
+        except TimeoutError:
+            self._late = True
+            self._warn(f"a write takes longer than {self._limit_s * 1000:g} ms")
 
     async def remove(self, entries: Iterable[Entry]) -> None:
         """Remove records, which are stored: before others of their conversations are, so that at
         most the newest stored one of a conversation is found again after a crash."""
         for entry in entries:
             entry.gone = True
-            entry.settled.set()
             self._entries.discard(entry)
             self._changes.append(entry)
+        tried = self._tried
         self._start()
-        if self._task is not None and not self._late:
-            await asyncio.wait([self._task], timeout=self._limit_s)
+        await self._wait(tried)
 
     def try_again(self) -> None:
         """Write what could not be written."""
@@ -108,32 +114,33 @@ class DiskSpool:
         self._start()
 
     def _start(self) -> None:
-        if self._task is None and self._changes and not self._fails:
+        if self._task is None and self._changes and not (self._fails or self._closed):
             self._task = spawn(self._write_changes(), name="spool on disk")
 
     async def _write_changes(self) -> None:
         try:
             while self._changes and not self._fails:
                 changes, self._changes = self._changes, []
+                tried, self._tried = self._tried, asyncio.Event()
                 try:
                     async with self._disk:
                         await asyncio.to_thread(self._perform, changes)
                 except Exception as error:
-                    self._fails = True
-                    left = [e for e in changes if e.file is not None or not e.gone]
-                    self._changes = left + self._changes
+                    self._fails = self._incomplete = True
+                    # What is still to be written is found among the entries.
+                    self._changes = [e for e in changes if e.file is not None] + self._changes
                     self._warn(str(error))
                 else:
                     self._works_again()
-                for entry in changes:
-                    entry.settled.set()
+                tried.set()
         finally:
             self._task = None
 
     def _perform(self, changes: Sequence[Entry]) -> None:
         """In a thread. May be done again with the same changes."""
         self._let_go_of_lost_files()
-        added = [e for e in self._entries.copy() if e.file is None and not e.gone]
+        new = self._entries.copy() if self._incomplete else changes
+        added = [entry for entry in new if entry.file is None and not entry.gone]
         removed: dict[SpoolFile, list[int]] = {}
         for entry in changes:
             if entry.gone and entry.file in self._files:
@@ -149,6 +156,7 @@ class DiskSpool:
                 entry.file = self._own
         for file, numbers in removed.items():
             file.write([], numbers)
+        self._incomplete = False
 
     def _let_go_of_lost_files(self) -> None:
         """Records of files that somebody has deleted are to be written anew."""
@@ -156,6 +164,7 @@ class DiskSpool:
             for entry in self._entries.copy():
                 if entry.file is file:
                     entry.file, entry.number = None, next(self._numbers)
+            self._incomplete = True
             self._drop(file)
             file.close()
 
@@ -196,73 +205,23 @@ class DiskSpool:
 
     def _may_find(self) -> bool:
         """Whether there are files in the folder but this process's."""
-        own = {file.path for file in self._files} | self._named
+        own = {file.path for file in self._files}
+        own |= self._left_behind.named if self._left_behind is not None else set()
         return self.folder.is_dir() and any(path not in own for path in self.folder.glob("*.db"))
 
     def _take(self, room: tuple[int, int]) -> list[Entry]:
-        from gateway.stores.spool_file import free_files
+        if self._left_behind is None:
+            from gateway.stores.left_behind import LeftBehind
 
-        found: list[Entry] = []
-        records, size = room[0], float(room[1])
-        locks = free_files(self.folder, {file.path for file in self._files} | self._named)
-        while locks:
-            lock = locks.pop(0)
-            file = self._opened(lock)
-            if file is None:
-                continue
-            records, size = records - file.records, size - file.size()
-            if min(records, size) < 0 and (found or self._entries):
-                file.close()
-                break
-            found += self._read(file, lock)
-        for lock in locks:
-            lock.release()
+            self._left_behind = LeftBehind(self.folder, self._synchronous)
+        tried = asyncio.Event()
+        tried.set()
+        found = []
+        own = {file.path for file in self._files}
+        for file, rows in self._left_behind.take(own, room, any_size=not self._entries):
+            self._taken.append(file)
+            found += [Entry(record, number, tried, file) for number, record in rows]
         return found
-
-    def _opened(self, lock: Lock) -> SpoolFile | None:
-        from gateway.stores.spool_file import Damaged, SpoolFile, UnknownVersion
-
-        try:
-            return SpoolFile.open(lock, self._synchronous)
-        except UnknownVersion as error:
-            self._named.add(lock.path)
-            lock.release()
-            self._log.error(
-                "records that wait are left to a gateway of another version",
-                path=str(lock.path),
-                reason=str(error),
-            )
-        except Damaged as error:
-            self._set_aside(lock, error)
-        except OSError as error:
-            lock.release()
-            self._warn(str(error))
-        return None
-
-    def _read(self, file: SpoolFile, lock: Lock) -> list[Entry]:
-        from gateway.stores.spool_file import Damaged
-
-        try:
-            rows = file.read()
-        except Damaged as error:
-            file.leave()
-            self._set_aside(lock, error)
-            return []
-        self._taken.append(file)
-        entries = [Entry(record, number, file=file) for number, record in rows]
-        for entry in entries:
-            entry.settled.set()
-        return entries
-
-    def _set_aside(self, lock: Lock, error: Exception) -> None:
-        from gateway.stores.spool_file import set_aside
-
-        self._named.add(lock.path)
-        self._log.error(
-            "a file of records that wait cannot be read, and is kept",
-            path=str(set_aside(lock)),
-            reason=str(error),
-        )
 
     def check_folder(self) -> None:
         """Say at the start, before anything has to wait, that nothing can be written."""
@@ -292,6 +251,7 @@ class DiskSpool:
         self.try_again()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=_CLOSE_S)
+        self._closed = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._close_files(), _CLOSE_S)
 

@@ -140,14 +140,14 @@ class SpoolFile:
         """Whether the file is still where it was."""
         return self._lock.is_current()
 
-    def leave(self) -> None:
+    def leave(self) -> Lock:
         """Close the file, which stays locked."""
         self._connection.close()
+        return self._lock
 
     def close(self) -> None:
         """Leave the file to others."""
-        self.leave()
-        self._lock.release()
+        self.leave().release()
 
     def delete(self) -> None:
         """Remove the file, whose records nobody needs any more."""
