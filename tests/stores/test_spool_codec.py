@@ -68,6 +68,7 @@ def test_a_field_may_come_and_go() -> None:
     ],
 )
 def test_what_is_no_record_is_refused(content: bytes, reason: str) -> None:
+    """Whatever is wrong with it, with a ValueError."""
     with pytest.raises(ValueError, match=reason):
         decoded(content)
 

@@ -121,6 +121,7 @@ async def test_a_file_is_there_while_something_waits(folder: Path) -> None:
 async def test_what_came_together_is_one_transaction(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nine records, one write."""
     sizes: list[int] = []
     write = SpoolFile.write
 
@@ -152,6 +153,7 @@ async def test_a_file_is_taken_when_its_process_has_ended(folder: Path) -> None:
 
 
 async def test_what_is_taken_over_is_removed_from_its_file(folder: Path) -> None:
+    """Not from the own one; the empty file goes."""
     await left(folder, one_run(1), one_run(2))
     disk = Disk(folder)
     entries = await disk.take_over(ROOM)
@@ -181,6 +183,7 @@ def another_application(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [overwrite, damage_a_record, another_application])
 async def test_a_damaged_file_is_named_and_kept(folder: Path, harm: Callable[[Path], None]) -> None:
+    """Under another name; it is said once."""
     path = await left(folder, one_run(1), one_run(2))
     harm(path)
     disk = Disk(folder)
@@ -214,6 +217,7 @@ async def test_a_file_of_another_version_is_left_to_others(folder: Path) -> None
 
 
 async def test_a_file_whose_process_ended_while_it_was_made(folder: Path) -> None:
+    """It is removed."""
     os.makedirs(folder)
     os.close(os.open(folder / "spool-1.db", os.O_CREAT))
     disk = Disk(folder)
@@ -327,6 +331,7 @@ async def test_files_that_were_deleted_are_written_anew(folder: Path) -> None:
 async def test_files_hold_what_the_run_log_holds(
     folder: Path, changes: dict[str, Any], kept: str
 ) -> None:
+    """Redacted, and with secrets masked, as the settings say."""
     secret = "sk-ant-api03-" + "aB3dE5fG7h" * 4
     content = StepContent(thought=f"the key is {secret}")
     disk = Disk(folder, **changes)
@@ -361,6 +366,7 @@ def test_what_is_taken_over_comes_before_what_is_newer() -> None:
 
 
 def test_it_is_for_databases_on_a_server() -> None:
+    """Not for a file, and not without a folder."""
     assert StorageSettings().spool_folder == ""
     settings = settings_of(Path("here"))
     assert settings.spool_folder == "here"
