@@ -44,6 +44,11 @@ class Entry:
     file: SpoolFile | None = None
     gone: bool = False
 
+    @property
+    def safe(self) -> bool:
+        """Whether the record is on disk, or stored by now."""
+        return self.gone or self.file is not None
+
 
 class DiskSpool:
     """The files of one process. `failed` is called for every answer whose record was not written
@@ -85,7 +90,7 @@ class DiskSpool:
         """Wait until a record is on disk; not for long, and not at all while the disk is slow or
         fails."""
         await self._wait(entry.settled)
-        if entry.file is None and not entry.gone:
+        if not entry.safe:
             self._failed()
 
     async def _wait(self, settled: asyncio.Event) -> None:
@@ -198,8 +203,7 @@ class DiskSpool:
         there is no room stay, unless nothing waits here."""
         if not await asyncio.to_thread(self._may_find):
             return []
-        async with self._disk:
-            entries = await asyncio.to_thread(self._take, room)
+        entries = await asyncio.to_thread(self._take, room)
         self._entries.update(entries)
         return entries
 

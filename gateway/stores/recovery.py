@@ -318,7 +318,7 @@ class Recovery:
 
     def _report_rest(self) -> None:
         """Say what waits on, and what is lost."""
-        lost = len(self.spool) - self.on_disk
+        lost = sum([each.entry is None or not each.entry.safe for each in self.spool])
         if self._disk is not None and self.on_disk:
             self._log.warning(
                 "records wait on disk: the next gateway with this storage.spool_path stores them",

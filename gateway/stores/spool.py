@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from heapq import merge
+from itertools import chain
 
 from gateway.stores.disk_spool import Entry
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
@@ -46,6 +47,9 @@ class Spool:
 
     def __len__(self) -> int:
         return self.records
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return chain.from_iterable(self._by_conversation.values())
 
     def __contains__(self, conversation_id: str) -> bool:
         return conversation_id in self._by_conversation
