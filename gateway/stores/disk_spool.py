@@ -119,12 +119,16 @@ class DiskSpool:
         self._start()
 
     def _start(self) -> None:
-        if self._task is None and self._changes and not (self._fails or self._closed):
+        if self._task is None and self._is_due and not self._closed:
             self._task = spawn(self._write_changes(), name="spool on disk")
+
+    @property
+    def _is_due(self) -> bool:
+        return bool(self._changes or self._incomplete) and not self._fails
 
     async def _write_changes(self) -> None:
         try:
-            while self._changes and not self._fails:
+            while self._is_due:
                 changes, self._changes = self._changes, []
                 tried, self._tried = self._tried, asyncio.Event()
                 try:

@@ -27,6 +27,7 @@ from gateway.testing.store_conformance.records import (
     a_step,
     one_run,
 )
+from tests.live.incidents import until
 
 ROOM = (100, 2**20)
 NO_LIMIT_MS = 60_000.0
@@ -273,6 +274,7 @@ async def test_what_waited_in_memory_is_written_when_the_disk_works(
         stored, _ = await disk.keep(one_run(1), one_run(2))
         await disk.remove([before, stored])
     disk.try_again()
+    assert await until(lambda: asyncio.sleep(0, disk.records == 1))
     await disk.keep(one_run(3))
     assert [said.kwargs.get("reason") for said in disk.log.calls] == [
         "database or disk is full",
