@@ -3,7 +3,8 @@
 A server and a gateway of its own for each outage, steering on; agents one call after the other. The
 first calls of an outage, during which the gateway finds out, are shown apart. `before` is what the
 same gateway needs without one. `of nothing` is the p99 in an outage as a share of that of the arm
-`nothing` in the same round: on a machine that others use, too, milliseconds say little. `full` and
+`nothing` in the same round: on a machine that others use, too, milliseconds say little. `--spools
+disk memory` measures each outage with and without `storage.spool_path`, in turn. `full` and
 `log full` need a file system of its own, which only root may mount.
 """
 
@@ -42,9 +43,11 @@ _RECORDED = "SELECT count(*) FROM steps WHERE call IS NOT NULL"
 class Took:
     """One outage: milliseconds a call, how many calls were made before and in it, and recorded.
 
-    `ready`: the status that the gateway gave of itself at the outage's end."""
+    `spool`: where records waited. `ready`: the status that the gateway gave of itself at the
+    outage's end."""
 
     outage: str
+    spool: str
     before: Sequence[float]
     first: Sequence[float]
     later: Sequence[float]
@@ -76,26 +79,32 @@ def _server(name: str) -> Iterator[PostgresServer]:
             server.stop()
 
 
-async def measure(name: str, port: int, home: Path, options: argparse.Namespace) -> Took:
+async def measure(
+    name: str, spool: str, port: int, home: Path, options: argparse.Namespace
+) -> Took:
     """One gateway through one outage. Raises: OSError where it cannot be made."""
     with _server(name) as server:
 
         def command(place: Place) -> Command:
-            storage = {"url": server.url("postgres"), "synchronous": options.synchronous}
+            storage = {
+                "url": server.url("postgres"),
+                "synchronous": options.synchronous,
+                "spool_path": str(home / "spool") if spool == "disk" else None,
+            }
             found, env = gateway_command(place, "on", storage=storage)
             return found, env | {"GATEWAY_STEERING__DEADLINE_MS": "10000"}
 
         arm = replace(next(arm for arm in ARMS if arm.name == "steered"), command=command)
         running = start(arm, port, home)
         try:
-            return await _through(name, running, server, options)
+            return await _through(name, spool, running, server, options)
         finally:
             if running.server:
                 running.server.stop()
 
 
 async def _through(
-    name: str, running: Running, server: PostgresServer, options: argparse.Namespace
+    name: str, spool: str, running: Running, server: PostgresServer, options: argparse.Namespace
 ) -> Took:
     numbers = itertools.count(1)
     before = await calls(running, numbers, options.calls, options.seconds)
@@ -109,7 +118,13 @@ async def _through(
             break
         await asyncio.sleep(0.1)
     return Took(
-        outage=name, before=before, first=first, later=later, recorded=recorded, ready=ready
+        outage=name,
+        spool=spool,
+        before=before,
+        first=first,
+        later=later,
+        recorded=recorded,
+        ready=ready,
     )
 
 
@@ -127,7 +142,7 @@ def _recorded(server: PostgresServer) -> int:
 
 def table(took: Sequence[Took]) -> str:
     """One line an outage, in the order in which they were measured."""
-    heads = ["outage", "before, p50 ms", "p99", "first, most", "p50", "p99", "of nothing"]
+    heads = ["outage", "spool", "before, p50 ms", "p99", "first, most", "p50", "p99", "of nothing"]
     rows = [[*heads, "made", "recorded", "says"]]
     calm = math.nan
     for each in took:
@@ -136,7 +151,9 @@ def table(took: Sequence[Took]) -> str:
         calm = later[1] if each.outage == "nothing" else calm
         figures = [ms(value) for value in (*before, max(each.first), *later)]
         figures.append(f"{later[1] / calm:.2f}")
-        rows.append([each.outage, *figures, str(each.made), str(each.recorded), each.ready])
+        rows.append(
+            [each.outage, each.spool, *figures, str(each.made), str(each.recorded), each.ready]
+        )
     return aligned(rows)
 
 
@@ -144,9 +161,9 @@ async def measure_all(options: argparse.Namespace, home: Path) -> list[Took]:
     """Every outage, one after the other, as often as asked for."""
     took = []
     with upstream(home) as port:
-        for name in options.outages * options.rounds:
+        for name, spool in [*itertools.product(options.outages, options.spools)] * options.rounds:
             try:
-                took.append(await measure(name, port, home, options))
+                took.append(await measure(name, spool, port, home, options))
             except OSError as error:
                 print(f"{name}: {error}", file=sys.stderr)
     return took
@@ -157,6 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.outages", description=__doc__)
     names = list(OUTAGES)
     parser.add_argument("--outages", nargs="+", choices=names, default=names, metavar="OUTAGE")
+    spools = ["disk", "memory"]
+    parser.add_argument("--spools", nargs="+", choices=spools, default=["disk"], metavar="SPOOL")
     parser.add_argument("--calls", type=int, default=300, help="before it and in it, at most")
     parser.add_argument("--seconds", type=float, default=20, help="of each, at most")
     parser.add_argument("--rounds", type=int, default=1)

@@ -178,9 +178,10 @@ class Runtime:
         self.stored_answers.pending.store = stores.answers
         self.instance = stores.identity or self.instance
         self._states = states = GuardedStateStore(
-            stores.states, storage, self._store_failed, merged_call
+            stores.states, storage, self._store_failed, merged_call, self._in_memory_only
         )
         self._watch(states)
+        await states.take_over()
         await wait(lambda: self.keys.refresh(stores.keys))
         follow_keys = self.keys.follow(stores.keys, lambda: self.settings.auth)
         self._background_tasks.append(spawn(follow_keys, name="watch gateway keys"))
@@ -275,6 +276,7 @@ class Runtime:
         metrics.store_degraded.set_function(lambda: states.health.incident is not None)
         metrics.store_waiting.set_function(lambda: states.health.waiting)
         metrics.store_waiting_bytes.set_function(lambda: states.health.waiting_bytes)
+        metrics.store_on_disk.set_function(lambda: states.health.waiting_on_disk)
 
     async def _reopened(self) -> None:
         """The store was opened again: its file may be another one, or a new and empty one."""
@@ -285,6 +287,9 @@ class Runtime:
 
     def _store_failed(self, kind: str) -> None:
         self.metrics.store_failures.labels(kind).inc()
+
+    def _in_memory_only(self) -> None:
+        self.metrics.store_memory_only.inc()
 
     def _tally_failed(self, error: StoreError) -> None:
         self.log.warning("pattern statistics not stored", reason=str(error))

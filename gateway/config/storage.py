@@ -21,6 +21,7 @@ _POSITIVE = (
     "raw_max_kb",
     *("retention_interval_s", "queue_limit", "reader_threads", "cache_mb"),
     *("commit_limit_ms", "breaker_failures", "probe_interval_s", "clock_jump_s"),
+    "spool_limit_ms",
 )
 
 
@@ -41,9 +42,12 @@ class StorageSettings:
     at most, and more than 2,047 MB cannot be stored.
     `commit_limit_ms`, `breaker_failures`, `probe_interval_s`, `spool_records`, `spool_mb`: when the
     store counts as unavailable, and how much waits in memory until it works again
-    (`gateway/stores/guarded.py`). `start_wait_s`: how long a gateway that starts waits for a server
-    that does not answer (`gateway/lifecycle/start_wait.py`). `clock_jump_s`, `clock_settle_s`:
-    when the wall clock is not trusted with the age of runs, and for how long
+    (`gateway/stores/guarded.py`). `spool_path`: a folder on a local disk in which records wait for
+    the database at `url`, too, so that a killed gateway does not lose them; None or empty: in
+    memory only. `spool_limit_ms`: how long an answer waits for its record to be written there
+    (`gateway/stores/disk_spool.py`). `start_wait_s`: how long a gateway that starts waits for a
+    server that does not answer (`gateway/lifecycle/start_wait.py`). `clock_jump_s`,
+    `clock_settle_s`: when the wall clock is not trusted with the age of runs, and for how long
     (`gateway/lifecycle/retention.py`).
 
     Raises: ValueError (`<field>: <what is wrong>`).
@@ -71,6 +75,8 @@ class StorageSettings:
     start_wait_s: float = 60.0
     spool_records: int = 10_000
     spool_mb: float = 64.0
+    spool_path: str | None = "gateway-spool"
+    spool_limit_ms: float = 250.0
     clock_jump_s: float = 3600.0
     clock_settle_s: float = 86_400.0
 
@@ -106,6 +112,12 @@ class StorageSettings:
     def shared(self) -> bool:
         """Whether other gateways may use the same database at the same time."""
         return self.url is not None
+
+    @property
+    def spool_folder(self) -> str:
+        """The folder in which records wait for a database on a server; empty when there is none.
+        A file of its own would fail with the disk of `path` (docs/decisions/017)."""
+        return (self.spool_path or "").strip() if self.shared and os.name == "posix" else ""
 
     @property
     def place(self) -> str:

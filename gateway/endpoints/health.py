@@ -63,6 +63,7 @@ def _degraded(health: StoreHealth) -> dict[str, Any]:
         "kind": incident.kind,
         "since": datetime.fromtimestamp(incident.since, UTC).isoformat(timespec="seconds"),
         "waiting": health.waiting,
+        "waiting_on_disk": health.waiting_on_disk,
         "dropped": incident.dropped,
     }
 

@@ -166,6 +166,14 @@ class Metrics:
         self.store_waiting_bytes = self._gauge(
             "store_waiting_bytes", "Memory of the records that wait for the store."
         )
+        self.store_on_disk = self._gauge(
+            "store_waiting_on_disk_records", "Those of them that are in storage.spool_path, too."
+        )
+        self.store_memory_only = self._counter(
+            "store_memory_only_total",
+            "Answers that went out before their waiting record was in storage.spool_path: the disk "
+            "is slow, full or read-only.",
+        )
 
     def _declare_alerts(self) -> None:
         self.alerts_raised = self._counter("alerts_total", "New alerts, by rule.", "rule")

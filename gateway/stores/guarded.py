@@ -37,18 +37,21 @@ _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
-    """The state of the store; `incident` is None while it works."""
+    """The state of the store; `incident` is None while it works. `waiting_on_disk`: those of the
+    records that wait which a killed gateway does not lose."""
 
     incident: Incident | None
     waiting: int
     waiting_bytes: int
+    waiting_on_disk: int = 0
 
 
 class GuardedStateStore:
     """`StateStore` over another one. Made on the event loop that uses it; `follow` must run.
 
     `count` is called with the kind of failure of each call that could not be stored at once,
-    `merge` with a call that waited and what another gateway has stored of its conversation since.
+    `merge` with a call that waited and what another gateway has stored of its conversation since,
+    `in_memory_only` for each answer that went out while its record was nowhere else.
     """
 
     def __init__(
@@ -57,13 +60,21 @@ class GuardedStateStore:
         settings: StorageSettings,
         count: Callable[[str], None],
         merge: Merge = replacing,
+        in_memory_only: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._limit_s = settings.commit_limit_ms / 1000
         self._limit = CommitLimit(self._limit_s, self._pass_limit)
         self._limits = TimeLimits()
-        self._recovery = Recovery(store, settings, count=count, opened=self._release, merge=merge)
+        self._recovery = Recovery(
+            store,
+            settings,
+            count=count,
+            opened=self._release,
+            merge=merge,
+            in_memory_only=in_memory_only,
+        )
         self._breaker, self._spool = self._recovery.breaker, self._recovery.spool
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
@@ -79,6 +90,7 @@ class GuardedStateStore:
             incident=self._breaker.incident,
             waiting=self._spool.records,
             waiting_bytes=self._spool.bytes,
+            waiting_on_disk=self._recovery.on_disk,
         )
 
     @property
@@ -91,6 +103,11 @@ class GuardedStateStore:
         clock; at most the newest 10,000."""
         since = time.monotonic() - seconds
         return [name for name, at in self._active.items() if at >= since]
+
+    async def take_over(self) -> None:
+        """Keep what a gateway that ended has left on disk, until it is stored. Returns when the
+        look-ups find it."""
+        await self._recovery.start()
 
     async def follow(self) -> None:
         """Check the store every `storage.probe_interval_s`, without end."""
@@ -114,7 +131,7 @@ class GuardedStateStore:
             # Behind an earlier record of its conversation, which could not be stored.
             self._recovery.note_again()
         if name in self._spool or self._breaker.is_open:
-            return self._recovery.keep(call)
+            return await self._recovery.kept(call)
         return await self._commit_now(call)
 
     async def _commit_now(self, call: CallRecord) -> int:
@@ -133,11 +150,11 @@ class GuardedStateStore:
             unwatch()
             self._waiters.discard(waiter)
         if not write.done():
-            return self._recovery.keep(call, write)
+            return await self._recovery.kept(call, write)
         error = write.exception()
         if isinstance(error, TROUBLE):
             self._recovery.note(error)
-            return self._recovery.keep(call)
+            return await self._recovery.kept(call)
         self._limit.finished()
         self._breaker.succeeded()
         return write.result()

@@ -1,15 +1,19 @@
-"""What happens while a store is unavailable: records wait, and it is tried until it works."""
+"""What happens while a store is unavailable: records wait, and it is tried until it works.
+
+Those for a database on a server wait on disk, too (`gateway/stores/disk_spool.py`)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.breaker import SLOW, Breaker
+from gateway.stores.disk_spool import DiskSpool
 from gateway.stores.protocols import (
     SchemaMismatch,
     StateStore,
@@ -45,7 +49,8 @@ class Recovery:
     """The breaker, the spool, and the task that empties it.
 
     `count` is called with the kind of failure for each record that has to wait, `opened` when the
-    breaker opens.
+    breaker opens, `in_memory_only` for each answer that goes out before its record is on disk,
+    where it should be.
     """
 
     def __init__(
@@ -55,7 +60,8 @@ class Recovery:
         *,
         count: Callable[[str], None],
         opened: Callable[[], None],
-        merge: Merge = replacing,
+        merge: Merge,
+        in_memory_only: Callable[[], None],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -66,6 +72,8 @@ class Recovery:
         self.spool = Spool(
             max_records=settings.spool_records, max_bytes=int(settings.spool_mb * 2**20)
         )
+        self._disk = DiskSpool(settings, in_memory_only) if settings.spool_folder else None
+        self._taking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._works = True
         self._replaced = False
@@ -77,6 +85,8 @@ class Recovery:
         """Check the store every `storage.probe_interval_s`, without end."""
         while True:
             await asyncio.sleep(self._settings.probe_interval_s)
+            if self._disk is not None:
+                self._look_on_disk(self._disk)
             if self.breaker.is_open or len(self.spool):
                 self._start()
                 continue
@@ -87,8 +97,48 @@ class Recovery:
             else:
                 self.breaker.succeeded()
 
+    @property
+    def on_disk(self) -> int:
+        """How many of the records that wait are on disk, too."""
+        return self._disk.records if self._disk is not None else 0
+
+    async def start(self) -> None:
+        """Keep what processes that ended have left on disk. Waits for a slow disk, but not for
+        ever: then that goes on."""
+        if self._disk is not None:
+            await asyncio.to_thread(self._disk.check_folder)
+            self._look_on_disk(self._disk)
+            if self._taking is not None:
+                await asyncio.wait([self._taking], timeout=self._settings.start_wait_s)
+
+    def _look_on_disk(self, disk: DiskSpool) -> None:
+        disk.try_again()
+        if self._taking is None:
+            self._taking = spawn(self._take_over(disk), name="take over records")
+
+    async def _take_over(self, disk: DiskSpool) -> None:
+        try:
+            entries = await disk.take_over(self.spool.room)
+        except Exception as error:
+            self._log.error("records that wait on disk cannot be taken over", reason=str(error))
+            return
+        finally:
+            self._taking = None
+        if not entries:
+            if not len(self.spool):
+                await disk.tidy()
+            return
+        self.spool.adopt(entries)
+        self._log.warning(
+            "records of a gateway that ended are stored now",
+            records=len(entries),
+            path=str(disk.folder),
+        )
+        self._start()
+
     def note(self, error: StoreError) -> None:
         """The store failed."""
+        self._works = False
         self._replaced |= isinstance(error, StoreReplaced)
         if self._replaced:
             self.open(error.label, str(error))
@@ -98,7 +148,10 @@ class Recovery:
         self.breaker.explain(error.label, str(error))
 
     def note_again(self) -> None:
-        """A call cannot be stored because the store failed before."""
+        """A call cannot be stored before an earlier one of its conversation, which waits: another
+        failure, unless those that wait are being stored."""
+        if self._works:
+            return
         if self.breaker.failed(self._kind, self._reason):
             self._start_incident()
 
@@ -112,21 +165,33 @@ class Recovery:
         self._opened()
         self._start()
 
-    def keep(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> int:
-        """Keep a record, whose commit may be in progress, until it is stored; the version it will
-        probably get.
+    async def kept(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> int:
+        """Keep a record, on disk where that is possible; the version it will probably get.
+
+        Raises: like `keep`.
+        """
+        waiting = self.keep(call, write)
+        if self._disk is not None and waiting.entry is not None:
+            await self._disk.written(waiting.entry)
+        return call.conversation.version + 1
+
+    def keep(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting:
+        """Keep a record, whose commit may be in progress, until it is stored.
 
         Raises: StoreOverloaded when there is no room; then the record is dropped.
         """
         self._count(self._kind)
         if write is not None:
             write.add_done_callback(_take_error)
-        if not self.spool.add(call, write):
+        waiting = self.spool.add(call, write)
+        if waiting is None:
             reason = "the spool is full (storage.spool_records, storage.spool_mb)"
             self.breaker.dropped(reason)
             raise StoreOverloaded(reason)
+        if self._disk is not None:
+            waiting.entry = self._disk.add(call)
         self._start()
-        return call.conversation.version + 1
+        return waiting
 
     def _start(self) -> None:
         if self._task is None:
@@ -140,6 +205,8 @@ class Recovery:
                     await asyncio.sleep(self._settings.probe_interval_s)
         finally:
             self._task = None
+        if self._disk is not None:
+            await self._disk.tidy()
 
     async def _try(self) -> bool:
         """Write some of what waits, or probe; False when the next attempt should wait."""
@@ -151,7 +218,8 @@ class Recovery:
         writes = [self._begun(each) for each in waiting]
         await asyncio.wait(writes)
         settled = [self._settle(*each) for each in zip(waiting, writes, strict=True)]
-        self._works = all(settled)
+        await self._forget([each for each, done in zip(waiting, settled, strict=True) if done])
+        self._works = None not in settled
         return self._works
 
     def _begun(self, waiting: Waiting) -> asyncio.Task[int]:
@@ -169,28 +237,39 @@ class Recovery:
             except VersionConflict as conflict:
                 own = call.conversation
                 stored = await self._store.load(own.tenant, own.id)
+                if stored == replace(own, version=own.version + 1):
+                    return stored.version  # by an earlier attempt, whose answer did not arrive
                 if stored is None:
                     call = with_version(call, conflict.actual)
                 else:
                     call = self._merge(call, stored)
         raise StoreUnavailable("other gateways save the same conversation all the time")
 
-    def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool:
-        """Whether the store worked: the record is stored, or that it is not is its own fault."""
+    def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool | None:
+        """Whether the record need not be kept: it is stored, or that it is not is its own fault.
+        None when the store did not work."""
         waiting.write = None
         error = StoreUnavailable("cancelled") if write.cancelled() else write.exception()
         if isinstance(error, TROUBLE):
             self.note(error)
-            return False
+            return None
         self.breaker.succeeded()
         if isinstance(error, VersionConflict):
-            return True  # the next attempt joins it with what is stored
-        self.spool.remove(waiting)
+            return False  # the next attempt joins it with what is stored
         if error is not None:
             self.breaker.dropped(str(error))
         else:
             self.breaker.written()
         return True
+
+    async def _forget(self, done: list[Waiting]) -> None:
+        """What is stored leaves the disk first: a newer call of its conversation waits until then,
+        and is not stored before a crash would bring the older one again."""
+        entries = [each.entry for each in done if each.entry is not None]
+        if self._disk is not None and entries:
+            await self._disk.remove(entries)
+        for waiting in done:
+            self.spool.remove(waiting)
 
     async def _probe(self) -> bool:
         """Whether the store works; if so, and nothing is left to write, the breaker closes."""
@@ -233,10 +312,21 @@ class Recovery:
             if len(self.spool):
                 await asyncio.wait([task], timeout=_CLOSE_S)
             task.cancel()
-        if len(self.spool):
-            self._log.error(
-                "records are lost: the store cannot be written", records=len(self.spool)
+        if self._disk is not None:
+            await self._disk.close()
+        self._report_rest()
+
+    def _report_rest(self) -> None:
+        """Say what waits on, and what is lost."""
+        lost = sum([each.entry is None or not each.entry.safe for each in self.spool])
+        if self._disk is not None and self.on_disk:
+            self._log.warning(
+                "records wait on disk: the next gateway with this storage.spool_path stores them",
+                records=self.on_disk,
+                path=str(self._disk.folder.absolute()),
             )
+        if lost:
+            self._log.error("records are lost: the store cannot be written", records=lost)
 
 
 def _take_error(write: asyncio.Task[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from gateway.wire.values import replace
 T = TypeVar("T")
 
 MAX_INT = 2**63 - 1
+
+_OMITTED = re.compile(r"\[omitted: [0-9]+ characters, sha256 [0-9a-f]{32}\]")
 
 
 def redaction(settings: StorageSettings) -> Callable[[CallRecord], CallRecord]:
@@ -34,9 +37,10 @@ def omit(text: str) -> str:
     """Length and digest in place of the text; an empty text stays empty.
 
     Equal texts have equal digests, so a guessed text can be confirmed: it hides content, not
-    secrets.
+    secrets. A text that was omitted before stays as it is: a record that waited in a file comes
+    here twice.
     """
-    if not text:
+    if not text or _OMITTED.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"[omitted: {len(text)} characters, sha256 {digest}]"

@@ -6,7 +6,10 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import chain
 
+from gateway.stores.disk_spool import Entry
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
 _FIXED_BYTES = 4500
@@ -16,11 +19,13 @@ for a call with two hashes, a run and a scored step, measured with tracemalloc."
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One record; `write` is the commit in progress, None when there is none."""
+    """One record; `write` is the commit in progress, None when there is none; `entry`: the record
+    on disk, if it is to be there, too."""
 
     record: CallRecord
     size: int
     write: asyncio.Task[int] | None = None
+    entry: Entry | None = None
 
 
 class Spool:
@@ -43,27 +48,51 @@ class Spool:
     def __len__(self) -> int:
         return self.records
 
+    def __iter__(self) -> Iterator[Waiting]:
+        return chain.from_iterable(self._by_conversation.values())
+
     def __contains__(self, conversation_id: str) -> bool:
         return conversation_id in self._by_conversation
 
-    def add(self, record: CallRecord, write: asyncio.Task[int] | None = None) -> bool:
-        """Keep a record; False when there is no room for it.
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many more records and bytes fit."""
+        return self._max_records - self.records, self._max_bytes - self.bytes
+
+    def add(self, record: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting | None:
+        """Keep a record; None when there is no room for it.
 
         One whose `write` is in progress is always kept: it takes memory already.
         """
         size = size_of(record)
         full = self.records >= self._max_records or self.bytes + size > self._max_bytes
         if full and write is None:
-            return False
+            return None
         waiting = Waiting(record, size, write)
         self._by_conversation.setdefault(record.conversation.id, deque()).append(waiting)
+        self._index(waiting)
+        return waiting
+
+    def adopt(self, entries: Iterable[Entry]) -> None:
+        """Keep the records of a process that ended, whether there is room or not. Each comes
+        before those of its conversation that are newer."""
+        found: dict[str, list[Waiting]] = {}
+        for entry in entries:
+            waiting = Waiting(entry.record, size_of(entry.record), entry=entry)
+            found.setdefault(entry.record.conversation.id, []).append(waiting)
+            self._index(waiting)
+        for name, older in found.items():
+            known = self._by_conversation.get(name, ())
+            self._by_conversation[name] = deque(merge(known, sorted(older, key=_age), key=_age))
+
+    def _index(self, waiting: Waiting) -> None:
+        record = waiting.record
         for head in record.heads:
             self._hashes.setdefault(head.digest, []).append((waiting, head))
         for item in record.items:
             key = (record.conversation.tenant, item.id)
             self._items.setdefault(key, []).append((waiting, item.content))
-        self.records, self.bytes = self.records + 1, self.bytes + size
-        return True
+        self.records, self.bytes = self.records + 1, self.bytes + waiting.size
 
     def batch(self, limit: int) -> list[Waiting]:
         """The oldest record of each of up to `limit` conversations."""
@@ -74,7 +103,7 @@ class Spool:
         """Forget a record that `batch` gave; the conversation's next one waits for its turn."""
         conversation_id = waiting.record.conversation.id
         queue = self._by_conversation[conversation_id]
-        queue.popleft()
+        queue.remove(waiting)
         if queue:
             self._by_conversation.move_to_end(conversation_id)
         else:
@@ -131,6 +160,10 @@ def size_of(record: CallRecord) -> int:
 def with_version(record: CallRecord, version: int) -> CallRecord:
     """The record, to be saved over `version`."""
     return replace(record, conversation=replace(record.conversation, version=version))
+
+
+def _age(waiting: Waiting) -> float:
+    return waiting.record.conversation.updated_at
 
 
 def _saved(record: ConversationRecord) -> ConversationRecord:

@@ -56,7 +56,7 @@ def create_private(path: str) -> None:
     """
     directory = Path(path).parent
     directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory):
+    with locked(directory):
         if os.path.exists(path):
             return
         for suffix in _LOG_SUFFIXES:
@@ -70,7 +70,7 @@ def remove_log_of(identity: FileIdentity) -> None:
     path = identity.path
     if identity.log is None or _id(path) in (None, identity.database):
         return
-    with _locked(Path(path).parent):
+    with locked(Path(path).parent):
         if _id(path + _LOG) == identity.log:
             for suffix in _LOG_SUFFIXES:
                 with contextlib.suppress(FileNotFoundError):
@@ -87,8 +87,8 @@ def _id(path: str) -> _FileId:
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Let one process at a time create or remove files of a database."""
+def locked(directory: Path) -> Iterator[None]:
+    """Let one process at a time create or remove files in a directory. Raises: OSError."""
     if sys.platform == "win32":  # an open file cannot be deleted there
         yield
         return
