@@ -29,10 +29,12 @@ def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> N
         further = (theirs if behind else run).memory
         run.memory = run.memory.merged(theirs.memory, further=further, tokens=tokens)
         run.priors |= theirs.priors  # what was stored first decided the run
-        run.judged = theirs.judged | run.judged
+        judged = theirs.judged | run.judged
+        run.judged.clear()  # in place: a fold that goes on reads the same objects
+        run.judged.update(judged)
         for model, left in theirs.resting.items():
             run.resting[model] = max(left, run.resting.get(model, 0))
-    run.answers = sorted({*theirs.answers, *run.answers})[-MAX_ANSWERS:]
+    run.answers[:] = sorted({*theirs.answers, *run.answers})[-MAX_ANSWERS:]
     if behind:
         _take_over(conversation, stored)
     conversation.unsaved.version = stored.unsaved.version
