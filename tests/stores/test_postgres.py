@@ -37,6 +37,7 @@ from gateway.testing.store_conformance.records import (
 from tests.postgres import (
     WITH_PASSWORD,
     PostgresServer,
+    as_peculiar_user,
     empty_database,
     new_database,
     new_folder,
@@ -144,9 +145,14 @@ async def test_an_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatc
         await open_stores(StorageSettings(url=Secret(url)))
 
 
-async def test_gateways_start_on_an_empty_database_together() -> None:
-    """One creates the tables, the others wait for it, and all of them work."""
-    url = new_database()
+USERS = pytest.mark.parametrize("user", [str, as_peculiar_user], ids=["plain", "settings"])
+
+
+@USERS
+async def test_gateways_start_on_an_empty_database_together(user: Callable[[str], str]) -> None:
+    """One creates the tables, the others wait for it, and all of them work; also where an
+    administrator has set a stricter isolation."""
+    url = user(new_database())
     settings = StorageSettings(url=Secret(url))
     opened = await asyncio.gather(*(open_stores(settings, vectors=True) for _ in range(4)))
     for number, stores in enumerate(opened):
@@ -166,7 +172,10 @@ async def test_an_unknown_change_that_only_adds_is_no_obstacle(url: str) -> None
     server.execute("DELETE FROM gateway_migrations WHERE name = 'core_901_adds'", name)
 
 
-async def test_two_gateways_save_the_same_conversations(url: str) -> None:
+@USERS
+async def test_two_gateways_save_the_same_conversations(
+    url: str, user: Callable[[str], str]
+) -> None:
     """Each save over a stale version is a conflict; after reloading every step is there once, the
     totals are right, and the server saw no deadlock."""
     shared, rounds = 6, 15
@@ -193,7 +202,7 @@ async def test_two_gateways_save_the_same_conversations(url: str) -> None:
             else:
                 return
 
-    async with gateway_on(url) as first, gateway_on(url) as second:
+    async with gateway_on(user(url)) as first, gateway_on(user(url)) as second:
         await asyncio.gather(work(first, "a"), work(second, "b"))
         for number in range(shared):
             trace = await first.runs.get_run(f"c{number}", tenant=None)
