@@ -87,6 +87,22 @@ def wrong_database(url: str) -> str:
     return url.replace(name_of(url), "nowhere")
 
 
+def no_schema(url: str) -> str:
+    """A user who may connect, and nothing else."""
+    change = changed("REVOKE ALL ON SCHEMA public FROM public")
+    wrong_password(url)
+    shared_server().execute(f"ALTER ROLE {WITH_PASSWORD} PASSWORD '{PASSWORD}'")
+    return change(url).replace("postgres@", f"{WITH_PASSWORD}:{PASSWORD}@")
+
+
+def other_encoding(_url: str) -> str:
+    """A database that cannot keep every text."""
+    server, url = shared_server(), new_database()
+    server.execute(f"DROP DATABASE {name_of(url)}")
+    server.execute(f"CREATE DATABASE {name_of(url)} ENCODING 'LATIN1' TEMPLATE template0")
+    return url
+
+
 def changed(*statements: str) -> Callable[[str], str]:
     """Its own new database, after some statements."""
 
@@ -121,8 +137,13 @@ INSERT INTO gateway_migrations VALUES ('core_900_later', now(), TRUE)
             changed("ALTER DATABASE {name} SET extension_control_path = '/nowhere'"),
             "has no extension pgvector.*install it on the server, or set etraces.enabled: false",
         ),
+        (no_schema, "may not be written by this user; grant it the rights of the database's owner"),
+        (other_encoding, "keeps its texts as LATIN1, .* create it WITH ENCODING 'UTF8'"),
     ],
-    ids=["host", "password", "database", "foreign", "newer", "read-only", "extension"],
+    ids=[
+        *("host", "password", "database", "foreign", "newer", "read-only", "extension", "schema"),
+        "encoding",
+    ],
 )
 async def test_what_is_wrong_is_one_line(
     url: str, change: Callable[[str], str], message: str

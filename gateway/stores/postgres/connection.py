@@ -93,6 +93,7 @@ async def prepare(
                 f"{settings.place} is PostgreSQL {version.major}; "
                 f"the gateway needs {MIN_VERSION} or newer"
             )
+        await _refuse_encoding(connection, settings)
         await _refuse_read_only(connection, settings)
         await migrate(connection, migrations, settings.place)
         await add_partitions(connection)
@@ -104,6 +105,15 @@ async def prepare(
     finally:
         await _close(connection)
     return hashlib.blake2b(repr(tuple(made)).encode(), digest_size=8).hexdigest()
+
+
+async def _refuse_encoding(connection: asyncpg.Connection, settings: StorageSettings) -> None:
+    found = await connection.fetchval("SELECT current_setting('server_encoding')")
+    if found != "UTF8":
+        raise SchemaMismatch(
+            f"{settings.place} keeps its texts as {found}, which has not all characters; create "
+            "it WITH ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 async def _refuse_read_only(connection: asyncpg.Connection, settings: StorageSettings) -> None:

@@ -39,7 +39,8 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
     ((asyncpg.DiskFullError, asyncpg.OutOfMemoryError), StoreFull, "has no room"),
     ((asyncpg.ReadOnlySQLTransactionError,), StoreReadOnly, "is read-only"),
     (
-        (asyncpg.InsufficientPrivilegeError,),
+        # The second: this user may use no schema that `search_path` names, or there is none.
+        (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidSchemaNameError),
         StoreReadOnly,
         "may not be written by this user; grant it the rights of the database's owner",
     ),
