@@ -16,6 +16,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.protocols import StoreUnavailable, StoreUnreachable
+from gateway.testing.store_conformance.keys import a_key
 from tests.postgres import empty_database, shared_server
 from tests.relay.processes import GatewayProcess
 from tests.relay.tls import Authority
@@ -138,3 +139,24 @@ def test_a_start_that_fails_says_why_in_one_line(tmp_path: Path) -> None:
     (line,) = gateway.lines
     assert "cannot start: " in line
     assert "does not exist on the server; create it" in line
+
+
+SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_sleep(600); RETURN NEW; END $$;
+CREATE TRIGGER slow BEFORE INSERT ON keys FOR EACH ROW EXECUTE FUNCTION slow();
+"""
+
+
+async def test_a_statement_that_takes_too_long() -> None:
+    """A limit of the administrator's is not taken for a server that stops."""
+    with empty_database() as url:
+        name = urlsplit(url).path.strip("/")
+        stores = await open_stores(StorageSettings(url=Secret(f"{url}&statement_timeout=2s")))
+        shared_server().execute(SLOW, name)
+        try:
+            with pytest.raises(StoreUnreachable, match=r"does not answer in time \(canceling"):
+                await stores.keys.add_key(a_key("k1"))
+        finally:
+            shared_server().execute("DROP FUNCTION slow CASCADE", name)
+            await stores.close()
