@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,12 +17,15 @@ from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.controls import Control
 from gateway.stores.learning import EvidenceRow, Posterior
+from gateway.stores.postgres import signals
+from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.signals import CONTROLS, KEYS, PATTERNS, RESYNC
 from gateway.testing.store_conformance.keys import a_key
 from gateway.testing.store_conformance.records import START, TENANT
 from gateway.testing.store_conformance.sample_patterns import add, drawn, opened, pattern
 from tests.learning.test_lessons import a_lesson
 from tests.patience import ANSWER_S
+from tests.pooler import through_pooler
 from tests.postgres import empty_database
 
 Change = Callable[[Stores], Awaitable[Any]]
@@ -108,3 +112,45 @@ async def test_a_change_is_told(stores: tuple[Stores, Stores], name: str) -> Non
         follow.cancel()
         with suppress(asyncio.CancelledError):
             await follow
+
+
+class _Lines:
+    """A log whose warnings are kept."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warning(self, event: str) -> None:
+        self.lines.append(event)
+
+
+async def test_a_pooler_that_passes_no_signals_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said what to set; where signals arrive, nothing is."""
+    monkeypatch.setattr(signals, "_HEARD_S", 1.0)
+    with empty_database() as url:
+        pooled = StorageSettings(url=Secret(through_pooler(url)), prepared_statements=False)
+        for direct, said in ((None, 1), (Secret(url), 0)):
+            stores = await open_stores(replace(pooled, listen_url=direct))
+            assert stores.signals is not None
+            log = _Lines()
+            monkeypatch.setattr(stores.signals, "_log", log)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(3):
+                    await stores.signals.follow(lambda _kind, _ids: None)
+            assert ["set storage.listen_url" in line for line in log.lines] == [True] * said
+            await stores.close()
+
+
+async def test_a_pooler_that_keeps_no_prepared_statements(stores: tuple[Stores, Stores]) -> None:
+    """The setting is named, in one line."""
+    here = stores[0]
+    assert isinstance(here.signals, signals.PostgresSignals)
+    for _ in range(4):
+        await here.keys.list_keys()
+    for _ in range(4):  # what another client of the pooler leaves behind
+        await here.signals._database.run(lambda each: each.execute("DEALLOCATE ALL"))
+    with pytest.raises(
+        StoreUnavailable, match=r"set storage\.prepared_statements: false"
+    ) as caught:
+        await here.keys.list_keys()
+    assert "HINT" not in str(caught.value)

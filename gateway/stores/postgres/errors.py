@@ -49,6 +49,13 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
         StoreBusy,
         "is locked by another gateway",
     ),
+    (
+        # A pooler that lends connections for one transaction, and keeps no prepared statements.
+        (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError),
+        StoreUnavailable,
+        "is behind a pooler that keeps no prepared statements; set storage.prepared_statements: "
+        "false, and storage.listen_url to the database itself",
+    ),
     ((asyncpg.UndefinedTableError,), StoreReplaced, "has lost its tables"),
     (
         (asyncpg.SyntaxOrAccessError, asyncpg.InvalidCachedStatementError),
@@ -86,7 +93,8 @@ def translate(error: BaseException, settings: StorageSettings) -> BaseException:
         ((meaning, words) for kinds, meaning, words in _MEANINGS if isinstance(error, kinds)),
         (StoreError, "refused the operation"),
     )
-    reason = " ".join(str(error).split()) or type(error).__name__
+    # Without the server's hints, which are for who writes a program.
+    reason = " ".join(str(error).partition("\nHINT:")[0].split()) or type(error).__name__
     translated = meaning(f"{settings.place} {words} ({reason})")
     translated.__cause__ = error
     return translated
