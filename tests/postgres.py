@@ -26,6 +26,20 @@ import pytest
 WITH_PASSWORD = "guest"
 """A user, if a test creates it, who needs a password; the others need none."""
 
+WITH_SETTINGS = "peculiar"
+"""The user of `as_peculiar_user`."""
+
+# What an administrator may set for a user, and what would change results or errors.
+_PECULIAR = (
+    *("default_transaction_isolation = serializable", "default_transaction_deferrable = on"),
+    *("client_encoding = LATIN1", "timezone = 'Australia/Lord_Howe'", "datestyle = 'SQL, DMY'"),
+    *("standard_conforming_strings = off", "bytea_output = escape", "extra_float_digits = -15"),
+    *("intervalstyle = sql_standard", "jit_above_cost = 0", "enable_seqscan = off"),
+    *("plan_cache_mode = force_generic_plan", "array_nulls = off", "transform_null_equals = on"),
+    *("statement_timeout = '9s'", "lock_timeout = '5s'", "idle_session_timeout = '2s'"),
+    *("idle_in_transaction_session_timeout = '2s'", "search_path = missing, public"),
+)
+
 CANNOT_START = "PostgreSQL cannot be started here"
 
 _START_S = 60.0
@@ -148,6 +162,16 @@ def empty_database() -> Iterator[str]:
     yield url
     server.execute(_EMPTY, url.split("?")[0].rpartition("/")[2])
     _emptied.append(url)
+
+
+def as_peculiar_user(url: str) -> str:
+    """The URL for a user for whom an administrator has set all kinds of things."""
+    server = shared_server()
+    if not server.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{WITH_SETTINGS}'"):
+        server.execute(f"CREATE ROLE {WITH_SETTINGS} LOGIN SUPERUSER")
+        for setting in _PECULIAR:
+            server.execute(f"ALTER ROLE {WITH_SETTINGS} SET {setting}")
+    return url.replace("postgres@", f"{WITH_SETTINGS}@")
 
 
 def shared_server() -> PostgresServer:

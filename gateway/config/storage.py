@@ -83,6 +83,8 @@ class StorageSettings:
     def __post_init__(self) -> None:
         if not self.path.strip():
             raise ValueError(f"path: must name a file, or be {IN_MEMORY!r}")
+        if "://" in self.path:  # not repeated: it may contain a password
+            raise ValueError("path: is a URL; the key for a PostgreSQL database is storage.url")
         if self.synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous: must be one of {', '.join(SYNCHRONOUS)}")
         for name in _NOT_NEGATIVE:
@@ -139,7 +141,12 @@ def _check_url(name: str, url: str | None) -> None:
         return
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        user, _, hosts = parts.netloc.rpartition("@")
+        # Of several hosts, separated by commas, the driver takes the first that answers.
+        for host in hosts.split(","):
+            _ = urlsplit(f"//{host}").port
+        if "@" in user:  # the driver would look for the host after the first one
+            raise ValueError(user)
     except ValueError:
         raise ValueError(
             f"{name}: is not a URL; in a user or password / ? # @ % are %2F %3F %23 %40 %25"

@@ -132,7 +132,11 @@ class _Forward(logging.Handler):
 
 # uvicorn warns of two things that are intended here: a response that ends early after its error
 # event, so that no client takes it for complete, and a WebSocket upgrade answered as plain HTTP.
-_INTENDED = ("without completing response", "Unsupported upgrade", "No supported WebSocket")
+# And it adds a line to the one that says why the gateway cannot start.
+_INTENDED = (
+    *("without completing response", "Unsupported upgrade", "No supported WebSocket"),
+    "Application startup failed",
+)
 
 
 def _is_unintended(record: logging.LogRecord) -> bool:

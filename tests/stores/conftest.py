@@ -15,7 +15,7 @@ from gateway.config.values import Secret
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
 from tests.pooler import through_pooler
-from tests.postgres import empty_database
+from tests.postgres import as_peculiar_user, empty_database
 from tests.prepared_store import new_database
 
 Place = Callable[[Path], AbstractContextManager[dict[str, Any]]]
@@ -42,6 +42,12 @@ def _through_pooler(_directory: Path) -> Iterator[dict[str, Any]]:
         yield {"url": Secret(through), **own}
 
 
+@contextmanager
+def _with_settings(_directory: Path) -> Iterator[dict[str, Any]]:
+    with empty_database() as url:
+        yield {"url": Secret(as_peculiar_user(url))}
+
+
 PLACES: dict[str, Place] = {
     "file": _in_file,
     "memory": lambda _directory: nullcontext({"path": IN_MEMORY}),
@@ -49,9 +55,9 @@ PLACES: dict[str, Place] = {
 }
 """The settings of every store there is; a new one is a line here."""
 
-_POOLED: dict[str, Place] = {"pooler": _through_pooler}
+_MORE: dict[str, Place] = {"pooler": _through_pooler, "settings": _with_settings}
 # A store in memory is the one in a file at another path, and `test_stores_agree` compares the two.
-_NIGHTLY = ("memory", "pooler")
+_NIGHTLY = ("memory", *_MORE)
 _PARAMETERS = [
     *(place for place in PLACES if place not in _NIGHTLY),
     *(pytest.param(place, marks=pytest.mark.nightly) for place in _NIGHTLY),
@@ -61,7 +67,7 @@ _PARAMETERS = [
 @asynccontextmanager
 async def opened(place: str, directory: Path, *, store_content: bool) -> AsyncIterator[Stores]:
     """The stores of one place, as the gateway opens them."""
-    with (PLACES | _POOLED)[place](directory) as where:
+    with (PLACES | _MORE)[place](directory) as where:
         settings = StorageSettings(**where, store_content=store_content)
         stores = await open_stores(settings, vectors=True)
         yield stores

@@ -29,11 +29,12 @@ from gateway.testing.store_conformance.records import (
     a_run,
     history,
     one_run,
+    some_content,
 )
 from gateway.testing.store_conformance.sample_patterns import add, drawn, found, opened, pattern
 from tests.postgres import new_database, shared_server
 
-STRANGE = "NUL \x00 and \U0001f600"
+STRANGE = "NUL \x00, \U0001f600 and \U0010ffff0"
 
 
 async def fill(stores: Stores) -> None:
@@ -45,7 +46,7 @@ async def fill(stores: Stores) -> None:
             conversation=a_conversation("strange", external_key=STRANGE),
             heads=(a_head("strange", history("s", 3)),),
             runs=(a_run(task_preview=STRANGE, tags={"team": "blue"}, key_name="laptop"),),
-            steps=(a_first_step(failure_type=STRANGE),),
+            steps=(a_first_step(failure_type=STRANGE, content=some_content(thought=STRANGE)),),
             items=(ItemRecord(id="fc_1", content=b"{}"),),
         )
     )

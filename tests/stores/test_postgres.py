@@ -39,6 +39,7 @@ from gateway.testing.store_conformance.records import (
 from tests.postgres import (
     WITH_PASSWORD,
     PostgresServer,
+    as_peculiar_user,
     empty_database,
     new_database,
     new_folder,
@@ -88,6 +89,22 @@ def wrong_database(url: str) -> str:
     return url.replace(name_of(url), "nowhere")
 
 
+def no_schema(url: str) -> str:
+    """A user who may connect, and nothing else."""
+    change = changed("REVOKE ALL ON SCHEMA public FROM public")
+    wrong_password(url)
+    shared_server().execute(f"ALTER ROLE {WITH_PASSWORD} PASSWORD '{PASSWORD}'")
+    return change(url).replace("postgres@", f"{WITH_PASSWORD}:{PASSWORD}@")
+
+
+def other_encoding(_url: str) -> str:
+    """A database that cannot keep every text."""
+    server, url = shared_server(), new_database()
+    server.execute(f"DROP DATABASE {name_of(url)}")
+    server.execute(f"CREATE DATABASE {name_of(url)} ENCODING 'LATIN1' TEMPLATE template0")
+    return url
+
+
 def changed(*statements: str) -> Callable[[str], str]:
     """Its own new database, after some statements."""
 
@@ -122,8 +139,13 @@ INSERT INTO gateway_migrations VALUES ('core_900_later', now(), TRUE)
             changed("ALTER DATABASE {name} SET extension_control_path = '/nowhere'"),
             "has no extension pgvector.*install it on the server, or set etraces.enabled: false",
         ),
+        (no_schema, "may not be written by this user; grant it the rights of the database's owner"),
+        (other_encoding, "keeps its texts as LATIN1, .* create it WITH ENCODING 'UTF8'"),
     ],
-    ids=["host", "password", "database", "foreign", "newer", "read-only", "extension"],
+    ids=[
+        *("host", "password", "database", "foreign", "newer", "read-only", "extension", "schema"),
+        "encoding",
+    ],
 )
 async def test_what_is_wrong_is_one_line(
     url: str, change: Callable[[str], str], message: str
@@ -146,9 +168,14 @@ async def test_an_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatc
         await open_stores(StorageSettings(url=Secret(url)))
 
 
-async def test_gateways_start_on_an_empty_database_together() -> None:
-    """One creates the tables, the others wait for it, and all of them work."""
-    url = new_database()
+USERS = pytest.mark.parametrize("user", [str, as_peculiar_user], ids=["plain", "settings"])
+
+
+@USERS
+async def test_gateways_start_on_an_empty_database_together(user: Callable[[str], str]) -> None:
+    """One creates the tables, the others wait for it, and all of them work; also where an
+    administrator has set a stricter isolation."""
+    url = user(new_database())
     settings = StorageSettings(url=Secret(url))
     opened = await asyncio.gather(*(open_stores(settings, vectors=True) for _ in range(4)))
     for number, stores in enumerate(opened):
@@ -168,7 +195,10 @@ async def test_an_unknown_change_that_only_adds_is_no_obstacle(url: str) -> None
     server.execute("DELETE FROM gateway_migrations WHERE name = 'core_901_adds'", name)
 
 
-async def test_two_gateways_save_the_same_conversations(url: str) -> None:
+@USERS
+async def test_two_gateways_save_the_same_conversations(
+    url: str, user: Callable[[str], str]
+) -> None:
     """Each save over a stale version is a conflict; after reloading every step is there once, the
     totals are right, and the server saw no deadlock."""
     shared, rounds = 6, 15
@@ -195,7 +225,7 @@ async def test_two_gateways_save_the_same_conversations(url: str) -> None:
             else:
                 return
 
-    async with gateway_on(url) as first, gateway_on(url) as second:
+    async with gateway_on(user(url)) as first, gateway_on(user(url)) as second:
         await asyncio.gather(work(first, "a"), work(second, "b"))
         for number in range(shared):
             trace = await first.runs.get_run(f"c{number}", tenant=None)

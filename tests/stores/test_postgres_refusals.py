@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -15,7 +16,9 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.protocols import StoreUnavailable, StoreUnreachable
-from tests.postgres import empty_database
+from gateway.testing.store_conformance.keys import a_key
+from tests.postgres import empty_database, shared_server
+from tests.relay.processes import GatewayProcess
 from tests.relay.tls import Authority
 
 
@@ -93,8 +96,67 @@ async def test_a_certificate_that_is_not_accepted(
     assert reason in text
 
 
-def test_a_password_with_characters_of_a_url() -> None:
-    """How they are written is said; the password is not."""
+@pytest.mark.parametrize("password", ["sec/ret", "sec@ret", "sec#ret"])
+def test_a_password_with_characters_of_a_url(password: str) -> None:
+    """How they are written is said; the password is not, nor is a part of it asked for as the name
+    of a host."""
     with pytest.raises(ValueError, match=r"is not a URL; .* are %2F") as caught:
-        StorageSettings(url=Secret("postgresql://guest:sec/ret@127.0.0.1/name"))
-    assert "sec/ret" not in str(caught.value)
+        StorageSettings(url=Secret(f"postgresql://guest:{password}@127.0.0.1/name"))
+    assert "ret" not in str(caught.value)
+
+
+def test_a_url_in_place_of_a_path() -> None:
+    """It names no file, and its password is not repeated."""
+    with pytest.raises(ValueError, match=r"path: is a URL; .* is storage\.url") as caught:
+        StorageSettings(path="postgresql://guest:secret@127.0.0.1/name")
+    assert "secret" not in str(caught.value)
+
+
+async def test_several_hosts() -> None:
+    """The first that answers is taken; where none does, all of them are named."""
+    with empty_database() as url:
+        folder = quote(str(shared_server().folder), safe="")
+        several = f"postgresql://postgres@127.0.0.1:1,{folder}:5432{urlsplit(url).path}"
+        stores = await open_stores(StorageSettings(url=Secret(several)))
+        assert not await stores.keys.list_keys()
+        await stores.close()
+    none = StorageSettings(url=Secret("postgresql://guest:secret@127.0.0.1:1,127.0.0.1:2/name"))
+    with pytest.raises(StoreUnreachable, match=r"answers at 127\.0\.0\.1:1 or 127\.0\.0\.1:2"):
+        await open_stores(none)
+
+
+def test_a_start_that_fails_says_why_in_one_line(tmp_path: Path) -> None:
+    """What is wrong, and nothing after it."""
+    with empty_database() as url:
+        wrong = url.replace("/test_", "/nowhere_")
+        gateway = GatewayProcess(tmp_path, env={"GATEWAY_STORAGE__URL": wrong})
+        gateway.start()
+        try:
+            assert gateway.end() == 1
+        finally:
+            gateway.process.kill()
+            gateway.close()
+    (line,) = gateway.lines
+    assert "cannot start: " in line
+    assert "does not exist on the server; create it" in line
+
+
+SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_sleep(600); RETURN NEW; END $$;
+CREATE TRIGGER slow BEFORE INSERT ON keys FOR EACH ROW EXECUTE FUNCTION slow();
+"""
+
+
+async def test_a_statement_that_takes_too_long() -> None:
+    """A limit of the administrator's is not taken for a server that stops."""
+    with empty_database() as url:
+        name = urlsplit(url).path.strip("/")
+        stores = await open_stores(StorageSettings(url=Secret(f"{url}&statement_timeout=2s")))
+        shared_server().execute(SLOW, name)
+        try:
+            with pytest.raises(StoreUnreachable, match=r"does not answer in time \(canceling"):
+                await stores.keys.add_key(a_key("k1"))
+        finally:
+            shared_server().execute("DROP FUNCTION slow CASCADE", name)
+            await stores.close()

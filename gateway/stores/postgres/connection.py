@@ -30,6 +30,10 @@ STATEMENT_S = 10.0
 
 _STATEMENTS_CACHED = 128
 
+# Whatever an administrator has set for the user or the database: in a stricter isolation gateways
+# that write at the same time make each other's statements fail, where here they wait.
+_OWN_SETTINGS = {"default_transaction_isolation": "read committed"}
+
 # Another one for a copy of the database than for the original.
 _MADE = """
 SELECT min(applied_at)::text, current_database()::text,
@@ -38,21 +42,34 @@ FROM gateway_migrations
 """
 
 
+# Of a pooler: it lends a server's connection, and cannot begin it with a setting of the client's.
+_NOT_TAKEN = "unsupported startup parameter"
+
+
 async def connect(settings: StorageSettings, url: str | None = None) -> asyncpg.Connection:
     """A new connection to `url`, or to `settings.url`. Raises: StoreError."""
     dsn = url or settings.url
     assert dsn is not None
     try:
-        return await asyncpg.connect(
-            dsn,
-            timeout=CONNECT_S,
-            # A pooler in transaction mode gives each transaction another server connection, which
-            # may not have the statements that were prepared on this one.
-            statement_cache_size=_STATEMENTS_CACHED if settings.prepared_statements else 0,
-            server_settings={"application_name": "gateway"},
-        )
+        try:
+            return await _connect(settings, dsn, **_OWN_SETTINGS)
+        except asyncpg.PostgresError as error:
+            if _NOT_TAKEN not in str(error):
+                raise
+            return await _connect(settings, dsn)
     except (*_CONNECT_ERRORS,) as error:
         raise refused(error, dsn, settings) from error
+
+
+async def _connect(settings: StorageSettings, dsn: str, **own: str) -> asyncpg.Connection:
+    return await asyncpg.connect(
+        dsn,
+        timeout=CONNECT_S,
+        # A pooler in transaction mode gives each transaction another server connection, which
+        # may not have the statements that were prepared on this one.
+        statement_cache_size=_STATEMENTS_CACHED if settings.prepared_statements else 0,
+        server_settings={"application_name": "gateway", **own},
+    )
 
 
 _CONNECT_ERRORS = (
@@ -77,6 +94,7 @@ async def prepare(
                 f"{settings.place} is PostgreSQL {version.major}; "
                 f"the gateway needs {MIN_VERSION} or newer"
             )
+        await _refuse_encoding(connection, settings)
         await _refuse_read_only(connection, settings)
         await migrate(connection, migrations, settings.place)
         await add_partitions(connection)
@@ -88,6 +106,15 @@ async def prepare(
     finally:
         await _close(connection)
     return hashlib.blake2b(repr(tuple(made)).encode(), digest_size=8).hexdigest()
+
+
+async def _refuse_encoding(connection: asyncpg.Connection, settings: StorageSettings) -> None:
+    found = await connection.fetchval("SELECT current_setting('server_encoding')")
+    if found != "UTF8":
+        raise SchemaMismatch(
+            f"{settings.place} keeps its texts as {found}, which has not all characters; create "
+            "it WITH ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 async def _refuse_read_only(connection: asyncpg.Connection, settings: StorageSettings) -> None:

@@ -45,6 +45,9 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "workload_runs": ("run_id",),
     "workload_models": ("tenant", "workload", "model"),
 }
+_JSON_OF_STEPS = ("readings", "call", "content")
+"""Texts that are JSON: they need no other form than in a file, and are read without one."""
+
 _COUNTED = ("conversations", "patterns", "keys", "outcomes", "jobs")
 _LONG_S = 3600.0
 _KINDS = """
@@ -108,6 +111,8 @@ async def _batches(
     source: Source, connection: asyncpg.Connection, table: str, key: Sequence[str]
 ) -> Any:
     kinds = dict(tuple(row) for row in await connection.fetch(_KINDS, table))
+    if table == "steps":
+        kinds |= dict.fromkeys(_JSON_OF_STEPS, "json")
     columns = [name for name in await source.columns(table) if name in kinds]
     places = [columns.index(name) for name in key]
     after: Sequence[Any] | None = None
@@ -130,7 +135,8 @@ def _converted(
         elif kinds[name] == "jsonb":
             values.append(stored_json(value))
         else:
-            values.append(stored_text(value) if isinstance(value, str) else value)
+            is_text = isinstance(value, str) and kinds[name] != "json"
+            values.append(stored_text(value) if is_text else value)
     return tuple(values)
 
 

@@ -39,7 +39,8 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
     ((asyncpg.DiskFullError, asyncpg.OutOfMemoryError), StoreFull, "has no room"),
     ((asyncpg.ReadOnlySQLTransactionError,), StoreReadOnly, "is read-only"),
     (
-        (asyncpg.InsufficientPrivilegeError,),
+        # The second: this user may use no schema that `search_path` names, or there is none.
+        (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidSchemaNameError),
         StoreReadOnly,
         "may not be written by this user; grant it the rights of the database's owner",
     ),
@@ -48,6 +49,13 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
         StoreBusy,
         "is locked by another gateway",
     ),
+    (
+        # A pooler that lends connections for one transaction, and keeps no prepared statements.
+        (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError),
+        StoreUnavailable,
+        "is behind a pooler that keeps no prepared statements; set storage.prepared_statements: "
+        "false, and storage.listen_url to the database itself",
+    ),
     ((asyncpg.UndefinedTableError,), StoreReplaced, "has lost its tables"),
     (
         (asyncpg.SyntaxOrAccessError, asyncpg.InvalidCachedStatementError),
@@ -55,6 +63,7 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
         "does not have the tables that this version of the gateway writes",
     ),
     ((asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError), StoreCorrupt, "is damaged"),
+    ((asyncpg.QueryCanceledError, TimeoutError), StoreUnreachable, "does not answer in time"),
     (
         (asyncpg.CannotConnectNowError, asyncpg.OperatorInterventionError),
         StoreUnreachable,
@@ -63,7 +72,6 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[StoreError], str], 
     ((asyncpg.InsufficientResourcesError,), StoreUnavailable, "has too few resources"),
     ((asyncpg.PostgresSystemError,), StoreUnavailable, "cannot use its disk"),
     ((asyncpg.InvalidTransactionStateError,), StoreUnreachable, "has ended the transaction"),
-    ((asyncpg.QueryCanceledError, TimeoutError), StoreUnreachable, "does not answer in time"),
     (
         (*_LOST, asyncpg.PostgresConnectionError, ConnectionError, OSError),
         StoreUnreachable,
@@ -85,7 +93,8 @@ def translate(error: BaseException, settings: StorageSettings) -> BaseException:
         ((meaning, words) for kinds, meaning, words in _MEANINGS if isinstance(error, kinds)),
         (StoreError, "refused the operation"),
     )
-    reason = " ".join(str(error).split()) or type(error).__name__
+    # Without the server's hints, which are for who writes a program.
+    reason = " ".join(str(error).partition("\nHINT:")[0].split()) or type(error).__name__
     translated = meaning(f"{settings.place} {words} ({reason})")
     translated.__cause__ = error
     return translated

@@ -162,6 +162,7 @@ class PostgresLearningStore(PostgresLessons):
         values = [getattr(posterior, name) for name in _POSTERIOR]
         names = (stored_text(owner), stored_text(pattern_id))
         await self._database.fetch(_PUT_POSTERIOR, *names, version, *values, at)
+        await self._told(1)  # the share of occasions on which it is given
 
     async def enqueue(self, job: Job) -> bool:
         """See LearningStore."""

@@ -18,6 +18,7 @@ from gateway.stores.pattern_codec import SELECT_LESSONS, stored_lesson
 from gateway.stores.postgres import pattern_rows as rows
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import Arguments, read_text, stored_text
+from gateway.stores.signals import PATTERNS
 
 _EVIDENCE = codec.names(EvidenceRow)
 _INSERT_EVIDENCE = f"""
@@ -87,7 +88,9 @@ class PostgresLessons:
             kept = [await _learn(connection, pattern, evidence) for pattern, evidence in entries]
             return Learned(lessons=sum(new for new, _ in kept), evidence=sum(n for _, n in kept))
 
-        return await self._database.transact(work)
+        learned = await self._database.transact(work)
+        await self._told(learned.lessons)
+        return learned
 
     async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
         """See LearningStore."""
@@ -114,7 +117,9 @@ class PostgresLessons:
         """See LearningStore."""
         owner = texts((tenant, pattern_id))
         changed = (status.value, stored_text(reason), at, *owner)
-        return bool(await self._database.fetch(_MOVE, *changed))
+        moved = bool(await self._database.fetch(_MOVE, *changed))
+        await self._told(moved)
+        return moved
 
     async def prolong(self, tenant: str, pattern_id: str, expires_at: float) -> None:
         """See LearningStore."""
@@ -136,11 +141,15 @@ class PostgresLessons:
                 )
             return True
 
-        return await self._database.transact(work)
+        shared = await self._database.transact(work)
+        await self._told(shared)
+        return shared
 
     async def trim(self, tenant: str, tier: Tier, most: int) -> int:
         """See LearningStore."""
-        return await self._database.transact(partial(_trim, stored_text(tenant), tier, most))
+        removed = await self._database.transact(partial(_trim, stored_text(tenant), tier, most))
+        await self._told(removed)
+        return removed
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
         """See LearningStore."""
@@ -156,7 +165,14 @@ class PostgresLessons:
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:
         """See LearningStore."""
         owner = optional(tenant)
-        return await self._database.transact(partial(_forget, owner, stored_text(run_id)))
+        gone = await self._database.transact(partial(_forget, owner, stored_text(run_id)))
+        await self._told(len(gone))
+        return gone
+
+    async def _told(self, changed: int) -> None:
+        """Tell the other gateways, which keep lessons in memory, if any has changed."""
+        if changed:
+            await self._database.changed(PATTERNS)
 
 
 async def _learn(

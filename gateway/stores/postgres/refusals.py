@@ -68,8 +68,9 @@ def _unreadable(dsn: str) -> str:
 
 
 def _address(dsn: str) -> str:
-    parts = urlsplit(dsn)
-    return f"{parts.hostname}:{parts.port or _PORT}" if parts.hostname else "the local socket"
+    hosts = urlsplit(dsn).netloc.rpartition("@")[2]
+    parts = [urlsplit(f"//{host}") for host in hosts.split(",") if host]
+    return " or ".join([f"{p.hostname}:{p.port or _PORT}" for p in parts]) or "the local socket"
 
 
 def _reason(error: OSError) -> str:

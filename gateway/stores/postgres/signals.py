@@ -7,15 +7,22 @@ from contextlib import suppress
 
 import asyncpg
 import orjson
+import structlog
 
 from gateway.stores.postgres.connection import connect
 from gateway.stores.postgres.database import CHANNEL, Database
 from gateway.stores.protocols import StoreError
 from gateway.stores.signals import RESYNC, OnSignal
 
+_HEARD_S = 10.0
+"""A pooler lets a connection listen, and passes nothing on: after so long that is said."""
+
 _CHECK_S = 30.0
 _ANSWER_S = 5.0
 """A connection that is silent is asked for a sign of life this often, and given so long for it."""
+
+_OWN = "own"
+"""The kind of a signal that only its sender waits for."""
 
 
 class PostgresSignals:
@@ -23,6 +30,8 @@ class PostgresSignals:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._said = False
+        self._log = structlog.get_logger("gateway.store")
 
     async def send(self, kind: str, **ids: str) -> None:
         """See Signals."""
@@ -43,9 +52,10 @@ class PostgresSignals:
 
     async def _listen(self, connection: asyncpg.Connection, on_signal: OnSignal) -> None:
         """Until the connection is lost."""
-        own = self._database.holder
+        own, heard = self._database.holder, asyncio.Event()
 
         def received(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            heard.set()
             signal = orjson.loads(str(payload))
             if signal.pop("from") != own:
                 on_signal(signal.pop("kind"), signal)
@@ -54,8 +64,24 @@ class PostgresSignals:
         connection.add_termination_listener(lambda _: lost.set())
         await connection.add_listener(CHANNEL, received)
         on_signal(RESYNC, {})
+        await self._expect(heard, lost)
         while not lost.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(lost.wait(), _CHECK_S)
                 return
             await connection.fetchval("SELECT 1", timeout=_ANSWER_S)
+
+    async def _expect(self, heard: asyncio.Event, lost: asyncio.Event) -> None:
+        """Say once that no signal arrives here, not even an own one."""
+        with suppress(StoreError):
+            await self._database.notify(_OWN)
+            # Not `wait_for`, which before Python 3.12 may lose a cancellation that comes with it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HEARD_S):
+                    await heard.wait()
+            if not (heard.is_set() or lost.is_set() or self._said):
+                self._said = True
+                self._log.warning(
+                    "no signals of other gateways arrive, changes are seen seconds later: behind a "
+                    "pooler set storage.listen_url to the database itself"
+                )

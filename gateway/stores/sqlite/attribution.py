@@ -30,7 +30,8 @@ _MOST_ABOVE = 32
 
 def _sum(name: str) -> str:
     if name in ESTIMATED:
-        return f"coalesce(sum(r.counts ->> '$.estimated.{ESTIMATED[name]}'), 0)"
+        none = "0.0" if name.endswith("usd") else "0"
+        return f"coalesce(sum(r.counts ->> '$.estimated.{ESTIMATED[name]}'), {none})"
     # sum() of only unknown values is NULL: the cost stays unknown.
     return f"sum(r.{name})" if name.endswith("usd") else f"coalesce(sum(r.{name}), 0)"
 

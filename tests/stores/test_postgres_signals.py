@@ -1,0 +1,156 @@
+"""PostgreSQL: what gateways keep in memory is told to the others when one of them changes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.backends import Stores, open_stores
+from gateway.config.storage import StorageSettings
+from gateway.config.values import Secret
+from gateway.steering.guidance.lesson import Status
+from gateway.steering.guidance.pattern import Tier
+from gateway.stores.controls import Control
+from gateway.stores.learning import EvidenceRow, Posterior
+from gateway.stores.postgres import signals
+from gateway.stores.protocols import StoreUnavailable
+from gateway.stores.signals import CONTROLS, KEYS, PATTERNS, RESYNC
+from gateway.testing.store_conformance.keys import a_key
+from gateway.testing.store_conformance.records import START, TENANT
+from gateway.testing.store_conformance.sample_patterns import add, drawn, opened, pattern
+from tests.learning.test_lessons import a_lesson
+from tests.patience import ANSWER_S
+from tests.pooler import through_pooler
+from tests.postgres import empty_database
+
+Change = Callable[[Stores], Awaitable[Any]]
+OWN = (TENANT, "own")
+
+
+async def first_of_all(stores: Stores) -> None:
+    """A key, a hold, a pattern and three lessons, one of which only run r1 supports."""
+    await stores.keys.add_key(a_key("k1"))
+    assert stores.controls is not None
+    await stores.controls.hold(Control(subject="r1", tenant=TENANT, action="pause", at=START))
+    await add(await opened(stores), pattern("p1", pattern_id="p1"), drawn(1))
+    where = {"run_id": "r1", "conversation": "c1", "task": "t"}
+    seen = EvidenceRow(tenant=TENANT, pattern_id="own", step_index=1, kind="fix", at=START, **where)
+    lessons = [
+        a_lesson("own", tenant=TENANT, tier="e2"),
+        a_lesson("new", "k2", tenant=TENANT, tier="e2", status="candidate"),
+    ]
+    await stores.learning.learn([(lessons[0], [seen]), (lessons[1], ())])
+
+
+async def hold(stores: Stores) -> None:
+    """Stop a run."""
+    assert stores.controls is not None
+    await stores.controls.hold(Control(subject="r2", tenant=TENANT, action="stop", at=START))
+
+
+async def release(stores: Stores) -> None:
+    """Let the run go on that is paused."""
+    assert stores.controls is not None
+    await stores.controls.release("r1")
+
+
+CHANGES: Mapping[str, tuple[str, Change]] = {
+    "key added": (KEYS, lambda s: s.keys.add_key(a_key("k2"))),
+    "key revoked": (KEYS, lambda s: s.keys.revoke_key("k1", START)),
+    "keys deleted": (KEYS, lambda s: s.keys.delete_keys()),
+    "run held": (CONTROLS, hold),
+    "run resumed": (CONTROLS, release),
+    "pattern added": (PATTERNS, lambda s: s.patterns.add([(pattern("p2"), drawn(2))])),
+    "pattern edited": (
+        PATTERNS,
+        lambda s: s.patterns.edit(pattern("news", pattern_id="p1"), drawn(1)),
+    ),
+    "pattern removed": (PATTERNS, lambda s: s.patterns.delete(None, "p1")),
+    "lesson learned": (PATTERNS, lambda s: s.learning.learn([(a_lesson("more"), ())])),
+    "lesson retired": (
+        PATTERNS,
+        lambda s: s.learning.move(*OWN, Status.RETIRED, reason="", at=START),
+    ),
+    "lesson shared": (PATTERNS, lambda s: s.learning.share(*OWN, START)),
+    "lesson rated": (PATTERNS, lambda s: s.learning.put_posterior(*OWN, 1, Posterior(), START)),
+    "lessons trimmed": (PATTERNS, lambda s: s.learning.trim(TENANT, Tier.E2, 1)),
+    "run forgotten": (PATTERNS, lambda s: s.learning.forget(TENANT, "r1")),
+}
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[tuple[Stores, Stores]]:
+    """Those of two gateways on one database."""
+    with empty_database() as url:
+        settings = StorageSettings(url=Secret(url))
+        found = [await open_stores(settings, vectors=True) for _ in range(2)]
+        yield found[0], found[1]
+        for each in found:
+            await each.close()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_change_is_told(stores: tuple[Stores, Stores], name: str) -> None:
+    """The other gateway hears of it, and so does not wait until it reads everything again."""
+    here, there = stores
+    await first_of_all(here)
+    kind, change = CHANGES[name]
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    assert there.signals is not None
+    follow = asyncio.ensure_future(there.signals.follow(lambda each, _: heard.put_nowait(each)))
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            assert await heard.get() == RESYNC
+            await change(here)
+            assert await heard.get() == kind
+    finally:
+        follow.cancel()
+        with suppress(asyncio.CancelledError):
+            await follow
+
+
+class _Lines:
+    """A log whose warnings are kept."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warning(self, event: str) -> None:
+        self.lines.append(event)
+
+
+async def test_a_pooler_that_passes_no_signals_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said what to set; where signals arrive, nothing is."""
+    monkeypatch.setattr(signals, "_HEARD_S", 1.0)
+    with empty_database() as url:
+        pooled = StorageSettings(url=Secret(through_pooler(url)), prepared_statements=False)
+        for direct, said in ((None, 1), (Secret(url), 0)):
+            stores = await open_stores(replace(pooled, listen_url=direct))
+            assert stores.signals is not None
+            log = _Lines()
+            monkeypatch.setattr(stores.signals, "_log", log)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(3):
+                    await stores.signals.follow(lambda _kind, _ids: None)
+            assert ["set storage.listen_url" in line for line in log.lines] == [True] * said
+            await stores.close()
+
+
+async def test_a_pooler_that_keeps_no_prepared_statements(stores: tuple[Stores, Stores]) -> None:
+    """The setting is named, in one line."""
+    here = stores[0]
+    assert isinstance(here.signals, signals.PostgresSignals)
+    for _ in range(4):
+        await here.keys.list_keys()
+    for _ in range(4):  # what another client of the pooler leaves behind
+        await here.signals._database.run(lambda each: each.execute("DEALLOCATE ALL"))
+    with pytest.raises(
+        StoreUnavailable, match=r"set storage\.prepared_statements: false"
+    ) as caught:
+        await here.keys.list_keys()
+    assert "HINT" not in str(caught.value)
