@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -34,6 +35,9 @@ APPLICATION_ID = 0x53544757
 
 # A write-ahead log that has grown beyond this is truncated to it when it is next emptied.
 JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
+
+_BUSY_S = 0.01
+"""Between two attempts to open a file that others open, too."""
 
 MEMORY_LIMIT_BYTES = 2**31 - 2**20
 """Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB."""
@@ -99,12 +103,25 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
     with _closing_on_error(connection):
         connection.set_busy_timeout(settings.busy_timeout_ms)
         _claim(connection, settings.path)
-        if connection.pragma("journal_mode", "wal") != "wal":
+        if _journal_mode(connection, settings) != "wal":
             raise StoreUnavailable(f"{settings.path!r} is on a file system without shared memory")
         connection.pragma("synchronous", settings.synchronous)
         connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
         _prepare(connection, settings, hooks)
     return connection
+
+
+def _journal_mode(connection: apsw.Connection, settings: StorageSettings) -> str:
+    """The file's journal mode, set to "wal". SQLite does not wait, as it does for other locks,
+    while somebody else opens a new file: that is made up for. Raises: apsw.BusyError."""
+    until = time.monotonic() + settings.busy_timeout_ms / 1000
+    while True:
+        try:
+            return str(connection.pragma("journal_mode", "wal"))
+        except apsw.BusyError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_BUSY_S)
 
 
 def _open_memory(
