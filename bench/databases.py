@@ -5,8 +5,10 @@ through a gateway on SQLite and one on PostgreSQL, in interleaved rounds; CPU of
 process, and apart from it that of the database's server (`--server`: the id of its first process)
 and that of this process: the agents and the provider. `of sqlite`: the gateway's CPU as a share of
 the SQLite arm's in the same round. `a CPU s`: calls for each second of CPU of gateways and
-database. `--replicas N` adds so many gateways on the database, once asked in turn, once with each
-conversation kept at one of them. Linux only, as the bench.
+database. `--apart`: gateways have the first core for themselves, and the database, the agents and
+the provider the others, as if they were on other machines. `--replicas N` adds so many gateways on
+the database, once asked in turn, once with each conversation kept at one of them. Linux only, as
+the bench.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from bench import bodies
 from bench.arms import CHAT, launch
 from bench.client import LOOPBACK, Connection, post
 from bench.load import correct
-from bench.processes import Server, cpu_of, free_port
+from bench.processes import Server, cpu_of, free_port, tree
 from bench.report import aligned, machine
 from bench.scripted import Provider
 from bench.statistics import Figure, percentile
@@ -86,6 +88,19 @@ def start(name: str, storage: Mapping[str, Any], port: int, home: Path) -> Serve
     server = launch(command, port=own, home=home, name=path.stem)
     server.wait_ready("/readyz", _START_S)
     return server
+
+
+def separate(gateways: Sequence[Server], database: int | None) -> None:
+    """Leave the first core to the gateways; also of what the others start from now on."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    theirs = [os.getpid(), *([] if database is None else [database])]
+    placed = {**{each.pid: [first] for each in gateways}, **dict.fromkeys(theirs, others)}
+    for pid, cores in placed.items():
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
+    if database is not None:
+        for child in tree(database):
+            os.sched_setaffinity(child, others)
 
 
 async def measure(
@@ -148,6 +163,8 @@ async def _run(options: argparse.Namespace, home: Path, port: int, stack: ExitSt
         several = [server("replica", url=options.url) for _ in range(options.replicas)]
         arms.append(Arm(name=f"{options.replicas} in turn", servers=several))
         arms.append(Arm(name=f"{options.replicas} kept", servers=several, in_turn=False))
+    if options.apart:
+        separate([each for arm in arms for each in arm.servers], options.server)
     numbers = itertools.count(int(time.time()))
     for arm in arms:
         await measure(arm, 8, numbers, options.calls, options.server)
@@ -193,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.databases", description=__doc__)
     parser.add_argument("--url", required=True, help="of a database for this bench alone")
     parser.add_argument("--server", type=int, help="the id of the database's first process")
+    parser.add_argument("--apart", action="store_true", help="gateways alone on the first core")
     parser.add_argument("--replicas", type=int, default=0, help="further gateways, asked in turn")
     parser.add_argument("--conversations", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--calls", type=int, default=400, help="of an arm in a round")
