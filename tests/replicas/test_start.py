@@ -8,15 +8,17 @@ import signal
 import time
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.lifecycle.start_wait import StartWait
+from gateway.stores.postgres import migrations
 from gateway.stores.protocols import StoreError, StoreUnreachable
 from gateway.testing import ScriptedUpstream
-from tests.postgres import new_folder, shared_server
+from tests.postgres import new_database, new_folder, shared_server
 from tests.relay.processes import GatewayProcess
 from tests.replicas.config import shared
 from tests.replicas.fleet import ENVIRONMENT
@@ -67,6 +69,18 @@ async def test_the_wait_ends(absent: Absent, limit_s: float, stopping: bool) -> 
     wait = StartWait(settings, lambda: stopping).until_reachable
     with pytest.raises(StoreUnreachable, match="cannot be reached"):
         await wait(lambda: open_stores(settings))
+
+
+async def test_a_start_says_that_it_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another gateway changes the tables; and goes on when that has ended."""
+    monkeypatch.setattr(migrations, "_TURN_S", 1)
+    settings = settings_of(url := new_database())
+    other = await asyncpg.connect(url)
+    await other.execute("SELECT pg_advisory_lock($1)", migrations.LOCK)
+    with pytest.raises(StoreUnreachable, match="another gateway is changing its tables"):
+        await open_stores(settings)
+    await other.close()
+    await (await open_stores(settings)).close()
 
 
 async def test_what_time_does_not_mend_is_not_waited_for(database: str) -> None:

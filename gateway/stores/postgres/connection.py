@@ -12,7 +12,7 @@ import asyncpg
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.errors import breaks_connection, translate
-from gateway.stores.postgres.migrations import LOCK, Migration, migrate
+from gateway.stores.postgres.migrations import Migration, migrate, take_turn
 from gateway.stores.postgres.partitions import add_partitions
 from gateway.stores.postgres.refusals import refused
 from gateway.stores.postgres.schema import VECTORS
@@ -130,7 +130,7 @@ async def _prepare_vectors(connection: asyncpg.Connection, settings: StorageSett
         return
     try:
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+            await take_turn(connection, settings.place)
             await connection.execute(VECTORS)
     except (asyncpg.FeatureNotSupportedError, asyncpg.UndefinedFileError) as error:
         raise StoreUnavailable(

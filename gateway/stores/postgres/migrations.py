@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from gateway.stores.protocols import SchemaMismatch
+from gateway.stores.protocols import SchemaMismatch, StoreUnreachable
 
 LOCK = 0x53544757
 """Key of the advisory lock ("STGW") that lets one gateway at a time change the schema."""
+
+_TURN_S = 10
+"""Longest wait for another gateway that changes the schema, before something is said about it."""
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS gateway_migrations (
@@ -47,7 +50,7 @@ async def migrate(
     """Apply the missing changes and return their names.
 
     Raises: SchemaMismatch when the database has a breaking change that this version does not know,
-    or tables of another application.
+    or tables of another application; StoreUnreachable while another gateway changes the schema.
     """
     applied = await _applied(connection)
     if applied is not None:
@@ -55,7 +58,7 @@ async def migrate(
         if not [m for m in migrations if m.name not in applied]:
             return ()
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+        await take_turn(connection, place)
         applied = await _applied(connection)
         if applied is None:
             await _refuse_foreign(connection, place)
@@ -63,6 +66,21 @@ async def migrate(
             applied = {}
         _check(applied, migrations, place)
         return tuple([m.name for m in migrations if await _apply_once(connection, m, applied)])
+
+
+async def take_turn(connection: asyncpg.Connection, place: str) -> None:
+    """Be the one that changes the schema, until the transaction ends.
+
+    Raises: StoreUnreachable when another one goes on with it for 10 s: it may have much to do.
+    """
+    await connection.execute(f"SET LOCAL lock_timeout = '{_TURN_S}s'")
+    try:
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+    except asyncpg.LockNotAvailableError as error:
+        raise StoreUnreachable(
+            f"{place}: another gateway is changing its tables, for more than {_TURN_S} s now"
+        ) from error
+    await connection.execute("SET LOCAL lock_timeout TO DEFAULT")
 
 
 async def _applied(connection: asyncpg.Connection) -> dict[str, bool] | None:
