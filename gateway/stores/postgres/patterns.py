@@ -43,15 +43,17 @@ _LACKING = """
 FROM patterns AS p WHERE p.tier <> 'e3' AND p.origin = ''
 AND NOT EXISTS (SELECT 1 FROM pattern_vectors AS v WHERE v.space = $1 AND v.pk = p.pk)
 """
-# With `+ 0` no index on the vectors fits, whatever the planner estimates.
+# With `+ 0` no index on the vectors fits, whatever the planner estimates. The vector is read from
+# its array once, not for each row; only the nearest are joined with their wide rows.
 _NEAREST = """
 SELECT {columns}, 1 - v.distance FROM (
-    SELECT pk, (vector <=> {vector}::float4[]::vector) + 0 AS distance FROM pattern_vectors
-    WHERE space = {space} AND tenant = {tenant} AND tier = {tier}
+    SELECT pk, (vector <=> (SELECT {vector}::float4[]::vector)) + 0 AS distance
+    FROM pattern_vectors WHERE space = {space} AND tenant = {tenant} AND tier = {tier}{narrowed}
+    ORDER BY distance, pk LIMIT {limit}
 ) AS v JOIN patterns AS p USING (pk)
-WHERE v.distance <= 1 - {floor}::float8{narrowed}
-ORDER BY v.distance, p.pk LIMIT {limit}
+WHERE v.distance <= 1 - {floor}::float8 ORDER BY v.distance, p.pk
 """
+_SUITABLE = " AND pk IN (SELECT p.pk FROM patterns AS p WHERE {conditions})"
 _CURRENT = """
 SELECT pk FROM patterns WHERE tenant = $1 AND pattern_id = $2 AND digest = $3 FOR UPDATE
 """
@@ -177,11 +179,6 @@ class PostgresPatternStore:
         async def work(connection: asyncpg.Connection) -> list[Any]:
             families = await rows.suitable_families(connection, search.model)
             values = Arguments()
-            narrowed = ""
-            if search.failure_type:
-                narrowed += f" AND p.failure_type IN ('', {values.add(search.failure_type)})"
-            if families is not None:
-                narrowed += f" AND p.model_family = ANY({values.add(families)}::text[])"
             statement = _NEAREST.format(
                 columns=COLUMNS,
                 vector=values.add(search.vector),
@@ -189,7 +186,7 @@ class PostgresPatternStore:
                 tenant=values.add(search.scope),
                 tier=values.add(search.tier.value),
                 floor=values.add(search.floor),
-                narrowed=narrowed,
+                narrowed=_narrowed(search, families, values),
                 limit=values.add(search.limit),
             )
             found: list[Any] = await connection.fetch(statement, *values)
@@ -272,3 +269,13 @@ class PostgresPatternStore:
             raise SpaceMismatch("no vector space is open")
         check_dimensions(self._space.dimensions, vectors)
         return self._space
+
+
+def _narrowed(search: Search, families: Sequence[str] | None, values: Arguments) -> str:
+    """The condition for patterns of this failure type and these families of models."""
+    conditions = []
+    if search.failure_type:
+        conditions.append(f"p.failure_type IN ('', {values.add(search.failure_type)})")
+    if families is not None:
+        conditions.append(f"p.model_family = ANY({values.add(families)}::text[])")
+    return _SUITABLE.format(conditions=" AND ".join(conditions)) if conditions else ""
