@@ -233,6 +233,7 @@ class Runtime:
             embedder,
             self.settings.etraces,
             failed=self._lookup_failed,
+            read=self.store.read_beside,
             masks_secrets=self.settings.storage.mask_secrets,
         )
         missing = await patterns.without_vector(1)
@@ -353,7 +354,7 @@ class Runtime:
         loader = ConversationLoader(self._index, self.store)
         # Without content the run log has no texts that monitors could read.
         kept = self.settings.storage.store_content
-        history = LoggedSteps(stores.runs, self.store) if kept else None
+        history = LoggedSteps(stores.runs, self.store, self.store.read_beside) if kept else None
         return Services(
             settings,
             self.metrics,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway.conversations.conversation import run_id
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import RunSnapshot
 from gateway.steering.transcript.steps import Step
 from gateway.stores.protocols import RunStore, StateStore, StoreError
+from gateway.stores.reads import Reads, directly
 from gateway.stores.records import StepRow
 
 _MAX_PARENTS = 16  # forks of forks; a fork has rows only from the step at which it left its parent
@@ -17,7 +20,8 @@ _log = get_logger("gateway.conversations")
 class LoggedSteps:
     """Reads the earlier steps of a run, which monitors and scorer need, from the store."""
 
-    def __init__(self, runs: RunStore, states: StateStore) -> None:
+    def __init__(self, runs: RunStore, states: StateStore, read: Reads = directly) -> None:
+        self._read = read
         self._runs = runs
         self._states = states
 
@@ -42,7 +46,8 @@ class LoggedSteps:
         for _ in range(_MAX_PARENTS):
             if name is None or first <= 1:
                 break
-            found = await self._runs.get_run(run_id(name, upto.run), tenant=tenant, limit=first)
+            get = partial(self._runs.get_run, run_id(name, upto.run), tenant=tenant, limit=first)
+            found = await self._read(get)
             own = [row for row in found.steps if row.difficulty is not None] if found else []
             rows |= {row.step_index: row for row in own}
             first = min(rows, default=first)

@@ -16,6 +16,7 @@ from gateway.steering.guidance.pattern import Pattern
 from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.stores.learning import LearningStore, LessonFilter
 from gateway.stores.protocols import StoreError
+from gateway.stores.reads import Reads, directly
 from gateway.tasks import spawn
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class LessonBook:
     """Answers the look-ups of requests.
 
     `similarity`: that a lesson for another key needs; above 1 only keys count. Without an embedder
-    only keys count.
+    only keys count. `read` reads the lessons; while that fails, those read before hold.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class LessonBook:
         *,
         similarity: Callable[[], float],
         failed: Callable[[Exception], None],
+        read: Reads = directly,
     ) -> None:
         self._store = store
+        self._read_by = read
         self._embedder = embedder
         self._similarity = similarity
         self._failed = failed
@@ -85,8 +88,13 @@ class LessonBook:
         if reading is None:
             reading = self._reading[tenant] = spawn(self._read(tenant), name="read lessons")
             reading.add_done_callback(lambda done: self._keep(tenant, done))
-        # One caller that gives up must not cancel what the others wait for.
-        return await asyncio.shield(reading)
+        try:
+            # One caller that gives up must not cancel what the others wait for.
+            return await asyncio.shield(reading)
+        except StoreError:
+            if known is None:
+                raise
+            return known
 
     def _keep(self, tenant: str, reading: asyncio.Task[_Shelf]) -> None:
         """Keep what was read, unless lessons have changed since that began."""
@@ -101,7 +109,7 @@ class LessonBook:
 
     async def _read(self, tenant: str) -> _Shelf:
         wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
-        stored = await self._store.lessons(wanted, limit=MOST_LESSONS)
+        stored = await self._read_by(lambda: self._store.lessons(wanted, limit=MOST_LESSONS))
         shelf = _Shelf(time.monotonic())
         for each in stored:
             lesson = each.pattern.lesson

@@ -16,7 +16,7 @@ from gateway.learning.secrets import has_secret
 from gateway.learning.worker import Learner
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
-from gateway.stores.protocols import StateStore
+from gateway.stores.guarded import GuardedStateStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Host(Protocol):
     def services(self) -> ModelServices: ...
 
     @property
-    def store(self) -> StateStore: ...
+    def store(self) -> GuardedStateStore: ...
 
     def degraded(self) -> object | None: ...
 
@@ -67,6 +67,7 @@ def open_learning(
         embedder,
         similarity=lambda: host.settings.learning.similarity,
         failed=lookup_failed,
+        read=host.store.read_beside,
     )
     if not host.settings.storage.store_content:
         if host.settings.learning.trials == "on":

@@ -18,7 +18,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.gates import gates_for
@@ -27,6 +27,7 @@ from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
 from gateway.stores.protocols import StoreCorrupt, StoreError
+from gateway.stores.reads import Reads, directly
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 
@@ -66,6 +67,7 @@ class ImportReport:
 class PatternLibrary:
     """A pattern store whose queries are texts. Make it with `PatternLibrary.open`.
 
+    `read` reads for look-ups: a gateway refuses to wait for a database that is away.
     `masks_secrets`: what looks like a secret is masked in the patterns it adds.
     """
 
@@ -76,12 +78,14 @@ class PatternLibrary:
         settings: EtraceSettings,
         failed: Failed | None = None,
         *,
+        read: Reads = directly,
         masks_secrets: bool = True,
     ) -> None:
         self.store = store
         self.embedder = embedder
         self._settings = settings
         self._failed = failed
+        self._read = read
         self._masks_secrets = masks_secrets
         self._universal: _Cache[tuple[str, int], list[PatternMatch]] = {}
         self._own: _Cache[str, bool] = {}
@@ -94,6 +98,7 @@ class PatternLibrary:
         settings: EtraceSettings,
         *,
         failed: Failed | None = None,
+        read: Reads = directly,
         starter: bool = True,
         repair: bool = False,
         masks_secrets: bool = True,
@@ -104,7 +109,7 @@ class PatternLibrary:
         `repair` a damaged search index is rebuilt instead of raising StoreCorrupt.
         Raises: StoreError, EmbeddingError.
         """
-        library = cls(store, embedder, settings, failed, masks_secrets=masks_secrets)
+        library = cls(store, embedder, settings, failed, read=read, masks_secrets=masks_secrets)
         await library.prepare(starter=starter, repair=repair)
         return library
 
@@ -152,17 +157,16 @@ class PatternLibrary:
         if query.tier is Tier.E1 and not await self._has_e1(tenant):
             return []
         (vector,) = await self.embedder.embed([query.text])
-        return await self.store.search(
-            Search(
-                tier=query.tier,
-                vector=vector,
-                tenant=tenant,
-                limit=query.fetch,
-                failure_type=query.failure_type,
-                model=query.model,
-                floor=query.least,
-            )
+        search = Search(
+            tier=query.tier,
+            vector=vector,
+            tenant=tenant,
+            limit=query.fetch,
+            failure_type=query.failure_type,
+            model=query.model,
+            floor=query.least,
         )
+        return await self._read(lambda: self.store.search(search))
 
     async def _has_e1(self, tenant: str) -> bool:
         """Whether the tenant has e1 patterns. Most tenants have none, and a run at risk searches
@@ -170,7 +174,8 @@ class PatternLibrary:
 
         async def read() -> bool:
             own = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
-            return bool((await self.store.list_patterns(own, limit=1)).patterns)
+            page = await self._read(lambda: self.store.list_patterns(own, limit=1))
+            return bool(page.patterns)
 
         return await _read_once(self._own, tenant, read, _TENANTS_CACHED)
 
@@ -178,7 +183,7 @@ class PatternLibrary:
         """The universal rules, cached because every run begins with them."""
 
         async def read() -> list[PatternMatch]:
-            return await self.store.universal(model=model, limit=limit)
+            return await self._read(lambda: self.store.universal(model=model, limit=limit))
 
         return await _read_once(self._universal, (model, limit), read, _MODELS_CACHED)
 
@@ -284,24 +289,43 @@ class PatternLibrary:
         return [None if pattern.tier is Tier.E3 else next(vectors) for pattern in patterns]
 
 
-_Cache = dict[K, tuple[float, "asyncio.Task[T]"]]
+@dataclass(frozen=True, slots=True)
+class _Reading(Generic[T]):
+    """A reading that began at a time; `last`: the one before it that succeeded."""
+
+    begun: float
+    task: asyncio.Task[T]
+    last: asyncio.Task[T] | None
+
+    @property
+    def usable(self) -> asyncio.Task[T] | None:
+        """The newest reading that succeeded."""
+        return self.task if self.task.done() and not _failed(self.task) else self.last
+
+
+_Cache = dict[K, _Reading[T]]
 """Key -> (when it was read, in seconds of the monotonic clock; the reading)."""
 
 
 async def _read_once(
     cache: _Cache[K, T], key: K, read: Callable[[], Coroutine[Any, Any, T]], most: int
 ) -> T:
-    """The value of `key`, at most CACHED_S old. Callers at the same time share one reading."""
+    """The value of `key`, at most CACHED_S old; an older one while the store cannot be read.
+    Callers at the same time share one reading."""
     now = time.monotonic()
     known = cache.get(key)
-    if known is None or now - known[0] > CACHED_S or _failed(known[1]):
+    if known is None or now - known.begun > CACHED_S or _failed(known.task):
         if len(cache) >= most:
             cache.clear()
-        known = cache[key] = (now, spawn(read(), name="read patterns"))
-    if known[1].done():
-        return known[1].result()
-    # One caller that gives up must not cancel what the others wait for.
-    return await asyncio.shield(known[1])
+        last = known.usable if known is not None else None
+        known = cache[key] = _Reading(now, spawn(read(), name="read patterns"), last)
+    try:
+        # One caller that gives up must not cancel what the others wait for.
+        return known.task.result() if known.task.done() else await asyncio.shield(known.task)
+    except StoreError:
+        if known.last is None:
+            raise
+        return known.last.result()
 
 
 def _failed(reading: asyncio.Task[Any]) -> bool:

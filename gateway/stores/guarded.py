@@ -32,6 +32,7 @@ from gateway.stores.time_limits import TimeLimits
 T = TypeVar("T")
 
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
+_DEGRADED_READ_S = 0.02  # longest read of another store while this one is degraded: it may hang
 _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 
@@ -224,18 +225,9 @@ class GuardedStateStore:
 
         Raises: StoreError.
         """
-        started = time.monotonic()
-        if self._read_failures >= self._settings.breaker_failures:
-            if started < self._read_again_at:
-                raise StoreUnavailable("the store cannot be read at the moment")
-            self._read_again_at = started + self._settings.probe_interval_s
+        started = self._begin_read()
         try:
-            with self._limits.within(self._limit_s):
-                found = await work()
-        except TimeoutError:
-            slow = StoreUnavailable("a read takes too long")
-            self._note_read(slow)
-            raise slow from None
+            return await self._read_within(self._limit_s, work)
         except StoreError as error:
             self._note_read(error)
             raise
@@ -243,6 +235,38 @@ class GuardedStateStore:
             if time.monotonic() - started > _SLOW_READ_S:
                 self._note_read(StoreUnavailable("reads take too long"))
             raise
+
+    async def read_beside(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of a read of another store in the same database, which is refused like the
+        reads of this one, and is not waited for while this one is degraded. Only a database that
+        cannot be reached counts: what else fails there is its own fault.
+
+        Raises: StoreError.
+        """
+        self._begin_read()
+        degraded = self._breaker.is_open
+        try:
+            return await self._read_within(_DEGRADED_READ_S if degraded else self._limit_s, work)
+        except StoreUnavailable as error:
+            self._note_read(error)
+            raise
+
+    def _begin_read(self) -> float:
+        """The time now. Raises: StoreUnavailable, when reads are refused."""
+        now = time.monotonic()
+        if self._read_failures >= self._settings.breaker_failures:
+            if now < self._read_again_at:
+                raise StoreUnavailable("the store cannot be read at the moment")
+            self._read_again_at = now + self._settings.probe_interval_s
+        return now
+
+    async def _read_within(self, limit_s: float, work: Callable[[], Awaitable[T]]) -> T:
+        """Raises: StoreUnavailable after `limit_s`, and whatever else `work` raises."""
+        try:
+            with self._limits.within(limit_s):
+                found = await work()
+        except TimeoutError:
+            raise StoreUnavailable("a read takes too long") from None
         self._read_failures = 0
         return found
 

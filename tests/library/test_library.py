@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from gateway.steering.guidance.render import PLACEHOLDER, pattern_text
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.steering.monitors import FAILURE_TYPES
 from gateway.stores.patterns import Added, PatternFilter, PatternStore
+from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sqlite.patterns import SQLitePatternStore
 from tests.stores.conftest import open_database
 
@@ -117,6 +119,32 @@ async def test_queries_of_all_tiers_are_answered_together(fresh: Fresh) -> None:
     assert len(found[Tier.E3]) == sum(p.tier is Tier.E3 for p in STARTER)
     assert [match.pattern.fields["unlock"] for match in found[Tier.E1]] == ["mine"]
     assert len(found[Tier.E2]) == 2
+
+
+async def test_rules_stay_while_the_store_cannot_be_read(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were read before hold: agents are told the same as before."""
+    away: list[bool] = []
+
+    async def read(work: Callable[[], Awaitable[Any]], /) -> Any:
+        if away:
+            raise StoreUnavailable("gone")
+        return await work()
+
+    library = await PatternLibrary.open(
+        await fresh(), HashingEmbedder(), SETTINGS, starter=True, read=read
+    )
+    rules = Query(tier=Tier.E3, top_k=32)
+    away.append(True)
+    with pytest.raises(StoreUnavailable):
+        await library.look_up(rules, "a")
+    away.clear()
+    before = await library.look_up(rules, "a")
+    monkeypatch.setattr("gateway.library.catalogue.CACHED_S", -1.0)
+    away.append(True)
+    assert [await library.look_up(rules, "a") for _ in range(3)] == [before] * 3
+    assert before
 
 
 async def test_a_failed_search_is_reported_and_left_out(fresh: Fresh) -> None:

@@ -17,7 +17,14 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.breaker import SLOW, Breaker
 from gateway.stores.commit_limit import CommitLimit
 from gateway.stores.guarded import GuardedStateStore
-from gateway.stores.protocols import StoreBusy, StoreOverloaded, StoreReplaced, VersionConflict
+from gateway.stores.protocols import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreOverloaded,
+    StoreReplaced,
+    StoreUnavailable,
+    VersionConflict,
+)
 from gateway.stores.records import CallRecord, StepContent
 from gateway.stores.spool import Spool, size_of, with_version
 from gateway.testing.store_conformance.histories import HISTORY_CHECKS
@@ -366,3 +373,45 @@ async def test_no_commit_is_waited_for_without_end() -> None:
         await asyncio.sleep(0.001)
     unwatch()
     never.cancel()
+
+
+async def never() -> None:
+    """A read of a database that hangs."""
+    await asyncio.Event().wait()
+
+
+async def test_reads_beside_a_degraded_store_are_not_waited_for(
+    guarded: Guarded, path: Path
+) -> None:
+    """One that hangs is given up, and soon refused; one that works is answered meanwhile."""
+    store, other = guarded.store, lock(path)
+    await store.commit(call(0))
+    await store.commit(call(1))
+    await store.commit(call(2))
+    assert store.health.incident is not None
+
+    async def works() -> int:
+        return 7
+
+    assert await store.read_beside(works) == 7
+    said: list[str] = []
+    async with asyncio.timeout(DEADLINE_MS / 1000):
+        while "cannot be read at the moment" not in said[-1:]:
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.read_beside(never)
+            said.append(str(caught.value).removeprefix("the store "))
+    assert "a read takes too long" in said
+    other.close()
+    await guarded.works_again()
+
+
+async def test_what_fails_beside_the_store_is_its_own_fault(guarded: Guarded) -> None:
+    """Damaged patterns do not make the store degraded."""
+
+    async def damaged() -> None:
+        raise StoreCorrupt("the index of patterns is damaged")
+
+    for _ in range(10):
+        with pytest.raises(StoreCorrupt):
+            await guarded.store.read_beside(damaged)
+    assert guarded.store.health.incident is None
