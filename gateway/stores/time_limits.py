@@ -15,7 +15,8 @@ class TimeLimits:
 
     def __init__(self) -> None:
         self._under_way: set[_Limit] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0  # uvloop's handle of a time that has passed does not tell it
 
     def within(self, seconds: float) -> _Limit:
         """For `with`: cancel what is inside after so many seconds, and raise TimeoutError.
@@ -27,7 +28,7 @@ class TimeLimits:
     def begin(self, limit: _Limit) -> None:
         """Watch a piece of work."""
         self._under_way.add(limit)
-        if self._timer is None or limit.due < self._timer.when():
+        if self._timer is None or limit.due < self._rings_at:
             self._look_at(limit.due)
 
     def end(self, limit: _Limit) -> None:
@@ -37,6 +38,7 @@ class TimeLimits:
     def _look_at(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._rings_at = due
         self._timer = asyncio.get_running_loop().call_at(due, self._look)
 
     def _look(self) -> None:

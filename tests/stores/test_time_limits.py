@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 
 from gateway.stores.time_limits import TimeLimits
 from gateway.tasks import spawn
@@ -84,3 +85,14 @@ async def test_an_inner_limit_leaves_the_outer_one_to_its_time() -> None:
     with pytest.raises(TimeoutError), limits.within(0.05):
         await inner()
     assert ended == []
+
+
+def test_a_limit_may_begin_when_another_has_just_passed() -> None:
+    """Also with uvloop, whose handle of a time that has passed is no timer's."""
+
+    async def begin_late() -> None:
+        limits = TimeLimits()
+        with pytest.raises(TimeoutError), limits.within(-1.0):
+            await _wait(limits, LONG_S, asyncio.Event())
+
+    uvloop.run(begin_late())
