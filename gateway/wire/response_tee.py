@@ -241,15 +241,16 @@ class UsageFilter:
             # A plain search is ten times as fast as the expression.
             if chunk.find(_USAGE) < 0:
                 return chunk
-            if chunk.find(b"\r") < 0 and chunk.find(b"\n\n\n") < 0:
+            blank_lines = chunk.startswith(b"\n") or chunk.find(b"\n\n\n") >= 0
+            if chunk.find(b"\r") < 0 and not blank_lines:
                 return self._without_usage(chunk)
         events = self._decoder.feed(chunk)
         self._holds = not self._decoder.idle
-        return b"".join(e.raw for e in events if not self._is_usage(e))
+        return b"".join(self._kept(e) for e in events)
 
     def flush(self) -> bytes:
         """The bytes held back at the end of the stream."""
-        return b"".join(e.raw for e in self._decoder.flush() if not self._is_usage(e))
+        return b"".join(self._kept(e) for e in self._decoder.flush())
 
     def _without_usage(self, events: bytes) -> bytes:
         """Whole events, each ended by two line feeds, without usage chunks.
@@ -269,6 +270,12 @@ class UsageFilter:
                 kept.append(events[done:start])
                 done = end
         return b"".join([*kept, events[done:]]) if done else events
+
+    def _kept(self, event: SSEEvent) -> bytes:
+        """The bytes of an event to send; of a usage chunk only the blank lines before it."""
+        if not self._is_usage(event):
+            return event.raw
+        return event.raw[: len(event.raw) - len(event.raw.lstrip(b"\r\n"))]
 
     def _is_usage(self, event: SSEEvent) -> bool:
         if _USAGE not in event.data or b'"choices"' not in event.data:

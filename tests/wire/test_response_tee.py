@@ -9,7 +9,7 @@ import zlib
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.wire.response_tee import ResponseWatch, UsageFilter
@@ -130,6 +130,9 @@ EVENTS = (
 
 
 @given(st.lists(st.lists(st.sampled_from(EVENTS), max_size=6), max_size=4))
+@example(reads=[[CHUNK, b"\n"], [USAGE]])
+@example(reads=[[CHUNK, b"\r\n"], [USAGE]])
+@example(reads=[[b"\n", USAGE]])
 def test_usage_is_taken_out_alike_of_whole_reads_and_of_single_bytes(
     reads: list[list[bytes]],
 ) -> None:
