@@ -32,6 +32,7 @@ from gateway.calls.recorder import Recorder
 from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
+from gateway.conversations.refused_places import REFUSED_STATUSES
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.response_headers import (
     identity_headers,
@@ -132,6 +133,33 @@ class Pipeline:
         return delivery.response
 
     async def _ask(
+        self, services: Services, prepared: PreparedRequest, call: UpstreamCall
+    ) -> Delivery:
+        """The answer to the request; one that is refused with our changes in it is sent once more
+        as the client wrote it."""
+        try:
+            delivery = await self._ask_models(services, prepared, call)
+        except UpstreamFailure as exc:
+            if exc.status not in REFUSED_STATUSES or not prepared.is_changed:
+                raise
+            status = exc.status
+        else:
+            status = delivery.response.status
+            if status not in REFUSED_STATUSES or not prepared.is_changed:
+                return delivery
+            await delivery.response.aclose()
+        self._log.warning(
+            "changed request refused, sent as the client wrote it",
+            status=status,
+            request_id=prepared.exchange.request.id,
+        )
+        places = prepared.send_as_written()
+        delivery = await self._deliver(services, prepared, call)
+        if delivery.response.status < 400:
+            prepared.close_places(places)
+        return delivery
+
+    async def _ask_models(
         self, services: Services, prepared: PreparedRequest, call: UpstreamCall
     ) -> Delivery:
         """The routed model's answer; if that refuses or fails, the requested model's."""

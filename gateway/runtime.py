@@ -22,6 +22,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
 from gateway.conversations.merge import merged_call
+from gateway.conversations.refused_places import RefusedPlaces
 from gateway.conversations.stored_responses import StoredAnswers
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
@@ -85,6 +86,7 @@ class Runtime:
 
         self._rests = DeploymentRests()
         self._usage_refusals = UsageRefusals()
+        self._refused_places = RefusedPlaces()
         self._services: Services | None = None
         self._stores: Stores | None = None
         self._states: GuardedStateStore | None = None
@@ -364,6 +366,7 @@ class Runtime:
             history=history,
             rests=self._rests,
             usage_refusals=self._usage_refusals,
+            refused_places=self._refused_places,
             instance=self.instance,
             lessons=self.book,
             accounting=self.accounting,

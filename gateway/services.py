@@ -13,6 +13,7 @@ from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.refused_places import RefusedPlaces
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.run_workloads import RunWorkloads
 from gateway.conversations.steer_request import (
@@ -51,6 +52,7 @@ class Services:
         history: StepHistory | None,
         rests: DeploymentRests,
         usage_refusals: UsageRefusals,
+        refused_places: RefusedPlaces,
         instance: str,
         accounting: Accounting,
         lessons: LessonLookup | None = None,
@@ -83,7 +85,9 @@ class Services:
         traits = ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal)
         judge = self._judge(metrics, accounting.own_calls)
         run_workloads = RunWorkloads(rules, workloads, self.catalogue.price)
-        self.steerer = RequestSteerer(rules, traits, lookup, history, judge, lessons, run_workloads)
+        self.steerer = RequestSteerer(
+            rules, traits, lookup, history, judge, lessons, run_workloads, refused_places
+        )
         self._users = 0
         self._retired = False
 

@@ -12,7 +12,11 @@ import orjson
 from gateway.budgets.spending import Spending
 from gateway.calls.recorder import Recorder
 from gateway.conversations.control_headers import ControlHeaders
-from gateway.conversations.response_headers import unsteered_headers, with_state
+from gateway.conversations.response_headers import (
+    unsteered_headers,
+    with_state,
+    without_guidance,
+)
 from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
@@ -22,6 +26,7 @@ from gateway.observability.otel_content import call_texts
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.state import Place
 from gateway.stores.raw import RawCall
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
@@ -135,6 +140,28 @@ class PreparedRequest:
         """Switch to the model that the client named, because the routed one gave no answer."""
         if self.result is not None:
             self._services.steerer.use_requested_model(self.result, self._request, reason)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything but the model's name differs from what the client wrote."""
+        guided = self.result is not None and self.result.applies and bool(self.result.edits)
+        return guided or self.asked_usage
+
+    def send_as_written(self) -> frozenset[Place]:
+        """Take every change out of the request, which was refused with them; where guidance was."""
+        self.hides_usage = False
+        if self.result is None:
+            return frozenset()
+        response = self.exchange.response
+        response.headers = without_guidance(response.headers)
+        self.exchange.notes.pop("guidance", None)
+        return self._services.steerer.send_as_written(self.result)
+
+    def close_places(self, places: frozenset[Place]) -> None:
+        """Use these places for no later request of this client: the request was accepted without
+        guidance there."""
+        if self.result is not None and places:
+            self._services.steerer.close_places(self.result, self._request, places)
 
     @property
     def echo(self) -> EchoFilter | None:

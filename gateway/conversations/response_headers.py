@@ -10,6 +10,7 @@ from gateway.steering.fsm import FSMState
 from gateway.upstream.base import RawHeaders
 
 STATE_HEADER = b"x-gateway-state"
+_GUIDANCE_HEADER = b"x-gateway-guidance"
 
 
 def identity_headers(resolved: Resolved) -> RawHeaders:
@@ -37,7 +38,7 @@ def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
         headers.append((b"x-gateway-risk", b"%.4f" % result.latest.risk))
         headers.append((b"x-gateway-monitors", ",".join(readings.fired).encode()))
     if result.applies and (label := guidance_label(result)):
-        headers.append((b"x-gateway-guidance", label.encode("ascii", "replace")))
+        headers.append((_GUIDANCE_HEADER, label.encode("ascii", "replace")))
     return headers
 
 
@@ -50,6 +51,11 @@ def with_state(headers: RawHeaders, state: FSMState) -> RawHeaders:
     """The headers with another state of the run: its answer has changed it."""
     value = state.value.encode()
     return [(name, value if name == STATE_HEADER else old) for name, old in headers]
+
+
+def without_guidance(headers: RawHeaders) -> RawHeaders:
+    """The headers of a call that is sent without its guidance."""
+    return [(name, value) for name, value in headers if name != _GUIDANCE_HEADER]
 
 
 def guidance_label(result: SteeringResult) -> str:

@@ -15,6 +15,7 @@ from gateway.conversations.judge import StepJudge, judge_newest
 from gateway.conversations.long_transcripts import fold_transcript, tasks_of
 from gateway.conversations.own_time import OwnTime
 from gateway.conversations.prompts import later_prompts, opening_prompts
+from gateway.conversations.refused_places import Client, RefusedPlaces, places_of
 from gateway.conversations.run_workloads import RunWorkloads
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.timed import timed
@@ -27,6 +28,7 @@ from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.settings import Gates
+from gateway.steering.guidance.state import Place
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
 from gateway.steering.lessons import LessonMatch, LessonQuery
@@ -102,8 +104,10 @@ class RequestSteerer:
         judge: StepJudge | None = None,
         lessons: LessonLookup | None = None,
         workloads: RunWorkloads | None = None,
+        places: RefusedPlaces | None = None,
     ) -> None:
         self.rules = rules
+        self._places = places or RefusedPlaces()
         self._models = models
         self._lookup = lookup
         self._history = history
@@ -303,12 +307,39 @@ class RequestSteerer:
             memory = self._place(result, request, result.decision)
         self._keep(result, request, replace(memory, pinned_model=None))
 
+    def send_as_written(self, result: SteeringResult) -> frozenset[Place]:
+        """Take the guidance out of a call that was refused; the places where it was.
+
+        What is new with this call is forgotten; what earlier calls got stays remembered.
+        """
+        placed, run = result.placed, result.conversation.run
+        if placed is None:
+            return frozenset()
+        if result.memory_before is not None and run.routed is result.kept:
+            run.memory = result.memory_before
+        else:  # another call of the conversation was decided meanwhile
+            guidance = run.memory.guidance
+            kept = tuple(each for each in guidance.injections if each not in placed.added)
+            run.memory = replace(run.memory, guidance=replace(guidance, injections=kept))
+        result.placed = None
+        result.reasons.append("guidance: refused by the upstream, sent as the client wrote it")
+        return places_of(placed.edits)
+
+    def close_places(
+        self, result: SteeringResult, request: SteeredRequest, places: frozenset[Place]
+    ) -> None:
+        """Do not use these places again for this client: without them the call was accepted."""
+        self._places.close(_client(result, request), places)
+        result.reasons.append(f"guidance: {', '.join(sorted(places))} closed for this client")
+
     @staticmethod
     def _keep(result: SteeringResult, request: SteeredRequest, memory: RunMemory) -> None:
         """The decision was made in time: the run remembers it."""
         current = result.conversation.run
+        if result.memory_before is None:
+            result.memory_before = current.memory
         current.memory = memory
-        current.routed = RoutedCall(
+        current.routed = result.kept = RoutedCall(
             prefix_hash=result.resolved.incoming.hashes.full,
             requested=request.model,
             model=result.model,
@@ -349,14 +380,26 @@ class RequestSteerer:
     def _placed(
         self, result: SteeringResult, request: SteeredRequest, decided: Decided
     ) -> Placed | None:
-        dialect, model = request.dialect, result.model
-        return place(
+        closed = self._places.closed(_client(result, request))
+
+        def target() -> GuidanceTarget:
+            given = self._models.target_of(result.model)
+            allowed = request.dialect.target(given, request, result.model)
+            return replace(allowed, closed=closed) if closed else allowed
+
+        placed = place(
             self.rules,
             decided,
-            lambda: AsMappings(dialect.placeable(request)),
-            lambda: dialect.target(self._models.target_of(model), request, model),
+            lambda: AsMappings(request.dialect.placeable(request)),
+            target,
             _tools(request.body),
         )
+        return None if closed and placed is not None and not placed.edits else placed
+
+
+def _client(result: SteeringResult, request: SteeredRequest) -> Client:
+    tenant = result.conversation.tenant
+    return Client(tenant, result.agent, request.dialect.name, result.model)
 
 
 def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:

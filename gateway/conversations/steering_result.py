@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.conversations.conversation import Conversation
+from gateway.conversations.conversation import Conversation, RoutedCall
 from gateway.conversations.resolve import Resolved
 from gateway.steering.advice import NO_ADVICE, Advice
+from gateway.steering.decided_call import RunMemory
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided
@@ -30,6 +31,7 @@ class SteeringResult:
     `logged`: the step as it is in the run log, when another process has scored it.
     `usable`: whether the answer says or calls anything; a client asks again after one without.
     `unread`: the request's messages were not read, so that its answer continues no known history.
+    `memory_before`: the run's memory before the decision; `kept`: what the run remembers of it.
     """
 
     resolved: Resolved
@@ -52,6 +54,8 @@ class SteeringResult:
     unread: bool = False
     timings_ms: dict[str, float] = field(default_factory=dict)
     advice: Advice = NO_ADVICE
+    memory_before: RunMemory | None = None
+    kept: RoutedCall | None = None
 
     @property
     def applies(self) -> bool:

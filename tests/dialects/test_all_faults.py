@@ -32,9 +32,9 @@ BEFORE = {
     K.UNAUTHORIZED: (401, 1),
     K.FORBIDDEN: (403, 1),
     K.NOT_FOUND: (404, 1),
-    K.BAD_REQUEST: (400, 1),
-    K.CONTEXT_LENGTH: (400, 1),
-    K.CONTENT_FILTER_ERROR: (400, 1),
+    K.BAD_REQUEST: (400, 2),  # with guidance, then as the client wrote it
+    K.CONTEXT_LENGTH: (400, 2),
+    K.CONTENT_FILTER_ERROR: (400, 2),
     K.HTML_ERROR: (502, 3),
     K.SLOW_FIRST_BYTE: (504, 1),
     K.DROP_BEFORE_RESPONSE: (502, 3),

@@ -7,6 +7,9 @@ block, so that leaving it out moves nothing else.
 
 Messages are given as the client sent them, as mappings. For dialects with the system prompt outside
 the messages the caller puts it in front as `{"role": "system", "content": ...}`.
+
+Text is added only to messages whose kind is known to take it, in a form that takes it; clients send
+new kinds of items before their providers document them. Others are passed over.
 """
 
 from __future__ import annotations
@@ -34,6 +37,14 @@ from gateway.steering.transcript.frame import FRAME_OPEN
 from gateway.wire.values import dataclass, replace
 
 _SYSTEM_ROLES = ("system", "developer")
+_TEXT_PARTS = ("text", "input_text")
+_RESULT_ITEMS = frozenset(
+    {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
+    | {"shell_call_output", "apply_patch_call_output", "computer_call_output"}
+    | {"mcp_approval_response"}
+)
+"""Items of the Responses API that a client sends after a call of a tool. Source: OpenAI's API
+reference, "Create a model response", `input`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +74,16 @@ def place(
     `tools` are only looked at to count the client's cache markers.
     """
     lead = _leading(messages)
-    tail_ok = _late_allowed(target, settings) and _tail_free(messages, lead, target)
+    late_ok = _late_allowed(target, settings) and "message" not in target.closed
+    tail_ok = late_ok and _tail_free(messages, lead, target)
     offset = len(messages) - lead
     replayed = _remembered(decided, settings)
-    result_ok = settings.placement != "system" and bool(messages) and _is_result(messages[-1])
+    result_ok = (
+        settings.placement != "system"
+        and "result" not in target.closed
+        and bool(messages)
+        and _is_result(messages[-1])
+    )
     added = _new_injections(decided, tail_ok, offset, settings, result_ok=result_ok)
     present = _present(messages[:lead])
     system: list[str] = []
@@ -79,10 +96,12 @@ def place(
     for block in (*earlier, *([directive] if directive else []), *current):
         if block.place == "message" and _fits(block, messages, lead, target, settings):
             between.append(block)
-        elif block.place == "result" and _has_result(block, messages, lead):
+        elif block.place == "result" and _has_result(block, messages, lead, target):
             behind.append(block)
-        elif block.text not in present:
+        elif block.text not in present and "system" not in target.closed:
             system.append(block.text)
+    if "system" in target.closed:  # what has no other place is not given
+        added = tuple(block for block in added if block in between or block in behind)
     edits = _system_edits(messages, lead, system, target, tools)
     edits += _message_edits(messages, lead, between, target)
     edits += [AppendToResult(index=lead + each.offset - 1, text=each.text) for each in behind]
@@ -174,16 +193,28 @@ def _tail_free(messages: Sequence[Message], lead: int, target: GuidanceTarget) -
 def _is_result(message: Message) -> bool:
     """Whether a message holds the results of tools, in a form that text can be added to."""
     role, content = message.get("role"), message.get("content")
+    if message.get("type") is not None:
+        return False
     if role in ("tool", "function"):
-        return isinstance(content, str | list)
+        return isinstance(content, str) or _takes_part(content)
     blocks = content if role == "user" and isinstance(content, list) else ()
     return any(isinstance(b, Mapping) and b.get("type") == "tool_result" for b in blocks)
 
 
-def _has_result(block: Injection, messages: Sequence[Message], lead: int) -> bool:
-    """Whether the result that a block was added to is still there."""
+def _takes_part(content: Any) -> bool:
+    """Whether a list of parts ends with a text, so that another one may follow."""
+    last = content[-1] if isinstance(content, list) and content else None
+    return isinstance(last, Mapping) and last.get("type") in _TEXT_PARTS
+
+
+def _has_result(
+    block: Injection, messages: Sequence[Message], lead: int, target: GuidanceTarget
+) -> bool:
+    """Whether the result that a block was added to is still there, and may be added to."""
     position = lead + block.offset
-    return lead < position <= len(messages) and _is_result(messages[position - 1])
+    if "result" in target.closed or not lead < position <= len(messages):
+        return False
+    return _is_result(messages[position - 1])
 
 
 def _fits(
@@ -199,7 +230,9 @@ def _fits(
     history: between a call and its answer a block would make the request invalid.
     """
     position = lead + block.offset
-    if not _late_allowed(target, settings) or not lead < position <= len(messages):
+    if "message" in target.closed or not _late_allowed(target, settings):
+        return False
+    if not lead < position <= len(messages):
         return False
     before, after = messages[position - 1], None
     if position < len(messages):
@@ -236,14 +269,28 @@ def _system_edits(
 ) -> list[Edit]:
     if not texts:
         return []
-    if not lead or not _appendable(messages[0].get("content")):
+    # With markers for the prompt's cache, the system prompt is always the first message.
+    index = 0 if target.breakpoints else _appendable_index(messages[:lead])
+    if index is None or not lead or not _appendable(messages[index]):
         return [InsertSystem(texts=tuple(texts))]
     marker = system_marker(messages, tools) if target.breakpoints else None
-    return [SystemAppend(index=0, texts=tuple(texts), breakpoint=marker)]
+    return [SystemAppend(index=index, texts=tuple(texts), breakpoint=marker)]
 
 
-def _appendable(content: Any) -> bool:
-    return content is None or isinstance(content, str | list)
+def _appendable_index(leading: Sequence[Message]) -> int | None:
+    """The first of the leading messages that text can be added to."""
+    return next((at for at, each in enumerate(leading) if _appendable(each)), None)
+
+
+def _appendable(message: Message) -> bool:
+    """Whether it is a system message with content that text can be added to."""
+    content = message.get("content")
+    if message.get("type") not in (None, "message"):
+        return False
+    if isinstance(content, list):
+        return not content or _takes_part(content)
+    # An absent content is a kind of message that has none, but for the place of a system prompt.
+    return isinstance(content, str) or (content is None and "content" in message)
 
 
 def _leading(messages: Sequence[Message]) -> int:
@@ -259,12 +306,13 @@ def _is_system(message: Message) -> bool:
 
 
 def _role(message: Message) -> str:
-    """`assistant`, `tool` or `user`, also for the typed items of the Responses API."""
+    """`assistant`, `tool` or `user`, also for the typed items of the Responses API.
+
+    What is not known counts as the assistant's: nothing is put behind it.
+    """
     role, kind = message.get("role"), message.get("type")
+    if kind not in (None, "message"):
+        return "tool" if isinstance(kind, str) and kind in _RESULT_ITEMS else "assistant"
     if role in ("tool", "function"):
         return "tool"
-    if isinstance(role, str):
-        return "assistant" if role == "assistant" else "user"
-    if isinstance(kind, str):
-        return "tool" if kind.endswith("_output") else "assistant"
-    return "user"
+    return "user" if role in ("user", *_SYSTEM_ROLES) else "assistant"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.steering.guidance.edits import Message
+from gateway.steering.guidance.state import Place
 
 MAX_BREAKPOINTS = 4
 """Cache markers a request may carry. Source: Anthropic's API reference, prompt caching."""
@@ -20,10 +21,14 @@ class GuidanceTarget:
     prompt cache works with markers in the content (four at most), and its system prompt is one.
     With both, a late system message is placed alone after a user message, and before an assistant
     message or at the end. Source: Anthropic's documentation, "Mid-conversation system messages".
+
+    `closed` = the places where the client's requests were refused with guidance, and accepted
+    without it.
     """
 
     late_system: bool = False
     breakpoints: bool = False
+    closed: frozenset[Place] = frozenset()
 
 
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
