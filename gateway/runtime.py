@@ -367,6 +367,7 @@ class Runtime:
             rests=self._rests,
             usage_refusals=self._usage_refusals,
             refused_places=self._refused_places,
+            keys_required=lambda: self.keys.required,
             instance=self.instance,
             lessons=self.book,
             accounting=self.accounting,

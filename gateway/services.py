@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -53,6 +53,7 @@ class Services:
         rests: DeploymentRests,
         usage_refusals: UsageRefusals,
         refused_places: RefusedPlaces,
+        keys_required: Callable[[], bool],
         instance: str,
         accounting: Accounting,
         lessons: LessonLookup | None = None,
@@ -60,7 +61,7 @@ class Services:
     ) -> None:
         self.settings = settings
         self.loader = loader
-        self.table = DeploymentTable(settings, os.environ, rests)
+        self.table = DeploymentTable(settings, os.environ, rests, keys_required)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
         self.litellm_lane = LiteLLMLane(
             self.native, settings.timeouts, headers={INSTANCE_HEADER.decode(): instance}

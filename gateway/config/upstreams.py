@@ -37,13 +37,15 @@ class UpstreamSettings:
     """The provider that serves every model name without a deployment.
 
     `provider_prefixes`: whether names such as `anthropic/...` go to that provider through LiteLLM;
-    off for an upstream that itself uses such names (OpenRouter). `messages_api_base`: the target of
+    off for an upstream that itself uses such names (OpenRouter). None: while no gateway keys exist,
+    because whoever may name providers may use every credential in the gateway's environment.
+    `messages_api_base`: the target of
     `/v1/messages` requests; by default Anthropic's API if `api_base` is OpenAI's, else `api_base`.
     """
 
     api_base: str = OPENAI_API_BASE
     api_key: Secret | None = None
-    provider_prefixes: bool = True
+    provider_prefixes: bool | None = None
     messages_api_base: str | None = None
 
     def __post_init__(self) -> None:

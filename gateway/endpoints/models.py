@@ -77,7 +77,7 @@ def _listing(headers: RawHeaders, query: bytes, principal: Principal) -> Upstrea
 
 async def _upstream_list(services: Services, call: UpstreamCall) -> bytes:
     """The body of the upstream's list; empty for an error or a body that is too long."""
-    target = services.table.default
+    target = services.table.default.for_client(None, call.api)
     outgoing = outgoing_headers(call, target, services.dispatcher.instance)
     url = target_url(target.api_base, call.path, call.query)
     response: LaneResponse = await services.native.send("GET", url, outgoing, b"")

@@ -28,6 +28,7 @@ from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.credentials import refuse_foreign_path
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
@@ -60,6 +61,7 @@ class PassThrough:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+            refuse_foreign_path(scope["path"], services.table.default.api_base.host)
             call = UpstreamCall(
                 method=scope["method"],
                 path=_path(scope),
@@ -214,7 +216,7 @@ async def _send_stream(
 async def _to_keeper(
     services: Services, call: UpstreamCall, content: bytes | AsyncIterator[bytes]
 ) -> LaneResponse:
-    target = (call.at or services.table.default).for_dialect(call.dialect)
+    target = (call.at or services.table.default).for_client(call.dialect, call.api)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")
     if length and not isinstance(content, bytes):

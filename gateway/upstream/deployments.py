@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from hashlib import blake2b
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from gateway.config.faults import Faults
 from gateway.config.named_models import named_models
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
+from gateway.upstream.credentials import BASELESS
 from gateway.upstream.model_patterns import filled, longest_match
 from gateway.upstream.providers import (
     ANTHROPIC_API_BASE,
@@ -65,6 +66,9 @@ class Target:
     api_base: httpx.URL
     api_key: str | None = None
     forward_client_key: bool = False
+    client_apis: frozenset[str] = frozenset({"openai", "anthropic"})
+    """The APIs whose clients' own credentials belong to this host, where they are forwarded."""
+
     headers: tuple[tuple[str, str], ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     key: int = 0
@@ -88,6 +92,16 @@ class Target:
         """Whether the upstream itself speaks a dialect."""
         return dialect.name in self.dialects
 
+    def forwards(self, api: str) -> bool:
+        """Whether the credential of a client of an API goes to this upstream."""
+        return self.forward_client_key and api in self.client_apis
+
+    def for_client(self, dialect: Dialect | None, api: str) -> Target:
+        """The same upstream as a client of an API is served; the default upstream is two hosts."""
+        if dialect is None and api == "anthropic" and self.messages_base and not self.key:
+            return self._at_anthropic_api()
+        return self.for_dialect(dialect)
+
     def for_dialect(self, dialect: Dialect | None) -> Target:
         """The same upstream as it is asked in a dialect; None: on a route that has no dialect."""
         if dialect is None:
@@ -100,14 +114,16 @@ class Target:
 
     def _at_anthropic_api(self) -> Target:
         """The upstream with the base URL and the key header of Anthropic's API."""
-        key = self.api_key or ""
         base = self.messages_base or self.api_base
+        # The default upstream's key is for its own host only.
+        key = "" if not self.key and base.host != self.api_base.host else self.api_key or ""
         anthropic = self.provider == "anthropic" or base.host.endswith("anthropic.com")
         own_header = anthropic and not key.startswith(_OAUTH_PREFIX)
         return replace(
             self,
             lane="native",
             api_base=base,
+            api_key=key or None,
             params=self.params if self.lane == "native" else {},
             key_header="x-api-key" if own_header else "authorization",
         )
@@ -117,15 +133,23 @@ class DeploymentTable:
     """All targets of the settings, balanced by weight; one that fails repeatedly rests."""
 
     def __init__(
-        self, settings: Settings, env: Mapping[str, str], rests: DeploymentRests | None = None
+        self,
+        settings: Settings,
+        env: Mapping[str, str],
+        rests: DeploymentRests | None = None,
+        keys_required: Callable[[], bool] = lambda: False,
     ) -> None:
         """Read the deployments; `env` holds the providers' keys, `rests` what failed before.
+
+        `keys_required`: whether requests need a gateway key now, whatever the config says.
 
         Raises:
             ConfigError: deployments, or models named elsewhere, have no provider or no address.
         """
         self._env = env
         self._settings = settings
+        self._keys_required = keys_required
+        self._named = frozenset(name for _, name in named_models(settings))
         self._client_host = urlsplit(settings.default_upstream.api_base).netloc
         self._messages_base = _default_messages_base(settings)
         self._by_name: dict[str, list[Target]] = {}
@@ -262,15 +286,30 @@ class DeploymentTable:
             UnknownProvider: nobody knows the prefix, and a configured key would be sent.
         """
         upstream = self._settings.default_upstream
-        if not upstream.provider_prefixes:
+        if upstream.provider_prefixes is False:
             return self.default
         provider, name = split_model(model, is_known if self._at_openai else is_tabled)
         if provider is not None:
+            self._refuse_prefix(provider, model)
             params: dict[str, Any] = {"model": f"{provider}/{name}"}
             return self._target(Deployment(model_name="prefixed", litellm_params=params), 0)
         if self._at_openai and upstream.api_key and (prefix := unknown_prefix(model)):
             raise unknown_provider(prefix, model)
         return self.default
+
+    def _refuse_prefix(self, provider: str, model: str) -> None:
+        """Refuse a provider that a client names, where clients have keys of this gateway.
+
+        They would spend every credential of the gateway's environment, and reach servers on its
+        network. Models that the config names are the operator's choice.
+        """
+        if self._settings.default_upstream.provider_prefixes or model in self._named:
+            return
+        if self._settings.auth.gateway_keys or self._keys_required():
+            raise UnknownProvider(
+                f"{model!r} is not in model_list, and provider prefixes such as {provider}/ are "
+                "off because this gateway has keys (default_upstream.provider_prefixes)"
+            )
 
     def _add(self, deployment: Deployment, key: int) -> None:
         target = self._configured(deployment, key)
@@ -305,6 +344,8 @@ class DeploymentTable:
         known = OPENAI_COMPATIBLE.get(provider)
         given = params.get("api_base") or params.get("base_url")
         base = given or (known and known.api_base)
+        if provider in BASELESS and not base and not self._env.get(f"{provider.upper()}_API_BASE"):
+            raise UnknownProvider(f"{provider!r} in {params['model']!r} has no address of its own")
         lane = deployment.lane
         if lane == "auto":
             lane = "native" if known and base and not params.get("mock_response") else "litellm"
@@ -317,6 +358,8 @@ class DeploymentTable:
         anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
         if anthropic_api and provider == "anthropic":
             same_host = messages_base.netloc == self._messages_base.netloc
+        own_api = "anthropic" if anthropic_api and provider == "anthropic" else "openai"
+        both = deployment.forward_client_key
         return Target(
             name=deployment.model_name,
             lane="native" if lane == "native" else "litellm",
@@ -325,6 +368,7 @@ class DeploymentTable:
             api_key=self._key(provider, params),
             forward_client_key=deployment.forward_client_key
             or (same_host and (lane == "native" or anthropic_api)),
+            client_apis=frozenset({"openai", "anthropic"} if both else {own_api}),
             headers=_headers(params),
             params=dict(params) if lane == "litellm" else extra,
             key=key,

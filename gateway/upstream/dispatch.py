@@ -19,6 +19,7 @@ from gateway.config import RouterSettings
 from gateway.dialects import Dialect
 from gateway.errors import UpstreamFailure
 from gateway.observability.metrics import Metrics
+from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
@@ -27,18 +28,6 @@ from gateway.wire.values import dataclass
 
 INSTANCE_HEADER = b"x-gateway-instance"
 
-# What authenticates a client to its provider; it goes to that provider only.
-CREDENTIAL_HEADERS = frozenset(
-    {
-        b"authorization",
-        b"api-key",
-        b"x-api-key",
-        b"x-goog-api-key",
-        b"cookie",
-        b"openai-organization",
-        b"openai-project",
-    }
-)
 # Set for each connection separately, or meant for the gateway itself.
 _OWN_HEADERS = frozenset({b"host", b"content-length", b"expect", b"x-conversation-id"})
 
@@ -100,6 +89,13 @@ class UpstreamCall:
 
     admits: Callable[[Target], Awaitable[bool]] | None = None
     """Whether a fallback may be asked; None: any may."""
+
+    @property
+    def api(self) -> str:
+        """Whose API the client speaks, and so whose credentials it brings."""
+        if self.dialect is not None:
+            return self.dialect.api
+        return "anthropic" if credentials.speaks_anthropic(self.headers) else "openai"
 
     attempts: list[str] = field(default_factory=list)
     """The result of each attempt: `<deployment>:<status or error label>`."""
@@ -274,13 +270,16 @@ def attempt_schedule(
 
 
 def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> RawHeaders:
-    """The client's headers as this target may see them, with the target's own key."""
+    """The client's headers as this target may see them, with the target's own key.
+
+    Raises:
+        Unauthorized: see `credentials.allowed`.
+    """
     drop = _OWN_HEADERS | call.key_headers
-    if target.api_key or not target.forward_client_key:
-        drop |= CREDENTIAL_HEADERS
-    out = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
-    if target.api_key:
-        out.append(_credential(target.key_header, target.api_key))
+    given = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
+    out = credentials.allowed(given, call.query, target, call.api)
+    if (key := credentials.operator_key(target)) is not None:
+        out.append(_credential(target.key_header, key))
     out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
     passed = [value for name, value in call.headers if name == INSTANCE_HEADER]
     out.append((INSTANCE_HEADER, b", ".join([*passed, instance])))

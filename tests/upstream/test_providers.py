@@ -15,6 +15,7 @@ from gateway.config import Settings, settings_from_dict
 from gateway.errors import ConfigError, UnknownProvider
 from gateway.process.start_checks import check
 from gateway.testing import AppServer
+from gateway.upstream.credentials import BASELESS
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_names import litellm_names
 from gateway.upstream.providers import OPENAI_COMPATIBLE, TRANSLATED_PROVIDERS, is_known
@@ -74,7 +75,14 @@ def test_the_names_are_those_that_litellm_reads() -> None:
 
 @pytest.mark.parametrize("provider", NAMES)
 def test_every_known_provider_gets_its_own_key_only(provider: str) -> None:
-    """Deployments and unlisted names: the provider's own host, or LiteLLM's lane."""
+    """Deployments and unlisted names: the provider's own host, or LiteLLM's lane; a provider
+    without a host needs an address."""
+    if provider in BASELESS:
+        with pytest.raises(ConfigError, match="has no address of its own"):
+            check(settings({"model": f"{provider}/x", "api_key": "its-key"}))
+        with pytest.raises(UnknownProvider, match="has no address of its own"):
+            DeploymentTable(settings(), {}).resolve(f"{provider}/x")
+        return
     table = DeploymentTable(settings({"model": f"{provider}/x", "api_key": "its-key"}), {})
     assert_own_host(only(table), provider)
     unlisted = only(DeploymentTable(settings(), {"OPENAI_API_KEY": "sk-o"}), f"{provider}/x")

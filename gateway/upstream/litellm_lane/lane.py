@@ -9,9 +9,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import httpx
+
 from gateway.config import TimeoutSettings
 from gateway.dialects import CHAT, Dialect
 from gateway.errors import UpstreamFailure, UpstreamTimeout
+from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_lane import (
@@ -82,7 +85,11 @@ class LiteLLMLane:
                 type="invalid_request_error",
                 code="not_found",
             )
-        call = ProviderCall(native=self._native, secrets=_secrets(target.params))
+        call = ProviderCall(
+            native=self._native,
+            secrets=_secrets(target.params),
+            base_host=_base_host(target.params),
+        )
         token = current_call.set(call)
         limit = asyncio.timeout(_limit_s(target.params, streaming=bool(body.get("stream"))))
         try:
@@ -121,8 +128,8 @@ class LiteLLMLane:
         )
         streaming = bool(body.get("stream"))
         call.end_marks = request.end_marks(provider, name) if streaming else ()
-        if target.forward_client_key and not prepared.kwargs.get("api_key"):
-            prepared.kwargs["api_key"] = request.client_key(headers)
+        if not prepared.kwargs.get("api_key"):
+            _add_key(prepared.kwargs, target, headers, CHAT)
         result = await self._sdk.acompletion(
             **prepared.kwargs,
             **self._controls(target, model, headers, streaming),
@@ -166,8 +173,8 @@ class LiteLLMLane:
         if asked != model:
             kwargs["api_base"] = str(target.api_base)
             kwargs.pop("custom_llm_provider", None)
-        if target.forward_client_key and not kwargs.get("api_key"):
-            kwargs["api_key"] = request.client_key(headers)
+        if not kwargs.get("api_key"):
+            _add_key(kwargs, target, headers, dialect)
         if streaming:
             openai = self._sdk.speaks_openai(provider)
             call.end_marks = dialects.end_marks(provider, name, speaks_openai=openai)
@@ -205,11 +212,24 @@ class LiteLLMLane:
         return controls
 
 
+def _add_key(kwargs: dict[str, Any], target: Target, headers: RawHeaders, dialect: Dialect) -> None:
+    """Add the key of the target, or the client's; with neither LiteLLM looks for the provider's
+    own variable."""
+    key = credentials.operator_key(target) or credentials.client_key(headers, target, dialect.api)
+    if key is not None:
+        kwargs["api_key"] = key
+
+
 def _model(target: Target) -> str:
     """The model as LiteLLM names it: `provider:name` is `provider/name`."""
     model = str(target.params["model"])
     provider, name = split_model(model)
     return f"{provider}/{name}" if provider else model
+
+
+def _base_host(params: Mapping[str, Any]) -> str:
+    base = params.get("api_base") or params.get("base_url")
+    return httpx.URL(str(base)).host if base else ""
 
 
 def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:

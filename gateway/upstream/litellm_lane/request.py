@@ -154,13 +154,3 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
     """Whether the client asked for usage at the end of its stream."""
     options = body.get("stream_options")
     return isinstance(options, Mapping) and bool(options.get("include_usage"))
-
-
-def client_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The key the client sent for its provider, in either of the usual headers."""
-    for name, value in headers:
-        if name == b"authorization" and value[:7].lower() == b"bearer ":
-            return value[7:].decode("latin-1").strip()
-        if name == b"x-api-key":
-            return value.decode("latin-1")
-    return None

@@ -17,6 +17,7 @@ import httpx
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
+from gateway.upstream.credentials import is_foreign_host
 from gateway.upstream.litellm_lane.events import ReadableEvents
 
 _TAIL_BYTES = 1 << 14
@@ -70,25 +71,39 @@ class ProviderCall:
     provider: str = ""
     """LiteLLM's name of the provider that is called."""
 
+    base_host: str = ""
+    """The host of the configured base URL; empty without one."""
+
     withheld: frozenset[str] = frozenset()
     """Keys of other providers, which LiteLLM may find in the environment: never sent."""
+
+    redirected_from: str = ""
+    """The host that answered with a redirect; empty after any other answer."""
 
     _ended: bool = False
     _open: LaneResponse | None = None
 
     def refusal(self, request: httpx.Request) -> UpstreamFailure | None:
-        """Why a request may not go out: it carries the key of another provider."""
+        """Why a request may not go out: it carries the key of another provider, or would go to a
+        host that is another provider's, or to which a provider has redirected it."""
         words = {word for value in request.headers.values() for word in value.split()}
         words.update(request.url.params.values())
-        if self.withheld.isdisjoint(words):
-            return None
-        return UpstreamFailure(
-            f"there is no key for provider {self.provider!r}: set litellm_params.api_key, or the "
-            "provider's own variable",
-            status=401,
-            type="authentication_error",
-            code="invalid_api_key",
-        )
+        host = request.url.host
+        # An image that a client names is fetched without a credential, wherever it is.
+        carries = request.method == "POST" or any(n in request.headers for n in _SECRET_HEADERS)
+        if not self.withheld.isdisjoint(words):
+            return _refused(
+                f"there is no key for provider {self.provider!r}: set litellm_params.api_key, or "
+                "the provider's own variable"
+            )
+        if carries and host != self.base_host and is_foreign_host(self.provider, host, words):
+            return _refused(
+                f"provider {self.provider!r} has no address: set litellm_params.api_base; without "
+                f"one, its key would go to {host}"
+            )
+        if carries and self.redirected_from not in ("", host):
+            return _refused(f"the provider redirected the call to {host}, where no key of it goes")
+        return None
 
     def note_request(self, request: httpx.Request) -> None:
         """Count an attempt, and remember the credentials it carries."""
@@ -127,6 +142,10 @@ class ProviderCall:
             await answer.aclose()
 
 
+def _refused(message: str) -> UpstreamFailure:
+    return UpstreamFailure(message, status=401, type="authentication_error", code="invalid_api_key")
+
+
 class CallTransport(httpx.AsyncBaseTransport):
     """The transport of LiteLLM's HTTP clients; holds no state but works for its context's call.
 
@@ -162,6 +181,7 @@ class CallTransport(httpx.AsyncBaseTransport):
             raise (call.failed(exc) if watched else httpx.NetworkError(exc.message)) from exc
         if watched:
             call.note_answer(answer)
+        call.redirected_from = request.url.host if 300 <= answer.status < 400 else ""
         headers, events = answer.headers, _events_of(answer)
         if events is not None:  # they arrive at LiteLLM uncompressed, and fewer of them
             headers = [h for h in headers if h[0] not in (b"content-encoding", b"content-length")]

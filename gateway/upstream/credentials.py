@@ -1,0 +1,237 @@
+"""Which credential may go to which host: the one rule that every lane, route and fallback asks.
+
+A credential is the client's (in a header, of the API that the client speaks), the operator's (in
+the config, or in a variable of the provider), or a key of this gateway. A host belongs to a
+provider that is known by its name, or is a server of somebody's own. `docs/security.md` has the
+rule as a table; a test compares the two.
+
+- A key of this gateway, or a text of that form, goes nowhere.
+- The operator's key goes to the host of its deployment only, and takes the client's place there.
+- The client's credential goes to the host that the client believes to speak with: the default
+  upstream of its API, deployments on that host, and those with `forward_client_key`.
+- At a host of a known provider, no header and no key of another known provider arrives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gateway.errors import NotFound, Unauthorized
+from gateway.upstream.base import RawHeaders
+
+if TYPE_CHECKING:
+    from gateway.upstream.deployments import Target
+
+ANY = "any"
+"""The family of credentials and hosts that name no provider."""
+
+_HOSTS = (
+    ("openai.azure.com", "azure"),
+    ("cognitiveservices.azure.com", "azure"),
+    ("services.ai.azure.com", "azure"),
+    ("chatgpt.com", "chatgpt"),
+    ("openai.com", "openai"),
+    ("anthropic.com", "anthropic"),
+    ("claude.ai", "anthropic"),
+    ("googleapis.com", "google"),
+    ("amazonaws.com", "aws"),
+    ("api.aws", "aws"),
+)
+"""End of a host's name, and whose it is. Source: the providers' API references."""
+
+# Headers that authenticate a client, and the provider that they belong to.
+_HEADERS = {
+    b"authorization": ANY,
+    b"x-api-key": "anthropic",
+    b"api-key": "azure",
+    b"x-goog-api-key": "google",
+    b"x-goog-user-project": "google",
+    b"x-amz-security-token": "aws",
+    b"x-amz-date": "aws",
+    b"x-amz-content-sha256": "aws",
+    b"chatgpt-account-id": "chatgpt",
+    b"openai-organization": "openai",
+    b"openai-project": "openai",
+    b"cookie": ANY,
+}
+CREDENTIAL_HEADERS = frozenset(_HEADERS)
+"""Names of headers that may authenticate a client to a provider, in lower case."""
+
+# The form of a provider's keys. `sk-` alone is used by dozens of providers and says nothing.
+# Source: the keys that the consoles of the providers make.
+_FORMS = (
+    (re.compile(r"sk-ant-"), "anthropic"),
+    (re.compile(r"sk-(?:proj|svcacct|admin)-"), "openai"),
+    (re.compile(r"AIza[\w-]{30}|ya29\."), "google"),
+    (re.compile(r"AWS4-HMAC-SHA256\b|(?:ABSK|AKIA|ASIA)[A-Z0-9]"), "aws"),
+)
+_GATEWAY_KEY = re.compile(rb"gw-[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")  # see `make_key`
+
+_COMPANIES = {
+    "openai": ("openai", "text-completion-openai", "openai_text"),
+    "anthropic": ("anthropic", "anthropic_text"),
+    "azure": ("azure", "azure_text", "azure_ai", "azure_speech", "github"),
+    "google": ("gemini", "vertex_ai", "vertex_ai_beta", "google_pse", "gdc"),
+    "aws": (
+        *("bedrock", "bedrock_converse", "bedrock_mantle", "sagemaker", "sagemaker_chat"),
+        *("sagemaker_nova", "amazon_nova", "aws_polly", "aws_textract", "s3_vectors"),
+    ),
+    "chatgpt": ("chatgpt",),
+}
+"""LiteLLM's names of the providers of each known host."""
+
+BASELESS = frozenset(
+    {"ai21", "custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "openai_like"}
+    | {"xinference"}
+)
+"""Providers that have no host of their own: without a base URL, LiteLLM asks OpenAI's. Source: each
+prefix of LiteLLM 1.106 was called with a key of its own; the test does it for every version."""
+
+
+# Paths of other APIs, which name the model and bring that provider's token. Source: the REST
+# references of Vertex AI, the Gemini API and Amazon Bedrock.
+_OTHER_PATHS = (
+    (re.compile(r"/v1(?:alpha|beta)?\d*/projects/|.*:(?:stream)?[rR]awPredict$"), "google"),
+    (re.compile(r"(?:/v1\w*)?/(?:models|tunedModels|cachedContents)/[^/]+:\w+$"), "google"),
+    (re.compile(r"/v1beta\d*/|/upload/v1beta\d*/"), "google"),
+    (re.compile(r"/model/[^/]+/(?:invoke|converse)"), "aws"),
+    (re.compile(r"/backend-api/"), "chatgpt"),
+)
+
+
+def refuse_foreign_path(path: str, host: str) -> None:
+    """Refuse a path of another provider's API than the one that a known host has.
+
+    Raises:
+        NotFound: the host is a known provider's, and does not have the path.
+    """
+    family = family_of_host(host)
+    for form, owner in _OTHER_PATHS:
+        if family not in (ANY, owner) and form.match(path):
+            raise NotFound(f"{path} is an API of {owner}, which {host} does not have")
+
+
+def family_of_host(host: str) -> str:
+    """The provider that a host belongs to; ANY for other servers."""
+    for end, family in _HOSTS:
+        if host == end or host.endswith(f".{end}"):
+            return family
+    return ANY
+
+
+def family_of_key(key: str) -> str:
+    """The provider that a key shows by its form; ANY for most keys."""
+    return next((family for form, family in _FORMS if form.match(key)), ANY)
+
+
+def family_of_provider(provider: str) -> str:
+    """The family of a provider as LiteLLM names it."""
+    return next((family for family, names in _COMPANIES.items() if provider in names), ANY)
+
+
+def has_gateway_key(text: bytes) -> bool:
+    """Whether a text contains what has the form of a key that this gateway makes."""
+    return b"gw-" in text and _GATEWAY_KEY.search(text) is not None
+
+
+def speaks_anthropic(headers: RawHeaders) -> bool:
+    """Whether a client on a route of no dialect is one of Anthropic's API."""
+    for name, value in headers:
+        if name == b"anthropic-version" or (name == b"x-api-key" and value):
+            return True
+        if name == b"authorization" and value[7:14] == b"sk-ant-":
+            return True
+    return False
+
+
+def operator_key(target: Target) -> str | None:
+    """The configured key of a target; None if its host is another provider's than the key."""
+    if not target.api_key:
+        return None
+    host = family_of_host(target.api_base.host)
+    own = {ANY, host, family_of_provider(target.provider)} if host != ANY else {ANY}
+    return target.api_key if host == ANY or family_of_key(target.api_key) in own else None
+
+
+def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawHeaders:
+    """The client's headers that a target may see; `api`: the client's, `openai` or `anthropic`.
+
+    Raises:
+        Unauthorized: the client's credential is a key of this gateway that is not known, or a key
+            of another provider than the one it would be sent to.
+    """
+    for name, value in headers:
+        if has_gateway_key(value):
+            raise _gateway_key(name.decode("latin-1"))
+    if query and has_gateway_key(query):
+        raise _gateway_key("the query")
+    if operator_key(target) is not None or not target.forwards(api):
+        return [header for header in headers if header[0] not in CREDENTIAL_HEADERS]
+    family = family_of_host(target.api_base.host)
+    if family == ANY:
+        return headers
+    kept = []
+    for name, value in headers:
+        owner = _HEADERS.get(name)
+        if owner is None:
+            kept.append((name, value))
+        elif owner in (ANY, family):
+            _refuse_foreign(name, value, target.api_base.host, family)
+            kept.append((name, value))
+        elif owner == "chatgpt":
+            raise _foreign(name, "ChatGPT", target.api_base.host)
+    return kept
+
+
+def client_key(headers: RawHeaders, target: Target, api: str) -> str | None:
+    """The key that the client sent for its provider, if the target's host is that provider's.
+
+    Raises:
+        Unauthorized: as `allowed` does.
+    """
+    for name, value in allowed(headers, b"", target, api):
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].decode("latin-1").strip()
+        if name == b"x-api-key":
+            return value.decode("latin-1")
+    return None
+
+
+def is_foreign_host(provider: str, host: str, key_words: Iterable[str]) -> bool:
+    """Whether a call of LiteLLM to `provider` goes to a host of another known provider, or carries
+    a key that shows another known provider than the host's."""
+    family = family_of_host(host)
+    if family == ANY:
+        return False
+    if family_of_provider(provider) not in (family, *_SHARED.get(family, ())):
+        return True
+    return any(family_of_key(word) not in (ANY, family) for word in key_words)
+
+
+# Both are reached with the same company's tokens.
+_SHARED = {"azure": ("openai",)}
+
+
+def _refuse_foreign(name: bytes, value: bytes, host: str, family: str) -> None:
+    text = value.decode("latin-1")
+    scheme, _, rest = text.partition(" ")
+    key = rest.strip() if scheme.lower() == "bearer" else text
+    owner = family_of_key(key)
+    if owner not in (ANY, family):
+        raise _foreign(name, owner, host)
+
+
+def _foreign(name: bytes, owner: str, host: str) -> Unauthorized:
+    return Unauthorized(
+        f"{name.decode('latin-1')}: this is a credential of {owner}, and the request would go to "
+        f"{host}; nothing was sent"
+    )
+
+
+def _gateway_key(place: str) -> Unauthorized:
+    return Unauthorized(
+        f"{place}: this has the form of a key of this gateway; it is not known here, and never sent "
+        "to a provider"
+    )

@@ -1,0 +1,272 @@
+"""Keys at hosts: with every credential planted everywhere, none arrives where it does not belong.
+
+The gateway is a process whose traffic to the world ends in a proxy of the test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.auth.keyring import make_key
+from gateway.errors import NotFound, Unauthorized
+from gateway.upstream import credentials
+from gateway.upstream.credentials import ANY, BASELESS, family_of_host, family_of_provider
+from gateway.upstream.deployments import Target
+from gateway.upstream.litellm_names import litellm_names
+from tests.live.test_refused_dialects import DIALECTS
+from tests.patience import ANSWER_S
+from tests.relay.processes import GatewayProcess
+from tests.upstream.intercepting import InterceptingProxy, Sent
+
+ROOT = Path(__file__).parents[2]
+CLIENT_OPENAI, CLIENT_ANTHROPIC = "sk-proj-CLIENT-of-openai-00", "sk-ant-CLIENT-of-anthropic-00"
+HOMES = {CLIENT_OPENAI: "api.openai.com", CLIENT_ANTHROPIC: "api.anthropic.com"}
+SOME = ("anthropic", "openai", "ai21_chat", "deepseek", "gemini", "groq", "mistral", "zai")
+"""Prefixes of each kind: two known hosts, native ones, adapters and OpenAI-like ones."""
+
+WAYS = ("named", "listed", "keyed", "routed")
+
+
+def variable_key(provider: str) -> str:
+    return f"ENV-{provider.upper()}-key-000000"
+
+
+def own_key(provider: str) -> str:
+    return f"CFG-{provider.upper()}-key-000000"
+
+
+def environment(providers: list[str]) -> dict[str, str]:
+    """A key in the variable of every provider."""
+    found = {f"{p.upper().replace('-', '_')}_API_KEY": variable_key(p) for p in providers}
+    return {name: value for name, value in found.items() if "LITELLM" not in name}
+
+
+def config_of(providers: list[str]) -> dict[str, Any]:
+    """Each provider listed with and without a key, and routed to."""
+    listed = [p for p in providers if p not in BASELESS]
+    return {
+        "model_list": [
+            entry
+            for p in listed
+            for entry in (
+                {"model_name": f"listed-{p}", "litellm_params": {"model": f"{p}/x"}},
+                {
+                    "model_name": f"keyed-{p}",
+                    "litellm_params": {"model": f"{p}/x", "api_key": own_key(p)},
+                },
+            )
+        ],
+        "model_routing_by_model": {f"routed-{p}": {"NORMAL": f"{p}/x"} for p in listed},
+        "router": {"num_retries": 0},
+    }
+
+
+def name_of(way: str, provider: str) -> str:
+    return f"{provider}/x" if way == "named" else f"{way}-{provider}"
+
+
+def company(provider: str) -> str:
+    """The first word of a provider's name: `ai21_chat` has the keys of `ai21`."""
+    return re.split(r"[-_]", provider.lower().removeprefix("text-completion-"))[0]
+
+
+def foreign(sent: Sent, provider: str | None) -> list[str]:
+    """The planted keys in a request that do not belong to its host, or to the provider asked."""
+    text = sent.content.decode("latin-1")
+    found = set(re.findall(r"(?:ENV|CFG)-([A-Z0-9_-]+)-key-000000", text))
+    wrong = [name for name in found if company(name) != company(provider or "openai")]
+    family = family_of_host(sent.host)
+    if provider and family not in (ANY, family_of_provider(provider)):
+        wrong += found
+    return wrong + [k for k, home in HOMES.items() if k in text and sent.host != home]
+
+
+@pytest.fixture(params=[SOME, pytest.param(None, marks=pytest.mark.nightly)], ids=["some", "all"])
+def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """(providers, proxy, gateway) with a key in every variable and every deployment."""
+    providers = sorted(request.param or litellm_names())
+    with InterceptingProxy(tmp_path) as proxy:
+        env = {
+            **environment(sorted(litellm_names())),
+            "HTTPS_PROXY": proxy.url,
+            "HTTP_PROXY": proxy.url,
+            "SSL_CERT_FILE": str(proxy.authority.file),
+            "GATEWAY_STEERING__MODE": "on",
+        }
+        with GatewayProcess(tmp_path, json.dumps(config_of(providers)), env=env) as gateway:
+            yield providers, proxy, gateway
+
+
+def test_no_key_reaches_a_host_that_is_not_its_own(planted: Any) -> None:
+    """Every provider in every dialect: named by the client, listed, with a key, routed to."""
+    providers, proxy, gateway = planted
+    wrong, reached = [], set()
+    with httpx.Client(timeout=ANSWER_S, trust_env=False) as client:
+        for provider in providers:
+            for way in WAYS:
+                if provider in BASELESS and way != "named":
+                    continue
+                for path, body in DIALECTS.items():
+                    proxy.sent.clear()
+                    made = {"model": name_of(way, provider), **body(f"{provider} {way}", 1)}
+                    client.post(f"{gateway.url}/v1/{path}", json=made, headers=_headers(path))
+                    for sent in list(proxy.sent):
+                        # The requested model is asked when the routed one refuses.
+                        asked = None if way == "routed" and _is_default(sent) else provider
+                        reached.add((provider, sent.host))
+                        if keys := foreign(sent, asked):
+                            wrong.append((provider, way, path, sent.host, keys))
+    assert wrong == []
+    assert len({provider for provider, _ in reached}) > len(providers) / 2  # the check has checked
+    print(f"{len(providers)} providers, {len({host for _, host in reached})} hosts")
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_the_operators_variable_is_used_before_the_clients_key(planted: Any, path: str) -> None:
+    """`anthropic/...` without `api_key`, as LiteLLM's own configs have it."""
+    _, proxy, gateway = planted
+    for name in ("listed-anthropic", "anthropic/x"):
+        proxy.sent.clear()
+        made = {"model": name, **DIALECTS[path](name, 0)}
+        headers = _headers(path)
+        httpx.post(
+            f"{gateway.url}/v1/{path}",
+            json=made,
+            headers=headers,
+            timeout=ANSWER_S,
+            trust_env=False,
+        )
+        assert {sent.host for sent in proxy.sent} == {"api.anthropic.com"}
+        assert all(variable_key("anthropic").encode() in sent.content for sent in proxy.sent)
+
+
+def _headers(path: str) -> dict[str, str]:
+    if path == "messages":
+        return {"x-api-key": CLIENT_ANTHROPIC, "anthropic-version": "2023-06-01"}
+    return {"authorization": f"Bearer {CLIENT_OPENAI}"}
+
+
+def _is_default(sent: Sent) -> bool:
+    return sent.host in HOMES.values() and b'"routed-' in sent.content
+
+
+PASSED = (
+    ("GET", "/v1/models"),
+    ("GET", "/v1/files"),
+    ("POST", "/v1/files"),
+    ("GET", "/v1/skills"),
+    ("POST", "/v1/complete"),
+    ("POST", "/v1/embeddings"),
+    ("GET", "/v1/organization/usage"),
+    ("DELETE", "/v1/files/f1"),
+    ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/v1/messages/batches"),
+    ("GET", "/v1/responses/r1"),
+    ("POST", "/v1/images/generations"),
+    ("POST", "/v1beta/models/gemini-3:generateContent"),
+    ("POST", "/v1/models/gemini-3:streamGenerateContent"),
+    ("POST", "/v1/projects/p/locations/l/publishers/anthropic/models/claude:rawPredict"),
+    ("POST", "/model/anthropic.claude/invoke"),
+    ("POST", "/backend-api/codex/responses"),
+)
+CALLERS = {
+    CLIENT_OPENAI: {"authorization": f"Bearer {CLIENT_OPENAI}"},
+    CLIENT_ANTHROPIC: {"x-api-key": CLIENT_ANTHROPIC, "anthropic-version": "2023-06-01"},
+    "sk-ant-oat01-login": {"authorization": "Bearer sk-ant-oat01-login"},
+    "ya29.google-token": {"authorization": "Bearer ya29.google-token"},
+    "AIzaGOOGLE": {"x-goog-api-key": "AIzaGOOGLE"},
+    "azure-key": {"api-key": "azure-key"},
+    "chatgpt-token": {"authorization": "Bearer chatgpt-token", "chatgpt-account-id": "a1"},
+    "aws-token": {"authorization": "AWS4-HMAC-SHA256 x", "x-amz-security-token": "aws-token"},
+}
+ALLOWED = {
+    CLIENT_OPENAI: "api.openai.com",
+    CLIENT_ANTHROPIC: "api.anthropic.com",
+    "sk-ant-oat01-login": "api.anthropic.com",
+}
+
+
+def test_routes_that_are_passed_on(planted: Any) -> None:
+    """With no config for them: each client's key at its own provider's host, or nowhere."""
+    _, proxy, gateway = planted
+    wrong, arrived = [], set()
+    gateway_key = make_key("t").text
+    callers = CALLERS | {gateway_key: {"authorization": f"Bearer {gateway_key}"}}
+    with httpx.Client(timeout=ANSWER_S, trust_env=False) as client:
+        for method, path in PASSED:
+            for secret, headers in callers.items():
+                proxy.sent.clear()
+                content = b"{}" if method == "POST" else None
+                kind = {"content-type": "application/json"}
+                client.request(
+                    method, f"{gateway.url}{path}", content=content, headers=headers | kind
+                )
+                for sent in proxy.sent:
+                    if secret.encode() in sent.content:
+                        arrived.add(secret)
+                        if ALLOWED.get(secret) != sent.host:
+                            wrong.append((method, path, secret, sent.host))
+    assert wrong == []
+    assert arrived == set(ALLOWED)
+
+
+def test_a_gateway_key_in_a_query_goes_nowhere(planted: Any) -> None:
+    """Keys are also put into URLs."""
+    _, proxy, gateway = planted
+    key = make_key("t").text
+    answer = httpx.get(f"{gateway.url}/v1/files?key={key}", timeout=ANSWER_S, trust_env=False)
+    assert answer.status_code == 401
+    assert "form of a key of this gateway" in answer.text
+    assert not any(key.encode() in sent.content for sent in proxy.sent)
+
+
+@pytest.mark.parametrize("family", ["openai", "anthropic", "azure", "google", "aws", "chatgpt"])
+def test_the_table_of_the_docs_is_the_rule(family: str) -> None:
+    """Each row of `docs/security.md` names a host's family, and the headers that may go there."""
+    rows = re.findall(r"^\| `([a-z.]+)` \| (.+?) \|", _table(), re.MULTILINE)
+    hosts = [host for host, _ in rows if family_of_host(host) == family]
+    assert hosts
+    for host in hosts:
+        named = dict(rows)[host]
+        target = Target(name="t", lane="native", model=None, api_base=httpx.URL(f"https://{host}"))
+        target = target.__class__(**{**_fields(target), "forward_client_key": True})
+        for header in sorted(credentials.CREDENTIAL_HEADERS - {b"chatgpt-account-id"}):
+            kept = credentials.allowed([(header, b"plain-value")], b"", target, "openai")
+            assert bool(kept) == (f"`{header.decode()}`" in named), (host, header)
+
+
+def _fields(target: Target) -> dict[str, Any]:
+    names = ("name", "lane", "model", "api_base", "api_key", "headers", "params")
+    return {name: getattr(target, name) for name in names}
+
+
+def _table() -> str:
+    text = (ROOT / "docs" / "security.md").read_text()
+    return text[text.index("## Keys and hosts") :].split("\n## ")[0]
+
+
+@given(st.text(max_size=40), st.sampled_from(["api.openai.com", "api.anthropic.com"]))
+def test_any_header_with_a_gateway_key_is_refused(around: str, host: str) -> None:
+    """Whatever stands before it, and in whatever header."""
+    key = make_key("t").text
+    target = Target(name="t", lane="native", model=None, api_base=httpx.URL(f"https://{host}"))
+    value = f"{around} {key}".encode("utf-8", "replace")
+    with pytest.raises(Unauthorized, match="key of this gateway"):
+        credentials.allowed([(b"x-anything", value)], b"", target, "openai")
+
+
+def test_a_path_of_another_api_names_its_owner() -> None:
+    """At a host that is not known everything is passed on: it may be a gateway like this one."""
+    with pytest.raises(NotFound, match="an API of google, which api"):
+        credentials.refuse_foreign_path("/v1beta/models/g:generateContent", "api.openai.com")
+    credentials.refuse_foreign_path("/v1beta/models/g:generateContent", "localhost")
+    credentials.refuse_foreign_path("/v1/organization/projects/p", "api.openai.com")
