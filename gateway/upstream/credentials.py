@@ -232,6 +232,6 @@ def _foreign(name: bytes, owner: str, host: str) -> Unauthorized:
 
 def _gateway_key(place: str) -> Unauthorized:
     return Unauthorized(
-        f"{place}: this has the form of a key of this gateway; it is not known here, and never sent "
+        f"{place}: this has the form of a key of this gateway; it is not known, and never sent "
         "to a provider"
     )

@@ -116,7 +116,8 @@ class Target:
         """The upstream with the base URL and the key header of Anthropic's API."""
         base = self.messages_base or self.api_base
         # The default upstream's key is for its own host only.
-        key = "" if not self.key and base.host != self.api_base.host else self.api_key or ""
+        elsewhere = self.name == "default" and not self.key and base.host != self.api_base.host
+        key = "" if elsewhere else self.api_key or ""
         anthropic = self.provider == "anthropic" or base.host.endswith("anthropic.com")
         own_header = anthropic and not key.startswith(_OAUTH_PREFIX)
         return replace(
