@@ -17,7 +17,7 @@ from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
-from gateway.config.restart import changes_at_restart
+from gateway.config.restart import changes_at_restart, removals
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
@@ -326,6 +326,10 @@ class Runtime:
         """Apply new settings; on any error the old ones stay. True when they were replaced."""
         try:
             settings = load()
+            if gone := removals(self.settings, settings):
+                raise ConfigError(
+                    f"a reload may not remove {', '.join(gone)}: restart the gateway to do that"
+                )
             fresh = self._build(settings)
         except (ConfigError, ValueError) as exc:
             self.metrics.config_reloads.labels("refused").inc()

@@ -31,6 +31,7 @@ from gateway.process.workers import Place, Supervisor
 from gateway.tasks import spawn
 
 _WATCH_PERIOD_S = 1.0
+_QUIET_S = 0.3  # a file that is written in place stops growing for less than this
 _DRAIN_POLL_S = 0.05
 _CLOSE_S = 1.0  # to close connections that have no request
 
@@ -131,7 +132,8 @@ class GatewayServer(uvicorn.Server):
             self._join(place)
         self._load: Callable[[], Settings] | None = None
         self._watched: Path | None = None
-        self._loaded: tuple[int, int] | None = None
+        self._loaded: _Stamp | None = None
+        self._reloading: asyncio.Task[None] | None = None
         self.listening: Callable[[str], None] | None = None
         self._announced = contextlib.ExitStack()
         self._first = (
@@ -218,12 +220,24 @@ class GatewayServer(uvicorn.Server):
         watcher = spawn(self._watch_file()) if self._watched else None
         # Windows has no SIGHUP, and a loop outside the main thread gets none; watching still works.
         with contextlib.suppress(NotImplementedError, ValueError, AttributeError):
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
+            loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
         try:
             yield
         finally:
             if watcher:
                 watcher.cancel()
+
+    def _reload_soon(self) -> None:
+        """Reload as soon as the file has stopped changing; a second request joins the first."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = spawn(self._reload_when_quiet())
+
+    async def _reload_when_quiet(self) -> None:
+        before = None
+        # Nothing reports that a file is written to its end: it is looked at until it stays.
+        while self._watched is not None and before != (before := _stamp(self._watched)):  # noqa: ASYNC110
+            await asyncio.sleep(_QUIET_S)
+        self._reload()
 
     def _reload(self) -> None:
         if self._load is None:
@@ -248,12 +262,16 @@ class GatewayServer(uvicorn.Server):
             before = now
 
 
-def _stamp(path: Path | None) -> tuple[int, int] | None:
+_Stamp = tuple[int, int, int]
+"""Time of the last change in ns, size and number of a file."""
+
+
+def _stamp(path: Path | None) -> _Stamp | None:
     try:
         stat = path.stat() if path else None
     except OSError:
         return None
-    return (stat.st_mtime_ns, stat.st_size) if stat else None
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else None
 
 
 def exposes_provider_keys(settings: Settings) -> bool:

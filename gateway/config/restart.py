@@ -1,11 +1,14 @@
-"""Settings that a reload of the config does not change."""
+"""Settings that a reload of the config does not change, and changes that it refuses."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from gateway.config.settings import Settings
+from gateway.config.upstreams import Deployment
 
 _AT_START: Final = (
     *("server.host", "server.port", "server.workers", "server.drain_s"),
@@ -17,7 +20,77 @@ _AT_START: Final = (
 )
 """Sections and keys that are read once, when the gateway starts."""
 
+# Each of these closes something, or says where calls go. Back at its default it may be a line that
+# is missing from a file that somebody is writing just now.
+_CLOSING: Final = (
+    *("default_upstream.api_base", "default_upstream.api_key"),
+    *("default_upstream.messages_api_base", "default_upstream.provider_prefixes"),
+    *("auth.admin_key", "auth.wrong_keys_per_minute", "auth.stale_s"),
+    *("server.trusted_hosts", "server.trusted_origins"),
+)
+
 
 def changes_at_restart(old: Settings, new: Settings) -> list[str]:
     """The keys that differ and take effect at the next start only."""
     return [key for key in _AT_START if attrgetter(key)(old) != attrgetter(key)(new)]
+
+
+def removals(old: Settings, new: Settings) -> list[str]:
+    """The key paths of what protects or directs calls in `old`, and is missing from `new`.
+
+    A config that was cut while it was written must open nothing: a reload with any of these is
+    refused, and a restart, which somebody asks for, applies it. A value that is the beginning of
+    the old one counts as cut. Further keys, deployments and budgets, and other values, are taken.
+    """
+    return [
+        *_reset(old, new),
+        *_cut_keys(old, new),
+        *_missing_deployments(old.model_list, new.model_list),
+        *(f"budgets[{name}]" for name in _missing(_budgets(old), _budgets(new))),
+    ]
+
+
+def _reset(old: Settings, new: Settings) -> Iterator[str]:
+    defaults = Settings()
+    for key in _CLOSING:
+        before, after, default = (attrgetter(key)(each) for each in (old, new, defaults))
+        if before != after and (after == default or _is_cut(before, after)):
+            yield key
+
+
+def _cut_keys(old: Settings, new: Settings) -> Iterator[str]:
+    keys = new.auth.gateway_keys
+    for tenant, key in old.auth.gateway_keys.items():
+        if tenant not in keys or _is_cut(key, keys[tenant]):
+            yield f"auth.gateway_keys.{tenant}"
+
+
+def _is_cut(before: Any, after: Any) -> bool:
+    texts = isinstance(before, str) and isinstance(after, str)
+    return texts and before != after and before.startswith(after)
+
+
+def _missing_deployments(old: Iterable[Deployment], new: Iterable[Deployment]) -> Iterator[str]:
+    """Old deployments for which none of the same name has at least the same keys."""
+    left = list(new)
+    for deployment in old:
+        found = next((each for each in left if _replaces(each, deployment)), None)
+        if found is None:
+            yield f"model_list[{deployment.model_name}]"
+        else:
+            left.remove(found)
+
+
+def _replaces(new: Deployment, old: Deployment) -> bool:
+    if new.model_name != old.model_name or new.lane != old.lane:
+        return False
+    given, before = new.litellm_params, old.litellm_params
+    return all(name in given and not _is_cut(before[name], given[name]) for name in before)
+
+
+def _budgets(settings: Settings) -> Counter[str]:
+    return Counter(budget.name for budget in settings.budgets)
+
+
+def _missing(old: Counter[str], new: Counter[str]) -> list[str]:
+    return sorted((old - new).elements())

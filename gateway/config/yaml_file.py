@@ -53,10 +53,11 @@ class ConfigFile:
 
 
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
-    """The file at `path`, which is YAML with a mapping at its top, or empty.
+    """The file at `path`, which is YAML with a mapping at its top.
 
     Raises:
-        ConfigError: names the file, and the line of a YAML error.
+        ConfigError: names the file, and the line of a YAML error. A file without any key is one,
+            too: it may be about to be written. `{}` says that nothing is set.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -90,7 +91,7 @@ def _parsed(name: str, text: str) -> ConfigFile:
     try:
         node = loader.get_single_node()
         if node is None:
-            return ConfigFile(name=name)
+            raise ConfigError(f"{name}: the file is empty; to set nothing, write {{}}")
         lines: dict[str, int] = {}
         repeated = [
             f"{name}, line {mark.line + 1}, column {mark.column + 1}: {where} is set twice, "
@@ -101,7 +102,7 @@ def _parsed(name: str, text: str) -> ConfigFile:
     finally:
         loader.dispose()
     if values is None:
-        return ConfigFile(name=name)
+        raise ConfigError(f"{name}: the file is empty; to set nothing, write {{}}")
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: expected a mapping at the top, got {type(values).__name__}")
     return ConfigFile(name=name, values=values, lines=lines, repeated=tuple(repeated))

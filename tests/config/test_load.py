@@ -47,8 +47,16 @@ def test_the_file_in_the_directory_is_read(tmp_path: Path) -> None:
     assert load_settings(tmp_path / "other.yaml", {}).server.port == 9002
 
 
-@pytest.mark.parametrize("text", ["", "# only a comment\n", "server:\n", "model_list:\n"])
-def test_empty_files_and_sections_mean_defaults(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "---\n", "null\n"])
+def test_an_empty_file_is_an_error(tmp_path: Path, text: str) -> None:
+    """It may be a file that somebody is about to write: without keys it would open the gateway."""
+    (tmp_path / DEFAULT_FILE).write_text(text)
+    with pytest.raises(ConfigError, match=r"^config\.yaml: the file is empty"):
+        load_settings(env={})
+
+
+@pytest.mark.parametrize("text", ["{}", "server:\n", "model_list:\n"])
+def test_empty_sections_mean_defaults(tmp_path: Path, text: str) -> None:
     """A section without values is as good as none."""
     (tmp_path / DEFAULT_FILE).write_text(text)
     if "model_list" in text:

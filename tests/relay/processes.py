@@ -38,7 +38,7 @@ class GatewayProcess:
         program: Sequence[str] = (sys.executable, "-m", "gateway"),
     ) -> None:
         self.config = directory / "gateway.yaml"
-        self.config.write_text(config)
+        self.config.write_text(config or "{}")
         found = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
         self.env = {**found, **TRUSTS_NOBODY, **(env or {})}
         self.env.setdefault("GATEWAY_STEERING__MODE", "off")

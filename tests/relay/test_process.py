@@ -7,17 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import httpx
 import pytest
+import yaml
 
 from gateway.cli import main
 from gateway.config import settings_from_dict
+from gateway.config.restart import removals
+from gateway.config.yaml_file import read_file
+from gateway.errors import ConfigError
 from gateway.runtime import Runtime
 from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, Heard, hear
@@ -163,14 +169,111 @@ def test_a_new_config_without_a_restart(
             change("server: {prot: 1}", "config not reloaded, the old one stays in use")
             assert hear(client, json=HELLO, headers={"x-gateway-key": "gw-1"}).status == 200
             assert len(other.requests) == 2
-            change(before(other), "config reloaded", 3)
-            assert hear(client, json=HELLO).status == 200
+            more = {"gateway_keys": {"t": "gw-1", "u": "gw-2"}}
+            change(before(other, auth=more), "config reloaded", 3)
+            assert hear(client, json=HELLO, headers={"x-gateway-key": "gw-2"}).status == 200
+            change(before(other), "config not reloaded, the old one stays in use", 2)
+            assert hear(client, json=HELLO).status == 401
             metrics = client.get(f"{gateway.url}/metrics").text
         assert 'gateway_config_reloads_total{result="done"} 3.0' in metrics
         assert 'result="refused"' in metrics
-        (refusal,) = gateway.events("config not reloaded, the old one stays in use")
-        assert refusal["reason"].endswith("line 1: server.prot: unknown key; did you mean 'port'?")
+        typo, removed = gateway.events("config not reloaded, the old one stays in use")
+        assert typo["reason"].endswith("line 1: server.prot: unknown key; did you mean 'port'?")
+        assert "may not remove auth.gateway_keys.t, auth.gateway_keys.u" in removed["reason"]
     upstream.wait_for_connections(0)
+
+
+WHOLE = """\
+server:
+  trusted_hosts: []
+default_upstream:
+  api_base: {base}
+  api_key: sk-of-the-operator
+  provider_prefixes: false
+model_list:
+  - model_name: own
+    litellm_params:
+      model: openai/own
+      api_base: {base}
+      api_key: sk-of-the-deployment
+budgets:
+  - name: per-run
+    scope: run
+    limits: {{calls: 1000}}
+auth:
+  admin_key: gw-admin-1234567890
+  gateway_keys:
+    a: gw-tenant-a-1234567890
+    b: gw-tenant-b-1234567890
+"""
+
+
+@pytest.mark.parametrize("unit", ["lines", "bytes"])
+def test_a_config_that_was_cut_is_refused_or_loses_nothing(unit: str) -> None:
+    """At every line and at every byte: an error, a removal, or everything that protects."""
+    text = WHOLE.format(base="http://up.example/v1")
+    whole = settings_from_dict(yaml.safe_load(text))
+    cuts = text.splitlines(keepends=True) if unit == "lines" else list(text)
+    refused = 0
+    for count in range(len(cuts)):
+        cut = "".join(cuts[:count])
+        try:
+            after = settings_from_dict(_read(cut))
+        except (ConfigError, ValueError):
+            refused += 1
+            continue
+        if removals(whole, after):
+            refused += 1
+            continue
+        assert after.auth == whole.auth
+        assert after.default_upstream == whole.default_upstream
+        assert [d.litellm_params for d in after.model_list] == [
+            d.litellm_params for d in whole.model_list
+        ]
+    assert refused >= len(cuts) - 2  # but for the last line break
+    assert removals(whole, whole) == []
+
+
+def _read(text: str) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        return read_file(file.name)
+
+
+@pytest.mark.slow
+def test_a_config_that_is_cut_under_load_opens_nothing(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Emptied, cut and written anew in place while clients call: no call without a key passes, and
+    `/api` stays closed."""
+    text = WHOLE.format(base=upstream.base_url)
+    lines = text.splitlines(keepends=True)
+    with GatewayProcess(tmp_path, text) as gateway:
+        heard: Counter[int] = Counter()
+        done = threading.Event()
+
+        def ask() -> None:
+            with httpx.Client(base_url=gateway.url, timeout=60) as client:
+                while not done.is_set():
+                    heard[client.post("/v1/chat/completions", json=HELLO).status_code] += 1
+                    heard[client.get("/api/runs").status_code] += 1
+
+        callers = [threading.Thread(target=ask) for _ in range(2)]
+        for caller in callers:
+            caller.start()
+        for number, count in enumerate((0, 1, 3, 7, 13, 17, len(lines) - 2), start=1):
+            gateway.config.write_text("".join(lines[:count]))
+            gateway.process.send_signal(signal.SIGHUP)
+            gateway.wait_for("config not reloaded, the old one stays in use", number)
+        gateway.config.write_text(text)
+        gateway.process.send_signal(signal.SIGHUP)
+        gateway.wait_for("config reloaded")
+        done.set()
+        for caller in callers:
+            caller.join()
+        assert set(heard) == {401}
+        assert not upstream.requests
 
 
 async def test_patterns_switched_on_wait_for_the_next_start(
