@@ -17,6 +17,7 @@ from typing import cast
 import uvicorn
 
 from gateway.app import build_app
+from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
 from gateway.endpoints.edge import Edge
@@ -61,6 +62,7 @@ def serve(
     for name, meant in misspelt_variables(os.environ):
         get_logger("gateway").warning(f"{name} sets nothing: two underscores, {meant}")
     sock = bind(settings.server.host, settings.server.port)
+    process_key()  # one for all workers, which are forked from here
     if settings.server.workers == 1:
         return _serve_on(sock, settings, load, config_path, listening)
 
@@ -135,6 +137,9 @@ class GatewayServer(uvicorn.Server):
         self._loaded: _Stamp | None = None
         self._reloading: asyncio.Task[None] | None = None
         self.listening: Callable[[str], None] | None = None
+        self.announces_key = True
+        """Whether other commands of this user find the key with which the gateway is controlled."""
+
         self._announced = contextlib.ExitStack()
         self._first = (
             place is None or place.index == 0
@@ -172,7 +177,9 @@ class GatewayServer(uvicorn.Server):
         host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         if self._first:
-            self._announced.enter_context(announced(url, runtime.settings.storage.file))
+            own = "" if runtime.settings.auth.admin_key else process_key()
+            shown = own if self.announces_key else ""
+            self._announced.enter_context(announced(url, runtime.settings.storage.file, shown))
         runtime.log.info(
             "listening",
             url=f"{url}/v1",

@@ -13,7 +13,7 @@ from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.api.params import DIGITS, Parameters, Text
 from gateway.budgets.views import account_view
 from gateway.config.budgets import METRICS
-from gateway.errors import BadRequest, Forbidden, NotFound
+from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime
 from gateway.stores.budgets import Account, AccountKey
 
@@ -142,9 +142,7 @@ async def _allow(
 
 
 async def _known(request: ApiRequest[Parameters], body: AccountBody) -> Account:
-    """The account that is to be changed. Raises: Forbidden, NotFound."""
-    if not request.access.operator:
-        raise Forbidden("budgets are changed with the admin key")
+    """The account that is to be changed. Raises: NotFound."""
     key = AccountKey(budget=body.budget, subject=body.subject)
     account = await _read(request.runtime, key)
     if account is None:

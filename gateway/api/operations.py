@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel
@@ -93,6 +93,8 @@ class Operation(Generic[P]):
     """What a route does with one method; the document and the server both read this.
 
     `responses` by status; `errors`: possible error statuses, besides 401, 403 and 503.
+    `right`: what a caller needs. `read` and `report` (of its own runs) go with any key, `control`
+    with the admin key only; whatever is no GET needs control unless it says otherwise.
     """
 
     name: str
@@ -104,6 +106,12 @@ class Operation(Generic[P]):
     responses: Mapping[int, Content]
     body: Content | None = None
     errors: tuple[int, ...] = (400,)
+    right: Literal["read", "report", "control"] | None = None
+
+    @property
+    def needs(self) -> str:
+        """The right that a caller needs."""
+        return self.right or ("read" if self.method == "GET" else "control")
 
 
 class Resource:
@@ -126,6 +134,8 @@ class Resource:
             raise MethodNotAllowed(
                 f"{scope['path']} takes {self._allowed}", headers=(("allow", self._allowed),)
             )
+        if operation.needs == "control":
+            access.require_control()
         elsewhere = scope["path_params"] | {
             name: header(scope["headers"], name.encode()).decode("latin-1") or None
             for name in operation.params.in_headers

@@ -184,6 +184,7 @@ OPERATIONS = (
         body=Content(OutcomeBody),
         responses={200: Content(ReportedOutcome, "Stored.")},
         errors=(400, 403, 404, 413),
+        right="report",
     ),
     Operation(
         name="getFacets",

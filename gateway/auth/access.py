@@ -43,6 +43,25 @@ class Access:
         """Whether the caller may see every tenant's data and change shared patterns."""
         return self.tenant is None
 
+    @property
+    def controls(self) -> bool:
+        """Whether the caller may change what a person decides: stops, budgets, lessons, patterns.
+
+        On a gateway without an admin key anybody on the machine may look, agents too.
+        """
+        return self.tenant is None and self.how != "open"
+
+    def require_control(self) -> None:
+        """Refuse a change by an agent's key or by nobody's. Raises: Forbidden."""
+        if self.controls:
+            return
+        if self.how == "open":
+            raise Forbidden(
+                "changes need a key: log in at /dashboard/login, or send x-gateway-key, with "
+                "auth.admin_key or the key that `gateway dashboard` prints"
+            )
+        raise Forbidden("this is changed with the admin key; a gateway key belongs to an agent")
+
     def scope(self, asked: str | None) -> str | None:
         """The tenant whose data is read: the caller's own, or the one the operator names, if any.
 
@@ -131,7 +150,7 @@ class Gate:
         if self._auth.open_admin:
             require_loopback_host(headers)
             return Access(tenant=None, how="open")
-        if self._auth.admin_digest is None and not self._auth.keys_required:
+        if not self._auth.has_admin_key and not self._auth.keys_required:
             raise Forbidden("set auth.admin_key: without it, this works on a loopback address only")
         raise Unauthorized(
             "a key is missing: send the admin key, or a gateway key, in x-gateway-key or "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import secrets
@@ -10,11 +11,11 @@ from dataclasses import dataclass
 from starlette.types import Scope
 
 from gateway.auth.hosts import is_loopback_name
-from gateway.auth.keyring import DEFAULT_TENANT, KeyRing, key_digest
+from gateway.auth.keyring import DEFAULT_TENANT, KEY_PREFIX, KeyRing, key_digest
 from gateway.auth.wrong_keys import WrongKeyLimit
 from gateway.config import AuthSettings
 from gateway.errors import LoopDetected, Unauthorized
-from gateway.upstream.base import RawHeaders
+from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import has_passed
 
 UNGUESSABLE_CHARACTERS = 32
@@ -34,11 +35,20 @@ class Principal:
     """The name of the gateway key, of the config its tenant's; empty for a request without one."""
 
     operator: bool = False
-    """Whether the request may change what holds for it: it has the admin key, or none is needed."""
+    """Whether the request may change what holds for it: it has the admin key."""
 
 
 _ANONYMOUS = Principal()
-_OPEN = Principal(operator=True)
+
+
+@functools.cache
+def process_key() -> str:
+    """The key with which a gateway without `auth.admin_key` is controlled, new for each process.
+
+    Workers share the one of the process that they were forked from. It has the form of gateway
+    keys, so that it is never forwarded.
+    """
+    return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 class Authenticator:
@@ -47,7 +57,7 @@ class Authenticator:
     def __init__(self, settings: AuthSettings, *, host: str, keys: KeyRing | None = None) -> None:
         self._on_loopback = is_loopback_name(host)
         self._ring = keys or KeyRing()
-        self._admin: bytes | None = None
+        self._admin = b""
         self._wrong_keys = WrongKeyLimit(settings.wrong_keys_per_minute)
         self._session_secret = secrets.token_bytes(32)
         self.update(settings)
@@ -57,14 +67,16 @@ class Authenticator:
         before = self._admin
         self._wrong_keys.per_minute = settings.wrong_keys_per_minute
         self._tenants = {key_digest(key): name for name, key in settings.gateway_keys.items()}
-        self._admin = key_digest(settings.admin_key) if settings.admin_key else None
+        self._configured = bool(settings.admin_key)
+        self._admin = key_digest(settings.admin_key or process_key())
         if self._admin != before:
             self._session_secret = secrets.token_bytes(32)
 
     @property
     def open_admin(self) -> bool:
-        """Whether the control plane requires no key: no admin key, and a loopback address only."""
-        return self._admin is None and self._on_loopback
+        """Whether the control plane can be read without a key: none is configured, and the address
+        is a loopback one. Changing anything needs `process_key` all the same."""
+        return not self._configured and self._on_loopback
 
     @property
     def session_secret(self) -> bytes:
@@ -89,9 +101,9 @@ class Authenticator:
         return bool(self._tenants) or self._ring.required
 
     @property
-    def admin_digest(self) -> bytes | None:
-        """SHA-256 of the admin key; None when none is configured."""
-        return self._admin
+    def has_admin_key(self) -> bool:
+        """Whether an admin key is configured."""
+        return self._configured
 
     def principal(self, scope: Scope) -> Principal:
         """The caller.
@@ -102,8 +114,10 @@ class Authenticator:
         """
         headers: RawHeaders = scope["headers"]
         required = self.keys_required
-        if not required and self._admin is None:
-            return _OPEN if self.open_admin else _ANONYMOUS
+        if not required and not self._configured:
+            key = header(headers, b"x-gateway-key")
+            named = key and self.is_admin(key.decode("latin-1").strip())
+            return Principal(operator=True) if named else _ANONYMOUS
         found = self.principal_by_key(headers)
         if found is not None:
             self.refuse_guesses(scope, found.guessable)
@@ -176,7 +190,7 @@ class Authenticator:
 
     def is_admin(self, key: str) -> bool:
         """Whether `key` is the admin key."""
-        return self._admin is not None and hmac.compare_digest(key_digest(key), self._admin)
+        return hmac.compare_digest(key_digest(key), self._admin)
 
 
 def _address(scope: Scope) -> str:

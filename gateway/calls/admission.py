@@ -10,6 +10,7 @@ Unlike steering this does not fail open: a budget holds in every mode but `steer
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,6 +24,7 @@ from gateway.calls.prepared_request import PreparedRequest
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
+from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import Forbidden, RunRefused
@@ -30,6 +32,7 @@ from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.advice import NO_ADVICE, Advice
+from gateway.stores.protocols import StoreError
 from gateway.upstream.deployments import Target
 from gateway.wire.own_text import OWN_ANSWER
 
@@ -103,9 +106,13 @@ class Admissions:
         if not holds or result is None:
             return
         index, conversation, run = services.index, result.conversation, result.run
+        alike = await _with_same_turns(services, result)
 
         def subjects() -> Sequence[str]:
-            return held_names(index, conversation, run, holds.runs_below)
+            names = held_names(index, conversation, run, holds.runs_below)
+            for other in alike:
+                names += held_names(index, other, other.run.index, holds.runs_below)
+            return names
 
         control = services.settings.control
         found = holds.find(subjects())
@@ -182,6 +189,28 @@ class Admissions:
         number = prepared.exchange.request.id.removeprefix("req-")
         content = request.dialect.own_answer(request, text, number, int(time.time()))
         return OwnResponse(content, stream=request.stream, code=error.code or "")
+
+
+async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
+    """Other conversations of the tenant whose history, with at least one turn of the agent, is in
+    this request: a new id does not lift a hold.
+
+    A request without a turn of the agent is a new run, even if the task is the same.
+    """
+    incoming, conversation = result.resolved.incoming, result.conversation
+    hashes = incoming.hashes
+    turned = [
+        (covered, digest)
+        for covered, digest in hashes.candidates
+        if covered < hashes.start or hashes.turns[covered - hashes.start]
+    ]
+    if not turned:
+        return []
+    with contextlib.suppress(StoreError):  # then what is known here holds
+        await services.loader.load_prefix_hashes(conversation.tenant, incoming)
+    names = {name for _, digest in turned for name in services.index.known_under(digest)}
+    found = map(services.index.get, sorted(names - {conversation.id}))
+    return [other for other in found if other is not None]
 
 
 def held_names(

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gateway.auth.authenticator import process_key
 from gateway.commands.store import found_storage
 from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.config.environment import SET_BY
@@ -74,7 +75,7 @@ def _dashboard(args: argparse.Namespace) -> int:
     database = str(Path(storage.path).absolute())
     for each in running_gateways():
         if each.database == database:
-            sys.stdout.write(f"{each.url}{page}\n")
+            sys.stdout.write(f"{each.url}{page}\n{_key_line(each.key)}")
             return 0
     given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_LOGGING__LEVEL": "warning"}
     if not storage.shared:
@@ -84,10 +85,15 @@ def _dashboard(args: argparse.Namespace) -> int:
         return _loaded(path, given)
 
     def announce(url: str) -> None:
-        sys.stdout.write(f"{url}{page}\n(until Ctrl-C)\n")
+        sys.stdout.write(f"{url}{page}\n{_key_line(process_key())}(until Ctrl-C)\n")
         sys.stdout.flush()
 
     return 0 if serve(load(), load, path, announce) else 1
+
+
+def _key_line(key: str) -> str:
+    """What has to be known to change something on the pages; empty where an admin key is set."""
+    return f"to change something there, log in with {key}\n" if key else ""
 
 
 def _loaded(path: Path | None, given: Mapping[str, Any]) -> Settings:
@@ -125,6 +131,8 @@ def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
     yield "agents", f"OPENAI_BASE_URL={url}/v1"
     yield "", f"ANTHROPIC_BASE_URL={url}"
     yield "dashboard", f"{url}/dashboard"
+    if not settings.auth.admin_key:
+        yield "", f"log in with {process_key()}"
     yield "upstream", settings.default_upstream.api_base
     if settings.model_list:
         names = sorted({each.model_name for each in settings.model_list})

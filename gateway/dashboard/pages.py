@@ -114,12 +114,15 @@ class PageEndpoint:
         change: Handler | None = None,
         params: type[Parameters] = Parameters,
         public: bool = False,
+        report: bool = False,
     ) -> None:
+        """`report`: any key may send the form, about its own runs; others need the admin key."""
         self._runtime = runtime
         self._gate = gate
         self._handlers = {"GET": show, "HEAD": show, "POST": change}
         self._params = params
         self._public = public
+        self._report = report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[EXCHANGE].route = "dashboard"
@@ -155,6 +158,8 @@ class PageEndpoint:
             )
         form: Mapping[str, str] = {}
         if scope["method"] == "POST":
+            if not (self._public or self._report):
+                access.require_control()
             body = await read_body(scope["headers"], receive, scope[EXCHANGE], _MAX_FORM_BYTES)
             form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
         values = dict(read_parameters(self._params, _without_empty_fields(scope["query_string"])))

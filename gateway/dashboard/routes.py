@@ -42,7 +42,8 @@ _RUN = "/dashboard/runs/{run_id}"
 class _Page:
     """A page: where it is, what shows it and reads its query, what a posted form changes.
 
-    public: seen without a session.
+    public: seen without a session; report: the form reports something of a run, which needs no
+    admin key.
     """
 
     path: str
@@ -50,13 +51,14 @@ class _Page:
     params: type[Parameters] = Parameters
     change: Handler | None = None
     public: bool = False
+    report: bool = False
 
 
 _PAGES = (
     _Page("/dashboard", now.show, now.NowParameters),
     _Page("/dashboard/", now.show, now.NowParameters),
     _Page("/dashboard/runs", runs.show, runs.RunsParameters),
-    _Page(_RUN, run.show, run.RunParameters, change=run.set_outcome),
+    _Page(_RUN, run.show, run.RunParameters, change=run.set_outcome, report=True),
     _Page(f"{_RUN}/control", change=control.change),
     _Page(f"{_RUN}/steps", run.show_steps, run.StepsParameters),
     _Page(f"{_RUN}/steps/{{step}}.txt", run.show_text),
@@ -118,6 +120,7 @@ def dashboard_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
                 change=page.change,
                 params=page.params,
                 public=page.public,
+                report=page.report,
             ),
         )
         for page in _PAGES

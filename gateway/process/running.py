@@ -18,18 +18,27 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningGateway:
-    """One gateway: `url` without `/v1`; `database`: its file, empty when it has none."""
+    """One gateway: `url` without `/v1`; `database`: its file, empty when it has none.
+
+    `key`: the one with which it is controlled; empty if the operator has set one, or it is hidden.
+    """
 
     pid: int
     url: str
     database: str
     started_at: float
+    key: str = ""
 
 
 @contextlib.contextmanager
-def announced(url: str, database: str) -> Iterator[None]:
-    """List this process among the running gateways while the block runs."""
-    gateway = RunningGateway(pid=os.getpid(), url=url, database=database, started_at=time.time())
+def announced(url: str, database: str, key: str = "") -> Iterator[None]:
+    """List this process among the running gateways while the block runs.
+
+    `key`: the one with which it is controlled; the file is readable for this user only.
+    """
+    gateway = RunningGateway(
+        pid=os.getpid(), url=url, database=database, started_at=time.time(), key=key
+    )
     file = None
     with contextlib.suppress(OSError):
         folder = _folder()
@@ -38,6 +47,7 @@ def announced(url: str, database: str) -> Iterator[None]:
                 entry.unlink(missing_ok=True)
         # One process may run several gateways.
         file = folder / f"{gateway.pid}-{url.rpartition(':')[2]}.json"
+        file.touch(mode=0o600)
         file.write_text(json.dumps(asdict(gateway)), encoding="utf-8")
     try:
         yield

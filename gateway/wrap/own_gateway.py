@@ -101,6 +101,7 @@ class OwnGateway:
         check(self.settings)
         app = build_app(self.settings)
         server = self._server = _Server(uvicorn_config(app, self.settings), app)
+        server.announces_key = False  # the agent runs as the same user, and could read it
         sock = socket.socket()
         sock.bind((LOOPBACK, 0))
         self.url = f"http://{LOOPBACK}:{sock.getsockname()[1]}"

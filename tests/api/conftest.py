@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from tests.control import CONTROL
 from tests.patience import ANSWER_S, DEADLINE_MS
 
 Start = Callable[..., AppServer]
@@ -30,6 +31,11 @@ def client_of(server: AppServer, key: str | None = None) -> httpx.Client:
     """A client of a gateway, with a key when it has one."""
     headers = {"x-gateway-key": key} if key else {}
     return httpx.Client(base_url=server.url, headers=headers, timeout=60)
+
+
+def operator_of(server: AppServer) -> httpx.Client:
+    """A client of a gateway without an admin key, with the key that its process made."""
+    return httpx.Client(base_url=server.url, headers=CONTROL, timeout=60)
 
 
 class Agent:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Start, client_of
+from tests.api.conftest import Start, operator_of
 
 RULE = {"tier": "e3", "fields": {"instruction": "Weigh the bridge before crossing it."}}
 KNOWN = {
@@ -20,7 +20,7 @@ KNOWN = {
 
 def test_a_pattern_lives_through_its_life(start: Start) -> None:
     """Added, read, listed, edited in part and in whole, removed."""
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         added = client.post("/api/patterns", json=KNOWN)
         assert (added.status_code, added.json()) == (
             201,
@@ -61,7 +61,7 @@ def test_a_pattern_lives_through_its_life(start: Start) -> None:
 )
 def test_what_is_no_pattern_is_refused(start: Start, record: dict[str, Any]) -> None:
     """The error says which part is wrong; an instance needs a tenant."""
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         answer = client.post("/api/patterns", json=record)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"]
@@ -69,7 +69,7 @@ def test_what_is_no_pattern_is_refused(start: Start, record: dict[str, Any]) -> 
 
 def test_id_and_tier_stay(start: Start) -> None:
     """An edit that would make another pattern of it is refused."""
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         client.post("/api/patterns", json=KNOWN)
         for news in ({"tier": "e3"}, {"pattern_id": "other"}):
             answer = client.patch("/api/patterns/bridges", json=news)
@@ -79,7 +79,7 @@ def test_id_and_tier_stay(start: Start) -> None:
 
 def test_two_patterns_may_not_say_the_same(start: Start) -> None:
     """An edit that repeats another pattern's content is a conflict."""
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         client.post("/api/patterns", json=KNOWN)
         client.post("/api/patterns", json={**KNOWN, "pattern_id": "b2", "failure_type": "hedge"})
         answer = client.patch("/api/patterns/b2", json={"failure_type": "loop"})
@@ -88,11 +88,11 @@ def test_two_patterns_may_not_say_the_same(start: Start) -> None:
 
 def test_what_is_exported_can_be_imported(start: Start) -> None:
     """The lines of one gateway make the same library in another."""
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         client.post("/api/patterns", json=RULE)
         lines = client.get("/api/patterns.jsonl").text
     assert all("instruction" in json.loads(line)["fields"] or line for line in lines.splitlines())
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         counts = client.post("/api/patterns.jsonl", content=lines).json()
         assert counts["added"] == 1
         assert counts["unchanged"] == len(lines.splitlines()) - 1
@@ -101,7 +101,7 @@ def test_what_is_exported_can_be_imported(start: Start) -> None:
 
 def test_a_wrong_line_is_named(start: Start) -> None:
     """The error names the line."""
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         answer = client.post("/api/patterns.jsonl", content=f"{json.dumps(RULE)}\n{{}}\n")
         assert answer.status_code == 400
         assert "line 2" in answer.json()["error"]["message"]
@@ -110,7 +110,7 @@ def test_a_wrong_line_is_named(start: Start) -> None:
 
 def test_an_id_with_a_slash_is_an_id(start: Start) -> None:
     """Ids are free text."""
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         client.post("/api/patterns", json={**RULE, "pattern_id": "a/b ?c"})
         assert client.get("/api/patterns/a%2Fb%20%3Fc").json()["pattern_id"] == "a/b ?c"
         assert client.delete("/api/patterns/a%2Fb%20%3Fc").status_code == 204
@@ -118,13 +118,13 @@ def test_an_id_with_a_slash_is_an_id(start: Start) -> None:
 
 def test_without_patterns_there_is_no_library(start: Start) -> None:
     """`etraces.enabled: false` switches these routes off, and says so."""
-    with client_of(start(etraces={"enabled": False})) as client:
+    with operator_of(start(etraces={"enabled": False})) as client:
         answer = client.get("/api/patterns")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "patterns_off")
 
 
 def test_a_body_beyond_the_limit_is_refused(start: Start) -> None:
     """Five megabytes are enough for a body."""
-    with client_of(start()) as client:
+    with operator_of(start()) as client:
         answer = client.post("/api/patterns", content=b" " * (5 * 2**20 + 1))
         assert answer.status_code == 413

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from gateway.testing import Fault, FaultKind, ScriptedUpstream
-from tests.api.conftest import Agent, Start, a_finished_run, client_of, until
+from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, until
 
 LIKE_EVERY_STEP = {
     "tier": "e2",
@@ -112,7 +112,7 @@ def test_an_outcome_is_stored_and_every_verdict_kept(
 ) -> None:
     """The newest report is the run's outcome; the same again adds nothing; no pattern is judged."""
     server = start()
-    with client_of(server) as client:
+    with operator_of(server) as client:
         client.post("/api/patterns", json=LIKE_EVERY_STEP)
         run_id = a_finished_run(server, upstream)
         path = f"/api/runs/{run_id}/outcome"
@@ -144,7 +144,8 @@ def test_failed_calls_are_counted_and_cost_nothing(
     with client_of(start()) as client:
         agent = Agent(client, upstream, "Look.")
         agent.step()
-        upstream.script(Fault(FaultKind.BAD_REQUEST))
+        # With guidance, and once more as the client wrote it.
+        upstream.script(Fault(FaultKind.BAD_REQUEST), Fault(FaultKind.BAD_REQUEST))
         with pytest.raises(httpx.HTTPStatusError):
             agent.step()
         path = f"/api/runs/{agent.run_id}"

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from tests.control import CONTROL
 from tests.patience import ANSWER_S
 
 Start = Callable[..., AppServer]
@@ -38,7 +39,9 @@ def ask(server: AppServer, headers: dict[str, str], step: int = 0, **body: Any) 
 
 def control(server: AppServer, subject: str, verb: str, kind: str = "conversations") -> Any:
     """What the control plane answers."""
-    answer = httpx.post(f"{server.url}/api/{kind}/{subject}/{verb}", json={"reason": "it loops"})
+    answer = httpx.post(
+        f"{server.url}/api/{kind}/{subject}/{verb}", json={"reason": "it loops"}, headers=CONTROL
+    )
     return answer.json()
 
 
@@ -96,7 +99,7 @@ def test_one_run_is_stopped_by_its_id(pair: tuple[AppServer, AppServer]) -> None
     assert (held["subject"], held["action"]) == (f"{sub_id}.0", "stop")
     assert ask(first, SUB, 1).status_code == 429
     assert ask(first, MAIN, 1).status_code == 200
-    missing = httpx.post(f"{first.url}/api/runs/none/stop", json={})
+    missing = httpx.post(f"{first.url}/api/runs/none/stop", json={}, headers=CONTROL)
     assert missing.status_code == 404
     listed = httpx.get(f"{first.url}/api/held").json()["held"]
     assert [(each["subject"], each["reason"]) for each in listed] == [(f"{sub_id}.0", "it loops")]

@@ -17,6 +17,7 @@ from gateway.embedding import EmbeddingError, EmbeddingSettings
 from gateway.embedding.litellm import LiteLLMEmbedder
 from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, Usage
 from tests.budgets.test_holds import until
+from tests.control import CONTROL
 from tests.live.client import Agent
 from tests.live.test_judge import asked, judging, results
 from tests.live.test_judge import settings as with_judge
@@ -143,7 +144,7 @@ async def test_a_judge_spends_its_run_s_budget(
     assert account["spent"]["calls"] == 3
     assert account["spent"]["usd"] == pytest.approx(2 * 1_001e-6)
     order = {"budget": "run", "subject": account["subject"], "limits": {"output_tokens": 1}}
-    raised = await http.post(f"{server.url}/api/budgets/raise", json=order)
+    raised = await http.post(f"{server.url}/api/budgets/raise", json=order, headers=CONTROL)
     assert raised.status_code == 200
     assert answers[-1].conversation
     await agent.send()
@@ -197,7 +198,9 @@ def test_a_stop_may_be_a_401(gateway_server: Start, upstream: ScriptedUpstream) 
         once = client.with_options(max_retries=0).chat.completions
         kinds = {"stop": openai.AuthenticationError, "pause": openai.RateLimitError}
         for verb, kind in kinds.items():
-            HTTP.post(f"{server.url}/api/conversations/{found}/{verb}", json={}).raise_for_status()
+            HTTP.post(
+                f"{server.url}/api/conversations/{found}/{verb}", json={}, headers=CONTROL
+            ).raise_for_status()
             with pytest.raises(kind):
                 once.create(model="m", messages=[*hello, *hello])
     assert len(upstream.requests) == 1

@@ -11,6 +11,7 @@ import pytest
 from gateway.cli import main
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.budgets.test_holds import MAIN, ask
+from tests.control import CONTROL
 
 Start = Callable[..., AppServer]
 PER_RUN = {"name": "per-run", "scope": "run", "limits": {"calls": 1}}
@@ -24,7 +25,7 @@ def test_the_buttons_of_a_run(gateway_server: Start, upstream: ScriptedUpstream)
     page = f"{server.url}/dashboard/runs/{run_id}"
 
     def press(**form: str) -> httpx.Response:
-        return httpx.post(f"{page}/control", data=form, follow_redirects=True)
+        return httpx.post(f"{page}/control", data=form, headers=CONTROL, follow_redirects=True)
 
     assert ask(server, MAIN, 1).json()["error"]["code"] == "budget_exceeded"
     assert "per-run" in httpx.get(page).text

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.steering.experiments import ARMS
 from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
-from tests.api.conftest import Agent, Start, a_finished_run, client_of, until
+from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, until
 
 ADMIN, ACME = "the-admin-key", "acme-key"
 HOSTILE = (
@@ -213,7 +213,7 @@ def test_an_outcome_can_be_said(server: AppServer, upstream: ScriptedUpstream) -
 
 def test_a_pattern_is_added_edited_and_removed(server: AppServer) -> None:
     """By forms; what is wrong is said above them, and nothing of what was typed is lost."""
-    with client_of(server) as client:
+    with operator_of(server) as client:
         form = {"tier": "e2", "field.situation": "The bridge sways.", "rest": '{"tags": ["a"]}'}
         lost = client.post("/dashboard/new-pattern", data={**form, "rest": "{"})
         assert lost.status_code == 400

@@ -98,13 +98,18 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
         )
         assert (theirs["jobs"], theirs["counts"]["waiting"]) == ([], 0)
         assert other.get("/api/distiller?tenant=acme").status_code == 403
-        assert other.patch("/api/lessons/e1-one", json={"status": "active"}).status_code == 404
-        assert other.post("/api/runs/run-1/forget").json()["removed"] == []
-        assert acme.patch("/api/lessons/e2-one", json={"share": True}).status_code == 403
-        assert acme.put("/api/patterns/e1-one", json={"tier": "e1", "fields": {"a": "b"}}).is_error
-        changed = acme.patch("/api/lessons/e1-one", json={"status": "trial"}).json()
+        # The key that an agent has changes none, its own tenant's neither.
+        for client in (acme, other):
+            for body in ({"status": "active"}, {"advice": "curl it | sh"}, {"share": True}):
+                assert client.patch("/api/lessons/e1-one", json=body).status_code == 403
+            assert client.post("/api/runs/run-1/forget").status_code == 403
+            pattern = {"tier": "e1", "fields": {"a": "b"}}
+            assert client.put("/api/patterns/e1-one", json=pattern).status_code == 403
+    with client_of(gateway, ADMIN) as operator, client_of(gateway, ACME) as acme:
+        one_of_acme = "/api/lessons/e1-one?tenant=acme"
+        changed = operator.patch(one_of_acme, json={"status": "trial"}).json()
         assert changed == {"pattern_id": "e1-one", "changed": True}
-        edited = acme.patch("/api/lessons/e1-one", json={"advice": "Use ant."}).json()["pattern_id"]
+        edited = operator.patch(one_of_acme, json={"advice": "Use ant."}).json()["pattern_id"]
         new = acme.get(f"/api/lessons/{edited}").json()
         assert (new["version"], new["supersedes"], new["advice"]) == (2, "e1-one", "Use ant.")
         assert acme.get("/api/lessons/e1-one").json()["status"] == "retired"

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.steering.acting import ACTIONS
 from gateway.testing import AppServer, ScriptedUpstream
+from tests.control import CONTROL
 from tests.live.agents import Run, read_runs, recorded_replies
 from tests.live.audit import Audit
 from tests.live.client import GUIDING, run_log
@@ -40,7 +41,8 @@ async def audited(
     upstream.default = recorded_replies(runs)
     upstream.requests = deque(maxlen=1)
     server = start({**settings, "storage": {"path": str(path)}})
-    await asyncio.to_thread(httpx.post, f"{server.url}/api/patterns?tenant=default", json=NEAR_MANY)
+    url = f"{server.url}/api/patterns?tenant=default"
+    await asyncio.to_thread(httpx.post, url, json=NEAR_MANY, headers=CONTROL)
     audit = Audit(server, upstream)
     await audit(runs)
     async with run_log(path) as log:

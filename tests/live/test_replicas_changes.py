@@ -11,6 +11,7 @@ import pytest
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.budgets.test_holds import ask, until
 from tests.budgets.test_ladder import CALLING
+from tests.control import CONTROL
 from tests.live.test_replicas_seen import get, two
 from tests.postgres import empty_database
 
@@ -45,7 +46,7 @@ def pair(
 def post(path: str, body: dict[str, Any] | None = None) -> Change:
     """A change of the run or its conversation."""
     return lambda server, ids: httpx.post(
-        f"{server.url}/api/{path.format(**ids)}", json=body or {}, timeout=60
+        f"{server.url}/api/{path.format(**ids)}", json=body or {}, headers=CONTROL, timeout=60
     )
 
 
@@ -54,6 +55,7 @@ def account(verb: str, **more: Any) -> Change:
     return lambda server, ids: httpx.post(
         f"{server.url}/api/budgets/{verb}",
         json={"budget": "two", "subject": ids["account"], **more},
+        headers=CONTROL,
         timeout=60,
     )
 

@@ -17,6 +17,7 @@ from gateway.testing import AppServer, ScriptedUpstream
 from tests.api.test_runs import LIKE_EVERY_STEP
 from tests.budgets.test_holds import ask
 from tests.budgets.test_ladder import CALLING
+from tests.control import CONTROL
 from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import empty_database, shared_server
 
@@ -81,18 +82,22 @@ def test_the_other_gateway_knows_at_once(
     assert get(there, "experiments/e/report") == get(here, "experiments/e/report")
 
     conversation = run["conversation_id"]
-    httpx.post(f"{here.url}/api/conversations/{conversation}/stop", json={"reason": "it loops"})
+    httpx.post(
+        f"{here.url}/api/conversations/{conversation}/stop",
+        json={"reason": "it loops"},
+        headers=CONTROL,
+    )
     until(lambda: [held["subject"] for held in get(there, "held")["held"]] == [conversation])
 
 
 def test_patterns_and_lessons_are_the_same(gateway_server: Start, database: str) -> None:
     """A pattern that is added, changed or removed through one, through the other too."""
     here, there = two(gateway_server, database, etraces={"enabled": True})
-    answer = httpx.post(f"{here.url}/api/patterns", json=LIKE_EVERY_STEP)
+    answer = httpx.post(f"{here.url}/api/patterns", json=LIKE_EVERY_STEP, headers=CONTROL)
     assert answer.status_code < 300, answer.text
     assert get(there, "patterns/look-again")["tier"] == "e2"
     assert get(there, "lessons") == get(here, "lessons")
-    assert httpx.delete(f"{there.url}/api/patterns/look-again").status_code < 300
+    assert httpx.delete(f"{there.url}/api/patterns/look-again", headers=CONTROL).status_code < 300
     assert httpx.get(f"{here.url}/api/patterns/look-again").status_code == 404
 
 

@@ -12,6 +12,7 @@ import httpx
 from gateway.demo.model import guidance_frames
 from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from gateway.testing.secrets import Planted, planted_secrets
+from tests.control import CONTROL
 from tests.live.client import GUIDING, Agent, opening
 from tests.live.test_storage import Start, files
 
@@ -60,7 +61,7 @@ async def test_no_credential_is_stored(
     agent = await leak(http, server.base_url, upstream)
     assert guidance_frames(upstream.last.json), "guidance may quote what failed"
     pattern = {"tier": "e2", "fields": {"situation": TEXT, "intervention": TEXT, "steps": [TEXT]}}
-    added = await http.post(f"{server.url}/api/patterns", json=pattern)
+    added = await http.post(f"{server.url}/api/patterns", json=pattern, headers=CONTROL)
     assert added.status_code == 201, added.text
     runs = (await http.get(f"{server.url}/api/runs")).json()["runs"]
     assert "[masked:" in runs[0]["task_preview"]

@@ -165,13 +165,14 @@ async def test_a_provider_that_refuses_to_report(
 async def test_another_refusal_is_the_clients(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """A 400 about something else is relayed with its bytes, and asked for once."""
+    """A 400 about something else is relayed with its bytes, after the request as it was written."""
     body = b'{"error": {"message": "max_tokens is too large"}}'
     upstream.default = Reply(raw=body, status=400, content_type="application/json")
     server = gateway_server(with_mode("on", tmp_path / "runs.db"))
     answer = await Agent(http, server.base_url, model=MODEL, stream=True).send()
     assert (answer.status, answer.content) == (400, body)
-    assert len(upstream.requests) == 1
+    assert len(upstream.requests) == 2
+    assert b"stream_options" not in upstream.last.body
 
 
 async def test_usage_of_streams_can_be_left_alone(

@@ -59,7 +59,9 @@ def a_gateway(
 def replace_settings(server: AppServer, raw: Mapping[str, Any]) -> None:
     """Put new settings in force, as a reload does, on the gateway's own loop."""
     runtime = server.app.runtime
-    settings = settings_from_dict(merged(RELAY_ONLY, raw), {})
+    # A reload may not take the default upstream away.
+    kept = {"default_upstream": {"api_base": runtime.settings.default_upstream.api_base}}
+    settings = settings_from_dict(merged(RELAY_ONLY, {**kept, **raw}), {})
 
     async def put() -> None:
         assert runtime.replace(lambda: settings)

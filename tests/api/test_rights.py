@@ -1,0 +1,158 @@
+"""Who may change what: every route of the control plane and the dashboard, by every caller."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.api.routes import operations
+from gateway.auth.authenticator import process_key
+from gateway.dashboard.routes import _PAGES
+from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from tests.api.conftest import client_of
+
+ADMIN, ACME, OTHER = "gw-admin-1234567890", "gw-acme-1234567890", "gw-other-1234567890"
+REPORTS = {("POST", "/api/runs/{run_id}/outcome"), ("POST", "/dashboard/runs/{run_id}")}
+OPEN_FORMS = {"/dashboard/login", "/dashboard/logout"}
+CHANGES = sorted(
+    {(o.method, o.path) for o in operations() if o.method != "GET"}
+    | {("POST", page.path) for page in _PAGES if page.change and page.path not in OPEN_FORMS}
+)
+Start = Callable[..., AppServer]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def guarded(start: Start) -> AppServer:
+    return start(auth={"admin_key": ADMIN, "gateway_keys": {"acme": ACME, "other": OTHER}})
+
+
+def addresses() -> Iterator[tuple[str, str, bool]]:
+    """(method, a path of the route, whether any key may send it)."""
+    for method, path in CHANGES:
+        filled = re.sub(r"\{[^}]*\}", "some-id", path)
+        yield method, filled, (method, path) in REPORTS
+
+
+def status(client: httpx.Client, method: str, path: str) -> int:
+    form = {"data": {"outcome": "failure"}} if path.startswith("/dashboard") else {"json": {}}
+    return client.request(method, path, **form).status_code  # type: ignore[arg-type]
+
+
+def test_an_agents_key_changes_nothing(guarded: AppServer) -> None:
+    """Of its own tenant neither; it may report how its runs ended."""
+    with client_of(guarded, ACME) as agent, client_of(guarded, ADMIN) as operator:
+        for method, path, reports in addresses():
+            assert (status(agent, method, path) == 403) is not reports, (method, path)
+            assert status(operator, method, path) != 403, (method, path)
+    assert len(CHANGES) > 20
+
+
+def test_without_a_key_an_open_gateway_is_read_only(start: Start) -> None:
+    """On loopback anybody may look; changing needs the key that the process made."""
+    server = start()
+    with httpx.Client(base_url=server.url, timeout=60) as nobody:
+        for method, path, reports in addresses():
+            assert (status(nobody, method, path) == 403) is not reports, (method, path)
+        assert nobody.get("/api/runs").status_code == 200
+        assert "gateway dashboard" in nobody.post("/api/patterns", json={}).text
+    with client_of(server, process_key()) as operator:
+        for method, path, _ in addresses():
+            assert status(operator, method, path) != 403, (method, path)
+
+
+def test_a_session_has_the_rights_of_its_key(guarded: AppServer) -> None:
+    """A browser that logged in with an agent's key may look."""
+    for key, forbidden in ((ACME, True), (ADMIN, False)):
+        with httpx.Client(base_url=guarded.url, timeout=60) as browser:
+            browser.post("/dashboard/login", data={"key": key})
+            assert (status(browser, "POST", "/dashboard/new-pattern") == 403) is forbidden
+
+
+@pytest.mark.parametrize("value", ["lift", "usd=1000"])
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_header_lifts_no_budget(
+    start: Start, upstream: ScriptedUpstream, value: str, has_keys: bool
+) -> None:
+    """Neither on an open gateway nor with the agent's key."""
+    upstream.default = Reply("ok")
+    auth = {"gateway_keys": {"acme": ACME}} if has_keys else {}
+    budget = {"name": "b", "scope": "tenant", "limits": {"calls": 1}}
+    server = start(auth=auth, budgets=[budget])
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        own = {"x-gateway-key": ACME} if has_keys else {}
+        headers = own | {"x-gateway-budget": value}
+        assert client.post("/v1/chat/completions", json=body, headers=own).status_code == 200
+        assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == 403
+        assert client.post("/v1/chat/completions", json=body, headers=own).status_code == 429
+
+
+def calling(request: ReceivedRequest) -> Reply:
+    turn = sum(m.get("role") == "assistant" for m in request.messages)
+    return Reply(f"Turn {turn}.", tool_calls=(ToolCall("bash", "{}", id=f"c{turn}"),))
+
+
+def history(turns: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"role": "user", "content": "Mend the bridge."}]
+    for turn in range(turns):
+        call = {
+            "id": f"c{turn}",
+            "type": "function",
+            "function": {"name": "bash", "arguments": "{}"},
+        }
+        found.append({"role": "assistant", "content": f"Turn {turn}.", "tool_calls": [call]})
+        found.append({"role": "tool", "tool_call_id": f"c{turn}", "content": f"swaying {turn}"})
+    return found
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-conversation-id": "mine"},
+        {"x-conversation-id": "another"},
+        {"x-session-id": "new"},
+        {"x-gateway-mode": "off"},
+        {"x-gateway-mode": "shadow", "x-conversation-id": "third"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("turns", [2, 3, 5])
+def test_a_held_history_stays_held_under_any_id(
+    start: Start, upstream: ScriptedUpstream, headers: dict[str, str], turns: int, tmp_path: Path
+) -> None:
+    """And after a restart; a new task, or the same one begun again, is served."""
+    upstream.default = calling
+    where = {"storage": {"path": str(tmp_path / "gateway.db")}}
+    server = start(**where)
+    tools = [{"type": "function", "function": {"name": "bash"}}]
+    body = {"model": "m", "tools": tools}
+    with httpx.Client(timeout=60) as client:
+
+        def ask(messages: list[dict[str, Any]], **more: str) -> httpx.Response:
+            url = f"{server.url}/v1/chat/completions"
+            return client.post(url, json={**body, "messages": messages}, headers=more)
+
+        first = {"x-conversation-id": "mine"}
+        for turn in range(3):
+            answer = ask(history(turn), **first)
+        conversation = answer.headers["x-gateway-conversation-id"]
+        operator = {"x-gateway-key": process_key()}
+        stop = f"{server.url}/api/conversations/{conversation}/stop"
+        client.post(stop, json={"reason": "enough"}, headers=operator).raise_for_status()
+        assert ask(history(turns), **headers).status_code == 429
+        resume = stop.replace("/stop", "/resume")
+        assert client.post(resume, json={}).status_code == 403
+        server.stop()
+        server = start(**where)
+        refused = ask(history(turns), **headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "run_stopped")
+        assert ask([{"role": "user", "content": "Paint the bridge."}]).status_code == 200
+        again = ask(history(0), **{"x-conversation-id": "fresh"})
+        assert again.status_code == 200
