@@ -192,9 +192,15 @@ class Recorder:
                 version = await self._runtime.store.commit(record)
                 break
             except VersionConflict as conflict:
+                # An answered call is on record, whatever happens: it waits to be joined later.
                 if attempt == _ATTEMPTS:
-                    raise
-                await self._merge(conversation, conflict, used)
+                    version = await self._runtime.store.keep(record)
+                    break
+                try:
+                    await self._merge(conversation, conflict, used)
+                except StoreError:
+                    version = await self._runtime.store.keep(record)
+                    break
         conversation.stored(version, snapshot)
         self._touch(record)
         self._note_workload(prepared, result)

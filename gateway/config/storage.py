@@ -117,9 +117,15 @@ class StorageSettings:
 
     @property
     def spool_folder(self) -> str:
-        """The folder in which records wait for a database on a server; empty when there is none.
-        A file of its own would fail with the disk of `path` (docs/decisions/017)."""
-        return (self.spool_path or "").strip() if self.shared and os.name == "posix" else ""
+        """The folder in which records wait for the database; empty when there is none.
+
+        For a file it is a folder next to it. That fails with the disk of the file, and helps while
+        the file is locked, slow, damaged or replaced (docs/decisions/017).
+        """
+        chosen = (self.spool_path or "").strip()
+        if os.name != "posix" or not chosen or self.in_memory:
+            return ""
+        return chosen if self.shared else f"{self.path}-spool"
 
     @property
     def place(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import AsyncIterator
@@ -37,6 +36,7 @@ from gateway.wire.parsing import parse_object
 from gateway.wire.request import ChatRequest
 from gateway.wire.skim import COUNTED_BYTES, skim
 
+_IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
 _BELOW_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)")
 _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
 
@@ -188,7 +188,7 @@ async def _send_json(
     started = time.perf_counter()
     try:
         if request is None or not native or native == [services.table.default]:
-            return await _to_keeper(services, call, raw)
+            return await _to_keeper(services, exchange, call, raw)
         delivery = await services.dispatcher.send(call, model, native_only=True)
     finally:
         exchange.timing.waited_s += time.perf_counter() - started
@@ -204,7 +204,7 @@ async def _send_stream(
 ) -> LaneResponse:
     started = time.perf_counter()
     try:
-        return await _to_keeper(services, call, b"" if upload is None else upload)
+        return await _to_keeper(services, exchange, call, b"" if upload is None else upload)
     except UpstreamFailure:
         if upload is not None and upload.error is not None:
             raise upload.error from None  # to the transport it looks like a broken connection
@@ -214,17 +214,30 @@ async def _send_stream(
 
 
 async def _to_keeper(
-    services: Services, call: UpstreamCall, content: bytes | AsyncIterator[bytes]
+    services: Services,
+    exchange: Exchange,
+    call: UpstreamCall,
+    content: bytes | AsyncIterator[bytes],
 ) -> LaneResponse:
+    """The answer of the upstream that has what the call is about, which is asked once.
+
+    Only if that cannot do twice what was asked once, a call is repeated whose connection was closed
+    while it was sent (RFC 9110, section 9.2.2).
+    """
     target = (call.at or services.table.default).for_client(call.dialect, call.api)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")
     if length and not isinstance(content, bytes):
         headers.append((b"content-length", length))
     url = target_url(target.api_base, call.path, call.query)
-    while True:
-        with contextlib.suppress(StaleConnection):  # each attempt removes one stale connection
-            return await services.native.send(call.method, url, headers, content)
+    try:
+        return await services.native.send(call.method, url, headers, content)
+    except StaleConnection:
+        # It was closed as the request was sent, which may have been executed all the same.
+        if call.method not in _IDEMPOTENT or not isinstance(content, bytes):
+            raise
+    exchange.response.headers.append((b"x-gateway-attempts", b"2"))
+    return await services.native.send(call.method, url, headers, content, fresh=True)
 
 
 async def _relay(

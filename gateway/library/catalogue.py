@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.gates import gates_for
 from gateway.steering.guidance.codec import read_lines, to_line
+from gateway.steering.guidance.families import family_matches
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
@@ -185,7 +186,17 @@ class PatternLibrary:
         async def read() -> list[PatternMatch]:
             return await self._read(lambda: self.store.universal(model=model, limit=limit))
 
-        return await _read_once(self._universal, (model, limit), read, _MODELS_CACHED)
+        try:
+            return await _read_once(self._universal, (model, limit), read, _MODELS_CACHED)
+        except StoreError:
+            # Those that were read for another model, as far as they suit this one: an outage of the
+            # store takes the rules away from no run.
+            known = [reading.usable for reading in self._universal.values()]
+            rules = {m.pattern.pattern_id: m for task in known if task for m in task.result()}
+            if not rules:
+                raise
+            suit = (m for m in rules.values() if family_matches(m.pattern.model_family, model))
+            return sorted(suit, key=lambda match: match.pattern.pattern_id)[:limit]
 
     async def _attempt(self, query: Query, tenant: str) -> list[PatternMatch] | None:
         try:
@@ -223,9 +234,9 @@ class PatternLibrary:
 
     def forget(self) -> None:
         """Read everything again that is cached: patterns have changed. What is being read now may
-        be from before the change, and is not kept either."""
-        self._universal.clear()
-        self._own.clear()
+        be from before the change, and is read again, too; what was read holds until then."""
+        _outdate(self._universal)
+        _outdate(self._own)
 
     async def import_lines(
         self,
@@ -315,8 +326,8 @@ async def _read_once(
     now = time.monotonic()
     known = cache.get(key)
     if known is None or now - known.begun > CACHED_S or _failed(known.task):
-        if len(cache) >= most:
-            cache.clear()
+        if known is None and len(cache) >= most:
+            del cache[next(iter(cache))]
         last = known.usable if known is not None else None
         known = cache[key] = _Reading(now, spawn(read(), name="read patterns"), last)
     try:
@@ -326,6 +337,12 @@ async def _read_once(
         if known.last is None:
             raise
         return known.last.result()
+
+
+def _outdate(cache: _Cache[Any, Any]) -> None:
+    """Have every value read again; the old one is used until that succeeds."""
+    for key, reading in list(cache.items()):
+        cache[key] = _Reading(float("-inf"), reading.task, reading.usable)
 
 
 def _failed(reading: asyncio.Task[Any]) -> bool:

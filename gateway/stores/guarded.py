@@ -9,11 +9,14 @@ that a conversation continues whether its newest state is stored or not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+
+import structlog
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.breaker import SLOW, Incident
@@ -23,6 +26,7 @@ from gateway.stores.protocols import (
     StateStore,
     StoreClosed,
     StoreError,
+    StoreReplaced,
     StoreUnavailable,
 )
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
@@ -80,6 +84,8 @@ class GuardedStateStore:
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
         self._read_failures = 0
+        self._read_incident: Incident | None = None
+        self._log = structlog.get_logger("gateway.store")
         self._read_again_at = 0.0
         self._active: OrderedDict[str, float] = OrderedDict()
         self._closed = False
@@ -88,7 +94,7 @@ class GuardedStateStore:
     def health(self) -> StoreHealth:
         """The state of the store now."""
         return StoreHealth(
-            incident=self._breaker.incident,
+            incident=self._breaker.incident or self._read_incident,
             waiting=self._spool.records,
             waiting_bytes=self._spool.bytes,
             waiting_on_disk=self._recovery.on_disk,
@@ -112,7 +118,15 @@ class GuardedStateStore:
 
     async def follow(self) -> None:
         """Check the store every `storage.probe_interval_s`, without end."""
-        await self._recovery.follow()
+        await asyncio.gather(self._recovery.follow(), self._probe_reads())
+
+    async def _probe_reads(self) -> None:
+        """Find out whether the store can be read again, also when nobody reads."""
+        while True:
+            await asyncio.sleep(self._settings.probe_interval_s)
+            if self._read_incident is not None:
+                with contextlib.suppress(StoreError):
+                    await self._read_within(self._limit_s, lambda: self._store.version("", ""))
 
     async def commit(self, call: CallRecord) -> int:
         """See StateStore. While the store is unavailable the record waits, and the version is the
@@ -134,6 +148,16 @@ class GuardedStateStore:
         if name in self._spool or self._breaker.is_open:
             return await self._recovery.kept(call)
         return await self._commit_now(call)
+
+    async def keep(self, call: CallRecord) -> int:
+        """Let a record wait whose commit could not be finished here, because the conversation has
+        changed in the store and cannot be read: it is joined with that later.
+
+        Raises: StoreOverloaded when there is no room for it to wait.
+        """
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        return await self._recovery.kept(call)
 
     async def _commit_now(self, call: CallRecord) -> int:
         """Commit, and wait for it: at most until the limit, or until the breaker opens."""
@@ -268,13 +292,24 @@ class GuardedStateStore:
         except TimeoutError:
             raise StoreUnavailable("a read takes too long") from None
         self._read_failures = 0
+        if self._read_incident is not None:
+            self._read_incident = None
+            self._log.warning("the store can be read again")
         return found
 
     def _note_read(self, error: StoreError) -> None:
         self._read_failures += 1
-        if self._read_failures >= self._settings.breaker_failures:
-            self._read_again_at = time.monotonic() + self._settings.probe_interval_s
-            self._recovery.open(error.label, str(error))
+        if self._read_failures < self._settings.breaker_failures:
+            return
+        self._read_again_at = time.monotonic() + self._settings.probe_interval_s
+        if isinstance(error, StoreReplaced):  # writes would go into a file that nobody reads
+            self._recovery.note(error)
+        elif self._read_incident is None:
+            # Writes go on: a store that reads slowly mostly writes, and what waits can be lost.
+            self._read_incident = Incident(
+                kind=error.label, reason=f"reads: {error}", since=time.time()
+            )
+            self._log.error("the store cannot be read, calls go on", reason=str(error))
 
     async def ping(self) -> None:
         """See StateStore."""

@@ -76,7 +76,7 @@ class Recovery:
         self._taking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._works = True
-        self._replaced = False
+        self._replaced = self._failing = False
         self._kind, self._reason = SLOW, "a commit takes long"
         self._log = structlog.get_logger("gateway.store")
         self.reopened: list[Callable[[], Awaitable[None]]] = []
@@ -201,12 +201,22 @@ class Recovery:
         """Try until nothing waits and the breaker is closed."""
         try:
             while len(self.spool) or self.breaker.is_open:
-                if not await self._try():
+                if not await self._tried():
                     await asyncio.sleep(self._settings.probe_interval_s)
         finally:
             self._task = None
         if self._disk is not None:
             await self._disk.tidy()
+
+    async def _tried(self) -> bool:
+        """`_try`, after which nothing ends the recovery: what fails is tried again later."""
+        try:
+            return await self._try()
+        except Exception as error:
+            if not self._failing:
+                self._log.exception("records that wait are not stored now", reason=str(error))
+            self._failing = True
+            return False
 
     async def _try(self) -> bool:
         """Write some of what waits, or probe; False when the next attempt should wait."""
@@ -220,6 +230,7 @@ class Recovery:
         settled = [self._settle(*each) for each in zip(waiting, writes, strict=True)]
         await self._forget([each for each, done in zip(waiting, settled, strict=True) if done])
         self._works = None not in settled
+        self._failing = False
         return self._works
 
     def _begun(self, waiting: Waiting) -> asyncio.Task[int]:

@@ -171,8 +171,7 @@ def _saved(record: ConversationRecord) -> ConversationRecord:
 
 
 def _drop(index: dict, key: object, waiting: Waiting) -> None:  # type: ignore[type-arg]
-    rows = [row for row in index[key] if row[0] is not waiting]
+    # Equal choices of one answer have equal hashes: the first of them has removed all.
+    rows = [row for row in index.pop(key, ()) if row[0] is not waiting]
     if rows:
         index[key] = rows
-    else:
-        del index[key]

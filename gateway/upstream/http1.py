@@ -1,4 +1,4 @@
-"""One POST and its answer over HTTP/1.1, on a connection of aiohttp's pool.
+"""One request and its answer over HTTP/1.1, on a connection of aiohttp's pool.
 
 aiohttp's own reader makes more than ten calls for each chunk of an answer. This one joins what came
 in one read, and can pass it on without waking the task that waits for it (`pass_to`).
@@ -18,7 +18,7 @@ from aiohttp.connector import Connection
 from gateway.errors import UpstreamMalformed, UpstreamTimeout
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.idle import IdleGuard
-from gateway.upstream.odd_heads import mended
+from gateway.upstream.odd_heads import has_tab_in_coding, mended
 
 Sink = Callable[[bytes], bool]
 """Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
@@ -38,13 +38,29 @@ class PooledConnection(ResponseHandler):
     """A connection that is read by an `Http1Answer`, or by aiohttp while it has none."""
 
     answer: Http1Answer | None = None
+    is_used = False
+    """Whether a request has been sent over it."""
+
+    is_idle = False
+    """Whether it is in the pool, where nothing may come that was not asked for."""
 
     def data_received(self, data: bytes) -> None:
-        """Give the bytes to their reader."""
+        """Give the bytes to their reader.
+
+        What comes unasked would be read as the answer to the next request, which may be another
+        client's: the connection is closed instead.
+        """
         if self.answer is not None:
             self.answer.data_received(data)
+        elif self.is_idle:
+            self.close()
         else:
             super().data_received(data)
+
+    def set_response_params(self, **params: Any) -> None:
+        """Begin to read with aiohttp."""
+        self.is_idle = False
+        super().set_response_params(**params)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Tell the reader, too."""
@@ -78,6 +94,7 @@ class Http1Answer:
         "_paused",
         "_protocol",
         "_reusable",
+        "_sending",
         "_silent",
         "_sink",
         "_size",
@@ -107,12 +124,13 @@ class Http1Answer:
         self._sink: Sink | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
-        self._has_head = self._whole = self._reusable = self._paused = False
+        self._has_head = self._whole = self._reusable = self._paused = self._sending = False
         self._head = b""  # what has come, until its end
         self._is_odd = False
         self._silent = 0
         self._parser = self._new_parser()
         protocol.answer = self
+        protocol.is_idle = False
 
     async def ask(self, head: bytes, body: bytes) -> None:
         """Send the request, and wait for the head of its answer, in a block of the guard.
@@ -129,12 +147,28 @@ class Http1Answer:
         elif len(body) < _BUFFER_BYTES:
             transport.writelines((head, body))
         else:
-            transport.write(head)
-            transport.write(body)
+            await self._send(transport, head, body)
         while not self._has_head:
             if self._failure is not None:
                 raise self._failure
             await self._arrival()
+
+    async def _send(self, transport: asyncio.WriteTransport, head: bytes, body: bytes) -> None:
+        """Send a long body piece by piece, at most until the answer begins: mostly a refusal."""
+        self._sending = True
+        transport.write(head)
+        for start in range(0, len(body), _BUFFER_BYTES):
+            transport.write(body[start : start + _BUFFER_BYTES])
+            drained = asyncio.ensure_future(self._protocol._drain_helper())
+            try:
+                self._waiter = self._loop.create_future()
+                await asyncio.wait({drained, self._waiter}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._waiter = None
+                drained.cancel()
+            if self._has_head or self._failure is not None:
+                return  # the connection is closed behind the answer
+        self._sending = False
 
     def pass_to(self, sink: Sink | None) -> None:
         """Have what arrives go to `sink` while the reading task waits; None: to the task again."""
@@ -239,6 +273,9 @@ class Http1Answer:
         Raises: ValueError, HttpParserError, HttpParserUpgrade: it is no answer.
         """
         self._head += data
+        # `find`: see on_header. A tab is rare in a head, and what is behind one is searched.
+        if self._head.find(b"\t") >= 0 and not self._is_odd:
+            self._is_odd = has_tab_in_coding(self._head)
         if not self._is_odd:
             try:
                 self._parser.feed_data(data)
@@ -339,4 +376,5 @@ class Http1Answer:
         if self._has_head and not self._whole:
             self._whole = True
             names = {name.lower() for name, _ in self.fields}
-            self._reusable = self._parser.should_keep_alive() and not names >= _FRAMES
+            keeps = self._parser.should_keep_alive() and not self._sending
+            self._reusable = keeps and not names >= _FRAMES

@@ -1,8 +1,9 @@
 """The native lane: the client's bytes to an upstream that speaks the client's dialect, and back.
 
-Straight on aiohttp's session: an HTTP client's own redirects, cookies, URL normalisation, joining
-of repeated headers and decoding are all things a proxy must not do. The usual POST uses that
-session's connections only, and reads its answer itself (`gateway/upstream/http1.py`).
+Straight on aiohttp's connections: an HTTP client's own redirects, cookies, URL normalisation,
+joining of repeated headers and decoding are all things a proxy must not do. Answers are read by
+`gateway/upstream/http1.py`, those of LiteLLM's calls too; aiohttp itself sends uploads of unknown
+content, `HEAD`, and what goes through a proxy.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _BODILESS = (
     304,
 )  # RFC 9110, 15.3.5 and 15.4.5; a 304 may name the length of what it stands for
 _LENGTH = frozenset({b"content-length"})
+_SET_HERE = frozenset({b"host", b"content-length"})
 # Of one response header, and their number. aiohttp's own limits are 8 KiB, which real ones reach,
 # and 128.
 _MAX_HEADER_BYTES = 2**16
@@ -57,7 +59,7 @@ class NativeLane:
         self._session: aiohttp.ClientSession | None = None
         self._uploads: aiohttp.ClientSession | None = None
         self._proxied = bool(urllib.request.getproxies())
-        self._routes: dict[URL, Route] = {}
+        self._routes: dict[tuple[str, URL], Route] = {}
 
     async def send(
         self,
@@ -65,8 +67,12 @@ class NativeLane:
         url: URL | httpx.URL,
         headers: RawHeaders,
         content: bytes | AsyncIterator[bytes],
+        *,
+        fresh: bool = False,
     ) -> LaneResponse:
         """Send one request; returns when the status line and headers are there.
+
+        `fresh`: over a connection that is opened for it.
 
         Raises:
             StaleConnection: the connection had been used before, and was closed meanwhile.
@@ -79,11 +85,11 @@ class NativeLane:
         began = time.monotonic()
         CONNECTED.set(False)
         answer: LaneResponse
-        route = None
         if not isinstance(url, URL):  # of LiteLLM, whose headers are a whole head
             url = URL(str(url), encoded=True)
-        elif method == "POST":
-            route = self._route(url, content)
+            headers = [(k.lower(), v) for k, v in headers]
+            headers = end_to_end(headers, _SET_HERE)
+        route = self._route(method, url, content, fresh=fresh)
         try:
             if route is not None:
                 assert isinstance(content, bytes)
@@ -146,17 +152,21 @@ class NativeLane:
         answer.headers = _relayed(answer.fields, answer.status)
         return answer
 
-    def _route(self, url: URL, content: bytes | AsyncIterator[bytes]) -> Route | None:
-        """How to POST to `url` without aiohttp's client; None for what only that can do."""
-        if self._proxied or type(content) is not bytes or len(content) >= _BIG_BODY:
+    def _route(
+        self, method: str, url: URL, content: bytes | AsyncIterator[bytes], *, fresh: bool
+    ) -> Route | None:
+        """How to ask `url` without aiohttp's client; None for what only that can do."""
+        if self._proxied or type(content) is not bytes or method == "HEAD":
             return None
-        route = self._routes.get(url)
+        if url.scheme not in ("http", "https") or url.raw_user or url.raw_password:
+            return None
+        if fresh:
+            return Route(method, url, self._session_for(None))
+        route = self._routes.get((method, url))
         if route is None:
-            if url.scheme not in ("http", "https") or url.raw_user or url.raw_password:
-                return None
             if len(self._routes) >= _MOST_ROUTES:
                 self._routes.clear()
-            route = self._routes[url] = Route(url, self._session_for(content))
+            route = self._routes[method, url] = Route(method, url, self._session_for(content))
         return route
 
     async def aclose(self) -> None:
@@ -165,8 +175,9 @@ class NativeLane:
             if session is not None:
                 await session.close()
 
-    def _session_for(self, content: bytes | AsyncIterator[bytes]) -> aiohttp.ClientSession:
-        """The pool; for a body that cannot be sent a second time, one without idle connections."""
+    def _session_for(self, content: bytes | AsyncIterator[bytes] | None) -> aiohttp.ClientSession:
+        """The pool; for a body that cannot be sent a second time, and for None, one without idle
+        connections."""
         if isinstance(content, bytes):
             if self._session is None:
                 self._session = self._open(Connector, keepalive_timeout=_KEEPALIVE_S)

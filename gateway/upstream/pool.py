@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import select
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -21,15 +22,20 @@ CONNECTED: ContextVar[bool] = ContextVar("connected")
 """Whether the request being sent opened a connection instead of using an idle one."""
 
 
+_BODILESS = frozenset({"GET", "DELETE", "OPTIONS"})
+"""Methods whose requests mostly have no body, and then no length either (RFC 9110, 8.6)."""
+
+
 class Route:
     """What is the same for all requests to one URL."""
 
-    def __init__(self, url: URL, session: aiohttp.ClientSession) -> None:
+    def __init__(self, method: str, url: URL, session: aiohttp.ClientSession) -> None:
         loop = asyncio.get_running_loop()
-        self._request = _Keyed("POST", url, session=session, loop=loop)
+        self._request = _Keyed(method, url, session=session, loop=loop)
         self._pool = session.connector
+        self._says_length = method not in _BODILESS
         host = self._request.headers["Host"]
-        self._start = f"POST {url.raw_path_qs} HTTP/1.1\r\nHost: {host}\r\n".encode()
+        self._start = f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {host}\r\n".encode()
 
     async def connect(self, limits: aiohttp.ClientTimeout) -> Connection:
         """A connection on which nothing is waiting to be read. Raises: aiohttp.ClientError."""
@@ -39,16 +45,19 @@ class Route:
                 connection = await self._pool.connect(self._request, [], limits)
             except TimeoutError as exc:
                 raise aiohttp.ConnectionTimeoutError from exc
-            assert connection.protocol is not None
-            if not connection.protocol.should_close:
+            protocol = connection.protocol
+            assert protocol is not None
+            if not (protocol.should_close or (protocol.is_used and _is_readable(protocol))):
+                protocol.is_used = True
                 return connection
             connection.close()
 
     def head(self, headers: RawHeaders, length: int) -> bytes:
         """The head of a request. Raises: ValueError for a header that would end its line."""
         lines = [b"%b: %b" % (name, _utf8(value)) for name, value in headers]
-        lines.append(b"Content-Length: %d\r\n\r\n" % length)
-        fields = b"\r\n".join(lines)
+        if length or self._says_length:
+            lines.append(b"Content-Length: %d" % length)
+        fields = b"\r\n".join(lines) + b"\r\n\r\n" if lines else b"\r\n"
         ends = len(lines) + 1
         if fields.count(b"\n") != ends or fields.count(b"\r") != ends or fields.count(b"\0"):
             raise ValueError("a header of the request contains a line break or a NUL")
@@ -75,6 +84,13 @@ class Connector(aiohttp.TCPConnector):
         CONNECTED.set(True)
         return await super()._create_connection(*args, **kwargs)
 
+    def _release(
+        self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
+    ) -> None:
+        if isinstance(protocol, PooledConnection):
+            protocol.is_idle = True
+        super()._release(key, protocol, should_close=should_close)
+
 
 class UploadConnector(Connector):
     """Opens a connection for each request, and closes it within a millisecond of its end.
@@ -88,6 +104,17 @@ class UploadConnector(Connector):
 
     async def _get(self, *_args: Any) -> None:
         """No idle connection."""
+
+
+def _is_readable(protocol: ResponseHandler) -> bool:
+    """Whether bytes, or the end, have come on an idle connection and are not read yet: they would
+    be taken for the answer to the next request."""
+    transport = protocol.transport
+    if transport is None or transport.is_closing():
+        return True
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _utf8(value: bytes) -> bytes:

@@ -360,7 +360,7 @@ async def test_a_history_that_cannot_be_looked_up(
 async def test_stopping_writes_what_waits_or_says_what_is_lost(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """A gateway that ends during an incident tries once more, and counts what it could not keep."""
+    """A gateway that ends during an incident tries once more; the next one stores the rest."""
     upstream.default = worker(9)
     path = tmp_path / "runs.db"
     async with logged() as lines:
@@ -369,8 +369,16 @@ async def test_stopping_writes_what_waits_or_says_what_is_lost(
         with locked(path):
             await agent.run(3)
             await asyncio.to_thread(server.stop)
-        (lost,) = lines("records are lost")
-    assert lost["records"] == 3
+        (kept,) = lines("records wait on disk")
+        assert (kept["records"], lines("records are lost")) == (3, [])
+        again = gateway_server(settings(path))
+        assert await until(lambda: _recorded(again, http, 3))
+
+
+async def _recorded(server: AppServer, http: httpx.AsyncClient, steps: int) -> bool:
+    """Whether the run log has one run with so many calls."""
+    listed = (await http.get(f"{server.url}/api/runs")).json().get("runs", [])
+    return [run["totals"]["calls"] for run in listed] == [steps]
 
 
 async def test_a_jump_of_the_clock_costs_no_run(

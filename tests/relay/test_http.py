@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import re
+import socket
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -52,15 +57,68 @@ def test_http_1_0_gets_no_chunks(there: ScriptedUpstream, shared_gateway: AppSer
     assert json.loads(health.partition(b"\r\n\r\n")[2])["status"] == "ok"
 
 
-def test_an_idle_connection_that_is_gone_costs_another_one(
-    upstream: ScriptedUpstream, relay: Relay
+class Dropping:
+    """An upstream that answers its first `answered` requests, and closes at each later one."""
+
+    def __init__(self, answered: int) -> None:
+        self.answered = answered
+        self.executed: list[bytes] = []
+        self._together = threading.Barrier(answered)
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as reader, contextlib.suppress(OSError):
+            while head := b"".join(iter(reader.readline, b"\r\n")):
+                found = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+                reader.read(int(found[1]) if found else 0)
+                with self._lock:
+                    self.executed.append(head.split(b" ")[0])
+                    number = len(self.executed)
+                if number > self.answered:
+                    return
+                self._together.wait(60)  # so that each has a connection of its own
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent"),
+    [
+        ("POST", "/embeddings", 1),
+        ("POST", "/images/generations", 1),
+        ("POST", "/batches", 1),
+        ("POST", "/responses/compact", 1),
+        ("DELETE", "/files/f1", 2),
+        ("GET", "/files/f1", 2),
+    ],
+)
+def test_a_connection_that_is_closed_as_it_is_used(
+    relay: Relay, method: str, path: str, sent: int
 ) -> None:
-    """Closed by the upstream at the moment of its use: the request goes out again."""
-    client = relay()
-    assert hear(client, "/embeddings", json=HELLO).status == 200
-    upstream.script(Fault(FaultKind.DROP_BEFORE_RESPONSE), Reply("well"))
-    assert hear(client, "/embeddings", json=HELLO).status == 200
-    assert len({r.body for r in upstream.requests}) == 1
+    """With eight idle connections, each closed when a request was read: the request is executed
+    once; twice where that changes nothing, over a new connection, and the answer says so."""
+    idle = 8
+    there = Dropping(idle)
+    client = relay({"default_upstream": {"api_base": there.base_url}})
+    with ThreadPoolExecutor(idle) as many:
+        first = many.map(lambda _: hear(client, "/moderations", json=HELLO), range(idle))
+        assert {heard.status for heard in first} == {200}
+    answer = hear(client, path, method=method, json=HELLO if method == "POST" else None)
+    there.close()
+    assert answer.status == 502
+    assert there.executed[idle:] == [method.encode()] * sent
+    assert answer.headers.get("x-gateway-attempts", "1") == str(sent)
 
 
 def test_an_upload_has_a_connection_of_its_own(upstream: ScriptedUpstream, relay: Relay) -> None:

@@ -415,3 +415,54 @@ async def test_what_fails_beside_the_store_is_its_own_fault(guarded: Guarded) ->
         with pytest.raises(StoreCorrupt):
             await guarded.store.read_beside(damaged)
     assert guarded.store.health.incident is None
+
+
+async def test_equal_choices_of_one_answer_wait_once(guarded: Guarded, path: Path) -> None:
+    """An answer with `n: 2` and equal texts has the same hash twice."""
+    head = a_head("c1", history("a", 1))
+    twice = replace(call(0), heads=(head, head), items=())
+    other = lock(path)
+    await guarded.store.commit(twice)
+    assert guarded.store.health.waiting == 1
+    other.close()
+    await guarded.works_again()
+    assert await guarded.stores.states.load(TENANT, "c1") is not None
+    assert await guarded.store.commit(call(1)) == 2
+
+
+async def test_slow_reads_do_not_hold_up_writes(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused for a while, which the health says; calls are stored at once."""
+
+    async def fails(*_: Any) -> Any:
+        raise StoreUnavailable("a read takes too long")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(guarded.stores.states, "load", fails)
+        for _ in range(4):
+            with pytest.raises(StoreUnavailable):
+                await guarded.store.load(TENANT, "c9")
+        incident = guarded.store.health.incident
+        assert incident is not None
+        assert incident.reason.startswith("reads: ")
+        assert await guarded.store.commit(call(0)) == 1
+        assert guarded.store.health.waiting == 0
+        assert guarded.kinds == []
+    for _ in range(1000):
+        try:
+            assert await guarded.store.load(TENANT, "c1") is not None
+            break
+        except StoreUnavailable:
+            await asyncio.sleep(0.01)
+    assert guarded.store.health.incident is None
+
+
+async def test_a_record_that_cannot_be_joined_waits(guarded: Guarded) -> None:
+    """`keep`: the conversation has changed in the store, and could not be read just then."""
+    await guarded.stores.states.commit(call(0))
+    other = a_conversation(version=0, state=b"another", external_key="key")
+    heads = (a_head("c1", history("b", 2)),)
+    await guarded.store.keep(replace(call(0), conversation=other, heads=heads))
+    await guarded.works_again()
+    assert await guarded.store.find_prefix_hashes(TENANT, history("b", 2))

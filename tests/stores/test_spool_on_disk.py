@@ -367,9 +367,11 @@ def test_what_is_taken_over_comes_before_what_is_newer() -> None:
     assert order == [b"1", b"2", b"3"]
 
 
-def test_it_is_for_databases_on_a_server() -> None:
-    """Not for a file, and not without a folder."""
-    assert StorageSettings().spool_folder == ""
+def test_where_records_wait() -> None:
+    """Next to a file, in a folder of its own for a server; nowhere for a database in memory."""
+    assert StorageSettings(path="a/runs.db").spool_folder == "a/runs.db-spool"
+    assert StorageSettings(path="a/runs.db", spool_path=None).spool_folder == ""
+    assert StorageSettings(path=":memory:").spool_folder == ""
     settings = settings_of(Path("here"))
     assert settings.spool_folder == "here"
     assert replace(settings, spool_path=None).spool_folder == ""

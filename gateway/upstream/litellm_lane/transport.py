@@ -25,6 +25,9 @@ _MARK_BYTES = 32  # longer than any end mark
 SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
+_RETRIED = frozenset({408, 409, 429, *range(500, 600)})
+"""Answers after which the clients inside LiteLLM send a call again, whatever they are told."""
+
 current_call: ContextVar[ProviderCall | None] = ContextVar("litellm_call", default=None)
 
 
@@ -168,6 +171,14 @@ class CallTransport(httpx.AsyncBaseTransport):
         if (refusal := call.refusal(request)) is not None:
             raise call.failed(refusal)
         watched = request.method == "POST"
+        if watched and call.failure is not None:
+            raise call.failed(call.failure)  # a retry of LiteLLM's own: the dispatcher retries
+        if watched and call.status in _RETRIED and call.error_body is not None:
+            plain = (b"content-encoding", b"content-length", b"transfer-encoding")
+            headers = [h for h in call.headers if h[0] not in plain]
+            return httpx.Response(
+                call.status, headers=headers, content=call.error_body, request=request
+            )
         if watched:
             call.note_request(request)
         if call.end_marks:
