@@ -52,6 +52,11 @@ class _Learned:
     cost_ratio: float
 
 
+_LONG_ANSWER = 4096
+"""Tokens that few answers pass. Clients ask for far more than they use: Claude Code for 64,000 of a
+title."""
+
+
 class Estimator:
     """Estimates calls by their model, and by the tree they belong to once that had a call.
 
@@ -82,8 +87,8 @@ class Estimator:
         maximum = _maximum(body)
         output = known.output if known else float(self.first_output)
         if maximum is not None:
-            # Of a model that was never called nobody knows better than the request itself.
-            output = maximum if most or known is None else min(output, maximum)
+            usual = known.output if known else float(max(self.first_output, _LONG_ANSWER))
+            output = maximum if most else min(usual, maximum)
         choices = min(max(1, as_int(body.get("n"), 1)), _CHOICES)
         output_tokens = round(min(output * choices, _MOST_OUTPUT)) if answers else 0
         input_tokens = max(0, round(tokens + (known.hidden if known else 0.0)))

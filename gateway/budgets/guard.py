@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +25,24 @@ from gateway.budgets.texts import budget_error, budget_header, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
 from gateway.steering.advice import NO_ADVICE, Advice
-from gateway.stores.budgets import NOTHING, Account, Amounts, Claim, Settlement, decide, opened
+from gateway.stores.budgets import (
+    NOTHING,
+    Account,
+    Amounts,
+    Claim,
+    Settlement,
+    decide,
+    opened,
+    waits_for_others,
+)
 from gateway.stores.protocols import StoreError
 
 Reached = Callable[[BudgetStatus, CallSubject], None]
 """Called with each budget that a call counts on, before and after the call."""
+
+_LONGEST_WAIT_S = 5.0
+_WAIT_STEP_S = 0.1
+"""How long, and how often, a call that still fits looks whether others have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +146,13 @@ class BudgetGuard:
         if not applied:
             return None
         estimate = self._estimate(model, subject.root, body)
-        held = await self._ledger.reserve(self._claim(applied, estimate, now, binding=binding))
+        held = await self._reserve(applied, estimate, binding=binding)
         pairs = zip(applied, held.outcome.accounts, strict=True)
         standings = tuple(standing(each, account, now) for each, account in pairs)
         for each in standings:
             self._reached(each, subject)
         found = {each.account.key: each for each in standings}
-        if held.outcome.refusals and binding:
+        if held.outcome.refusals and binding and held.claim.binding:
             refusal = held.outcome.refusals[0]
             worst = found[refusal.key]
             error = budget_error(worst, refusal.metric, now)
@@ -151,6 +165,29 @@ class BudgetGuard:
             reason = used_up(worst, refusal.metric, now)
             admission.would_stop[worst.applied.budget.name] = reason
         return admission
+
+    async def _reserve(
+        self, applied: Sequence[Applied], estimate: Estimate, *, binding: bool
+    ) -> Held:
+        """The reservation, or its refusal.
+
+        While only what is reserved for other calls is in the way, they are waited for, and after
+        that the call is let through: what was not spent refuses nothing.
+        """
+        ends_at = time.monotonic() + _LONGEST_WAIT_S
+        while True:
+            claim = self._claim(applied, estimate, time.time(), binding=binding)
+            held = await self._ledger.reserve(claim)
+            accounts = {account.key: account for account in held.outcome.accounts}
+            wanted = {each.wanted.key: each.wanted for each in applied}
+            refusals = held.outcome.refusals
+            waits = all(
+                waits_for_others(accounts[r.key], wanted[r.key], claim, r.metric) for r in refusals
+            )
+            if not (binding and refusals and waits):
+                return held
+            binding = time.monotonic() < ends_at
+            await asyncio.sleep(_WAIT_STEP_S)
 
     async def extend(
         self, admission: Admission, model: str, body: CallBody, *, binding: bool

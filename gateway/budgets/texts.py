@@ -35,10 +35,12 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     budget, account = found.applied.budget, found.account
     limit = account.limits_of(found.applied.limits).get(metric, 0.0)
     used = account.used(metric, now)
+    waiting = 0.0 if metric == "minutes" else account.reserved.of(metric)
+    reserved = f", {amount(metric, waiting)} reserved for calls on their way" if waiting else ""
     whose = f"{budget.scope} {account.subject}"
     return (
-        f"budget '{budget.name}' of {whose}: {amount(metric, used)} of {amount(metric, limit)} "
-        "are used, and this call would go over it"
+        f"budget '{budget.name}' of {whose}: {amount(metric, used - waiting)} of "
+        f"{amount(metric, limit)} are used{reserved}, and this call would go over it"
     )
 
 

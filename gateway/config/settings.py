@@ -98,6 +98,9 @@ class LoggingSettings:
 class AuthSettings:
     """Keys that requests must send; without any, none is required on loopback.
 
+    `provider_resources`: the tenants whose keys may use files, batches, fine-tuning and whatever
+    else is no inference of the operator's provider account; `*`: all of them.
+
     `wrong_keys_per_minute`: how many wrong keys one address may send; 0 = no limit. A further one,
     and a right key that is short enough to be guessed, is refused until the minute is over.
     `poll_s`: how often the keys of the store are read, and so the longest time for which a revoked
@@ -105,6 +108,7 @@ class AuthSettings:
     """
 
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
+    provider_resources: tuple[str, ...] = ()
     admin_key: Secret | None = None
     wrong_keys_per_minute: int = 30
     poll_s: float = 1

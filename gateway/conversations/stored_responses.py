@@ -147,9 +147,17 @@ class ResponseTargets:
 
     def __init__(self) -> None:
         self._targets: OrderedDict[tuple[str, str], Target] = OrderedDict()
+        self._given: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def knows(self, tenant: str, response_id: str) -> bool:
+        """Whether a tenant was given an answer by this gateway, as far as it is remembered."""
+        return (tenant, response_id) in self._given
 
     def put(self, tenant: str, response_id: str, target: Target) -> None:
-        """Remember that the answer came from a deployment's target."""
+        """Remember that the answer came from a deployment's target, and who was given it."""
+        self._given[tenant, response_id] = None
+        while len(self._given) > MAX_TARGETS:
+            self._given.popitem(last=False)
         if not target.key or target.lane != "native":
             return  # the default upstream, or a lane that stores no answers
         self._targets[tenant, response_id] = target

@@ -17,6 +17,7 @@ from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.key_rights import require_right
 from gateway.endpoints.passed_calls import admit
 from gateway.endpoints.reading import UpstreamReply
 from gateway.endpoints.relay import Relay, answer, readable
@@ -78,6 +79,7 @@ class PassThrough:
                 await self._answers.learn(services, principal.tenant, about[1])
                 call.at = self._runtime.stored_answers.targets.find(principal.tenant, about[1])
                 exchange.upstream.deployment = call.at.name if call.at is not None else ""
+            await require_right(self._runtime, services, principal, call)
             asked = _background_answer(
                 self._runtime.stored_answers.pending, principal.tenant, scope
             )

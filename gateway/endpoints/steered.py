@@ -22,6 +22,7 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.key_rights import require_own_answer
 from gateway.endpoints.packed_bodies import coding_of, unpacked, without_coding
 from gateway.endpoints.relay import Relay, answer, readable
 from gateway.errors import BadRequest
@@ -86,6 +87,8 @@ class SteeredEndpoint:
                 prepared.keeps_sent = self._runtime.raw_calls is not None
                 call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
                 call.packed = packed
+                if (earlier := request.previous_response_id) is not None:
+                    await require_own_answer(self._runtime, services, principal, call, earlier)
                 relay = Relay(
                     send,
                     exchange,

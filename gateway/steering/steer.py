@@ -349,7 +349,10 @@ def _plan(
     planned = planned_actions(planned, partial(_meets_bar, rules, signal))
     spent = rules.wrap_up_at is not None and memory.tokens >= rules.wrap_up_at
     why = call.advice.wrap_up or ("budget: token_budget used up" if spent else "")
-    return (replace(planned, directive=True), (why,)) if why else (planned, ())
+    if not why:
+        return planned, ()
+    for_budget = why.startswith("budget: ") and not planned.directive
+    return replace(planned, directive=True, spent=for_budget), (why,)
 
 
 def _lessons(

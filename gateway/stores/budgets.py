@@ -196,6 +196,15 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
     return None
 
 
+def waits_for_others(account: Account, wanted: Wanted, claim: Claim, metric: str) -> bool:
+    """Whether a refused claim would fit if only what is spent counted: calls on their way may use
+    less than is reserved for them. A call that is on its way is a call, whatever it will use."""
+    if metric in ("calls", "minutes"):
+        return False
+    without = replace(account, reserved=NOTHING)
+    return refused_by(without, wanted, claim) is None
+
+
 def opened(wanted: Wanted, at: float) -> Account:
     """The account of a subject that has none yet."""
     key = wanted.key

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from gateway.steering.guidance.texts import SKIP_DIRECTIVE
+from gateway.steering.guidance.texts import BUDGET_DIRECTIVE
 from gateway.testing import (
     AppServer,
     Fault,
@@ -61,7 +62,7 @@ def test_each_step_does_what_it_says(gateway_server: Start, upstream: ScriptedUp
     assert shown[3] == "all;used=0.75;metric=calls;step=cheaper"
     asked = [request.model for request in upstream.requests]
     assert asked == ["gpt-4o"] * 3 + ["gpt-4o-mini"]
-    directives = [r.body.decode().count(SKIP_DIRECTIVE[:40]) for r in upstream.requests]
+    directives = [r.body.decode().count(BUDGET_DIRECTIVE[:40]) for r in upstream.requests]
     assert directives == [0, 0, 1, 1]
     assert [event["step"] for event in told] == ["warn", "wrap_up", "cheaper", "stop"]
     run_id = f"{answers[0].headers['x-gateway-conversation-id']}.0"
@@ -234,3 +235,27 @@ def test_a_background_answer_is_charged_when_it_is_fetched(
     assert account()["reserved"]["calls"] == 0
     spent = account()["spent"]
     assert (spent["calls"], spent["input_tokens"], spent["output_tokens"]) == (1, 70, 7)
+
+
+def test_a_reservation_alone_refuses_nothing(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """A title call that asks for 64,000 tokens is on its way: the agent's first prompt is sent."""
+    slow = Reply(
+        "A title", first_byte_delay_s=3, usage=Usage(prompt_tokens=50, completion_tokens=9)
+    )
+    quick = Reply("Hello", usage=Usage(prompt_tokens=500, completion_tokens=20))
+    upstream.default = lambda request: slow if b"title" in request.body else quick
+    budget = {"name": "wrap", "scope": "tenant", "limits": {"usd": 2.0}}
+    server = gateway_server({"budgets": [budget]})
+
+    def ask(text: str) -> httpx.Response:
+        messages = [{"role": "user", "content": text}]
+        body = {"model": "claude-opus-4-1", "max_tokens": 64_000, "messages": messages}
+        return httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60)
+
+    with ThreadPoolExecutor(2) as two:
+        first = two.submit(ask, "title")
+        until(lambda: len(upstream.requests) == 1)
+        assert ask("Mend the bridge.").status_code == 200
+        assert first.result().status_code == 200

@@ -96,7 +96,9 @@ def test_estimates_follow_what_calls_used() -> None:
     assert first.amounts == Amounts(usd=6000.0, input_tokens=1000, output_tokens=500, calls=1)
     assert first.guessed
     bounded = estimator.estimate("m", "tree", {"max_tokens": 2000, "n": 2}, 1000, cost)
-    assert bounded.amounts.output_tokens == 4000
+    assert bounded.amounts.output_tokens == 4000  # two choices
+    long = estimator.estimate("m", "tree", {"max_tokens": 64_000}, 1000, cost)
+    assert long.amounts.output_tokens == 4096
     used = Amounts(usd=1100.0, input_tokens=1200, output_tokens=100, calls=1)
     estimator.learn(first, used, cost)
     again = estimator.estimate("m", "tree", {"max_tokens": 2000}, 2000, cost)

@@ -67,7 +67,8 @@ class LessonDecision:
 class Decided:
     """What a call gets: new `items` in the block's order, and the bookkeeping after it.
 
-    `repairing`: the directive is for an agent in the middle of a repair. `lessons`: the decisions
+    `spent`: the directive is for the budget. `repairing`: it is for an agent in the middle of a
+    repair. `lessons`: the decisions
     about lessons, whether given or not. `candidates`: what the look-ups found, most similar first.
     """
 
@@ -75,6 +76,7 @@ class Decided:
     state: GuidanceState
     items: tuple[Item, ...] = ()
     directive: bool = False
+    spent: bool = False
     repairing: bool = False
     reasons: tuple[str, ...] = ()
     lessons: tuple[LessonDecision, ...] = ()
@@ -100,6 +102,7 @@ def decide(
         state=state,
         items=items,
         directive=planned.directive,
+        spent=planned.spent,
         repairing=planned.repairing,
         reasons=planned.reasons,
         candidates=_found(planned, found),

@@ -129,7 +129,7 @@ def _directive(decided: Decided, tail_ok: bool, offset: int) -> Injection | None
     if not decided.directive:
         return None
     where: Place = "message" if tail_ok else "system"
-    text = frame([skip_directive(repairing=decided.repairing)])
+    text = frame([skip_directive(repairing=decided.repairing, spent=decided.spent)])
     return Injection(step=decided.step, place=where, offset=offset, text=text)
 
 

@@ -30,7 +30,8 @@ RECOVERED_STEPS = 6
 class Plan:
     """What a call wants: look-ups to make, a monitor text, the SKIP directive.
 
-    `repairing`: files were edited and not tested or committed since, which the directive says.
+    `spent`: the directive is for the budget, not for a hard stretch. `repairing`: files were edited
+    and not tested or committed since, which the directive says.
     `reasons` say why something was held back.
     """
 
@@ -40,6 +41,7 @@ class Plan:
     queries: tuple[Query, ...] = ()
     monitor: MonitorText | None = None
     directive: bool = False
+    spent: bool = False
     repairing: bool = False
     reasons: tuple[str, ...] = ()
 

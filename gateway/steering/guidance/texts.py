@@ -39,8 +39,19 @@ SKIP_REPAIR = (
 """The same in the middle of a repair: what is handed over must work."""
 
 
-def skip_directive(*, repairing: bool) -> str:
-    """The directive for a run, in the middle of a repair or not."""
+BUDGET_DIRECTIVE = (
+    "WRAP UP: this run has used nearly all of its budget, and will be stopped when it has. Bring "
+    "what you are doing to a state that works, and begin nothing new. Then hand over the result: "
+    "state plainly what is done and checked, what is not done, and how to continue."
+)
+"""Sent with every call of a run whose budget is nearly used. It says nothing of difficulty: the run
+may be going well."""
+
+
+def skip_directive(*, repairing: bool, spent: bool = False) -> str:
+    """The directive for a run, in the middle of a repair or not; `spent`: for its budget alone."""
+    if spent:
+        return BUDGET_DIRECTIVE
     return SKIP_REPAIR if repairing else SKIP_DIRECTIVE
 
 
