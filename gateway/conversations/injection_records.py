@@ -88,7 +88,11 @@ def decision_rows(result: SteeringResult) -> list[DecisionRow]:
 
 def _directive_row(result: SteeringResult, run_id: str, block: Injection) -> InjectionRow:
     row = InjectionRow(run_id=run_id, step_index=result.step, ordinal=0, source="skip")
-    text = skip_directive(repairing=result.decided is not None and result.decided.repairing)
+    decided = result.decided
+    text = skip_directive(
+        repairing=decided is not None and decided.repairing,
+        spent=decided is not None and decided.spent,
+    )
     return replace(row, text=text, applied=result.applies, **_place_of(block))
 
 

@@ -14,6 +14,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
+from gateway.auth.authenticator import process_key
 from gateway.demo.agent import Outcome, Turn, run_agent
 from gateway.demo.model import ScriptedModel
 from gateway.demo.workspace import Workspace
@@ -35,10 +36,13 @@ def play_learned(
 
     `script` sets the model that answers; `url` is the gateway's, with `/v1`.
     """
-    with httpx.Client(base_url=url.removesuffix("/v1"), timeout=30) as api:
+    operator = {"x-gateway-key": process_key()}  # the gateway runs in this process
+    root = url.removesuffix("/v1")
+    with httpx.Client(base_url=root, headers=operator, timeout=30) as api:
         lessons = _mined(api)
         for lesson in lessons:
-            api.patch(f"/api/lessons/{lesson['pattern_id']}", json={"status": "active"})
+            name = lesson["pattern_id"]
+            api.patch(f"/api/lessons/{name}", json={"status": "active"}).raise_for_status()
     scripted = ScriptedModel()
     script(scripted)
     headers = {"x-conversation-id": _NAME}

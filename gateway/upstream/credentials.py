@@ -93,12 +93,14 @@ prefix of LiteLLM 1.106 was called with a key of its own; the test does it for e
 # Paths of other APIs, which name the model and bring that provider's token. Source: the REST
 # references of Vertex AI, the Gemini API and Amazon Bedrock.
 _OTHER_PATHS = (
-    (re.compile(r"/v1(?:alpha|beta)?\d*/projects/|.*:(?:stream)?[rR]awPredict$"), "google"),
+    (re.compile(r"/v1(?:alpha|beta)?\d*/projects/"), "google"),
     (re.compile(r"(?:/v1\w*)?/(?:models|tunedModels|cachedContents)/[^/]+:\w+$"), "google"),
     (re.compile(r"/v1beta\d*/|/upload/v1beta\d*/"), "google"),
     (re.compile(r"/model/[^/]+/(?:invoke|converse)"), "aws"),
     (re.compile(r"/backend-api/"), "chatgpt"),
 )
+
+_OTHER_ENDS = (":rawPredict", ":streamRawPredict")
 
 
 def refuse_foreign_path(path: str, host: str) -> None:
@@ -108,8 +110,11 @@ def refuse_foreign_path(path: str, host: str) -> None:
         NotFound: the host is a known provider's, and does not have the path.
     """
     family = family_of_host(host)
-    for form, owner in _OTHER_PATHS:
-        if family not in (ANY, owner) and form.match(path):
+    found = [owner for form, owner in _OTHER_PATHS if form.match(path)]
+    if path.endswith(_OTHER_ENDS):
+        found.append("google")
+    for owner in found:
+        if family not in (ANY, owner):
             raise NotFound(f"{path} is an API of {owner}, which {host} does not have")
 
 

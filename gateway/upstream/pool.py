@@ -46,7 +46,7 @@ class Route:
             except TimeoutError as exc:
                 raise aiohttp.ConnectionTimeoutError from exc
             protocol = connection.protocol
-            assert protocol is not None
+            assert isinstance(protocol, PooledConnection)
             if not (protocol.should_close or (protocol.is_used and _is_readable(protocol))):
                 protocol.is_used = True
                 return connection

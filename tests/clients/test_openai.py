@@ -240,7 +240,7 @@ def test_errors_are_the_right_exceptions(
     stream: bool,
 ) -> None:
     """Class, message, code, type, status and `retry-after` are the provider's."""
-    upstream.script(Fault(kind, retry_after="3"))
+    upstream.default = Fault(kind, retry_after="3")  # a refused request may be sent twice
     with pytest.raises(raised, match=says) as error:
         client.chat.completions.create(model="m", messages=HELLO, stream=stream)
     detail: Any = error.value.body

@@ -93,7 +93,7 @@ async def ask(there: Raw, lane: object, request: str) -> LaneResponse:
     address = f"http://127.0.0.1:{there.port}/v1/x"
     headers = LIKE_LITELLM if by_litellm else []
     url = httpx.URL(address) if by_litellm else URL(address)
-    return await lane.send(method, url, list(headers), content)  # type: ignore[attr-defined,no-any-return]
+    return await lane.send(method, url, list(headers), content)  # type: ignore[attr-defined]
 
 
 async def body_of(answer: LaneResponse) -> bytes:

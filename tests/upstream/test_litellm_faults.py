@@ -319,6 +319,51 @@ async def test_a_compressed_stream(lane: LiteLLMLane, upstream: ScriptedUpstream
         assert message_of(await read_events(answer))["content"] == "fine"
 
 
+WHOLE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "text", "text": "one two three four five six"}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 1, "output_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("members", [1, 2, 7])
+async def test_a_compressed_answer_of_several_members(
+    lane: LiteLLMLane, upstream: ScriptedUpstream, members: int
+) -> None:
+    """All of them are read (RFC 1952, section 2.2): the answer is whole, or it is an error."""
+    body = json.dumps(WHOLE).encode()
+    size = -(-len(body) // members)
+    packed = b"".join(gzip.compress(body[at : at + size]) for at in range(0, len(body), size))
+    headers = {"content-encoding": "gzip"}
+    for raw, whole in ((packed, True), (packed[:-9], False)):
+        upstream.script(Reply(raw=raw, content_type="application/json", headers=headers))
+        try:
+            answer = await lane.send(a_target(upstream), a_body(), [])
+        except UpstreamFailure:
+            assert not whole
+            continue
+        assert whole
+        content = json.loads(b"".join([chunk async for chunk in answer]))
+        assert content["choices"][0]["message"]["content"] == "one two three four five six"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("coding", ["br", "zstd", "x-own"])
+async def test_a_coding_that_was_not_asked_for_is_named(
+    lane: LiteLLMLane, upstream: ScriptedUpstream, coding: str, streaming: bool
+) -> None:
+    """What cannot be read is an error that says so, and no part of an answer."""
+    headers = {"content-encoding": coding}
+    kind = "text/event-stream" if streaming else "application/json"
+    upstream.script(Reply(raw=b"\x1b\x0f\x00" * 9, content_type=kind, headers=headers))
+    with pytest.raises(UpstreamFailure, match=f"not asked for: {coding}"):
+        await lane.send(a_target(upstream), a_body(stream=streaming), [])
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("kind", [K.EMPTY_BODY, K.HTML_ERROR])
 async def test_an_unreadable_answer_is_a_502(

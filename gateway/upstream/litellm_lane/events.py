@@ -7,41 +7,20 @@ the answer still to come. Here such events are left out, and the others written 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable
 
 import orjson
 
-from gateway.wire.response_tee import Inflater
 from gateway.wire.sse import SSEDecoder, SSEEvent
-
-_CODINGS = (b"gzip", b"x-gzip", b"deflate")
-_MOST_AT_ONCE = 2**26  # bytes that one chunk may unpack to; no provider's chunk comes near
 
 
 class ReadableEvents:
-    """Bytes of an event stream in any split, compressed or not, to events an adapter can read."""
+    """Bytes of an event stream in any split, to events an adapter can read."""
 
-    __slots__ = ("_decoder", "_inflater")
+    __slots__ = ("_decoder",)
 
-    def __init__(self, content_encoding: bytes) -> None:
+    def __init__(self) -> None:
         self._decoder = SSEDecoder()
-        self._inflater = Inflater() if content_encoding in _CODINGS else None
-
-    @staticmethod
-    def reads(content_type: bytes, content_encoding: bytes) -> bool:
-        """Whether an answer consists of events, in a coding that can be undone."""
-        readable = content_encoding in (b"", b"identity", *_CODINGS)
-        return content_type.lower().startswith(b"text/event-stream") and readable
-
-    def unpacked(self, chunk: bytes) -> bytes:
-        """The chunk without its compression. Raises: ValueError when it is something else."""
-        if self._inflater is None:
-            return chunk
-        try:
-            return self._inflater.decompress(chunk, _MOST_AT_ONCE)
-        except zlib.error as exc:
-            raise ValueError("not compressed as announced") from exc
 
     def feed(self, content: bytes) -> bytes:
         """The events that unpacked bytes complete."""

@@ -9,6 +9,7 @@ native lane's pool under the gateway's limits, and notes what the provider answe
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from typing import Protocol
@@ -19,8 +20,10 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
 from gateway.upstream.litellm_lane.events import ReadableEvents
+from gateway.wire.response_tee import READABLE, Inflater
 
 _TAIL_BYTES = 1 << 14
+_MOST_AT_ONCE = 2**26  # bytes that one chunk may unpack to; no provider's chunk comes near
 _MARK_BYTES = 32  # longer than any end mark
 SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
@@ -108,6 +111,14 @@ class ProviderCall:
             return _refused(f"the provider redirected the call to {host}, where no key of it goes")
         return None
 
+    @property
+    def refused_before(self) -> tuple[int, RawHeaders, bytes] | None:
+        """The answer that a repeated request gets without being sent: the one it got before."""
+        if self.status is None or self.status not in _RETRIED or self.error_body is None:
+            return None
+        plain = (b"content-encoding", b"content-length", b"transfer-encoding")
+        return self.status, [h for h in self.headers if h[0] not in plain], self.error_body
+
     def note_request(self, request: httpx.Request) -> None:
         """Count an attempt, and remember the credentials it carries."""
         self.requests += 1
@@ -173,12 +184,9 @@ class CallTransport(httpx.AsyncBaseTransport):
         watched = request.method == "POST"
         if watched and call.failure is not None:
             raise call.failed(call.failure)  # a retry of LiteLLM's own: the dispatcher retries
-        if watched and call.status in _RETRIED and call.error_body is not None:
-            plain = (b"content-encoding", b"content-length", b"transfer-encoding")
-            headers = [h for h in call.headers if h[0] not in plain]
-            return httpx.Response(
-                call.status, headers=headers, content=call.error_body, request=request
-            )
+        if watched and (told := call.refused_before) is not None:
+            status, headers, content = told
+            return httpx.Response(status, headers=headers, content=content, request=request)
         if watched:
             call.note_request(request)
         if call.end_marks:
@@ -193,13 +201,27 @@ class CallTransport(httpx.AsyncBaseTransport):
         if watched:
             call.note_answer(answer)
         call.redirected_from = request.url.host if 300 <= answer.status < 400 else ""
+        coding = header(answer.headers, b"content-encoding").strip().lower()
+        if coding not in READABLE and coding:
+            await answer.aclose()
+            if answer.status >= 400:  # the status says enough
+                call.error_body = b""
+                return httpx.Response(answer.status, content=b"", request=request)
+            named = coding.decode("latin-1")
+            raise call.failed(
+                UpstreamMalformed(
+                    f"the provider answered in a coding that was not asked for: {named}"
+                )
+            )
         headers, events = answer.headers, _events_of(answer)
-        if events is not None:  # they arrive at LiteLLM uncompressed, and fewer of them
+        inflater = Inflater() if coding not in (b"", b"identity") else None
+        if events is not None or inflater is not None:  # LiteLLM gets them uncompressed
             headers = [h for h in headers if h[0] not in (b"content-encoding", b"content-length")]
-        body = _WatchedBody(answer, call, events)
+        body = _WatchedBody(answer, call, events, inflater)
         response = httpx.Response(answer.status, headers=headers, stream=body, request=request)
         if watched and answer.status >= 400:
             call.error_body = await _error_body(response)
+            call.failure = None  # a body that cannot be read: the status says enough
         return response
 
     async def aclose(self) -> None:
@@ -209,18 +231,17 @@ class CallTransport(httpx.AsyncBaseTransport):
 
 def _events_of(answer: LaneResponse) -> ReadableEvents | None:
     """What makes a successful event stream readable; None for any other answer."""
-    coding = header(answer.headers, b"content-encoding").strip().lower()
-    kind = header(answer.headers, b"content-type")
-    if answer.status >= 300 or not ReadableEvents.reads(kind, coding):
+    kind = header(answer.headers, b"content-type").lower()
+    if answer.status >= 300 or not kind.startswith(b"text/event-stream"):
         return None
-    return ReadableEvents(coding)
+    return ReadableEvents()
 
 
 async def _error_body(response: httpx.Response) -> bytes:
     """The decoded body of an error answer; empty when its compression is broken."""
     try:
         return await response.aread()
-    except httpx.DecodingError:
+    except (httpx.DecodingError, httpx.TransportError):
         return b""
 
 
@@ -228,31 +249,40 @@ class _WatchedBody(httpx.AsyncByteStream):
     """A response body that leaves its tail and its failure with the call."""
 
     def __init__(
-        self, answer: LaneResponse, call: ProviderCall, events: ReadableEvents | None
+        self,
+        answer: LaneResponse,
+        call: ProviderCall,
+        events: ReadableEvents | None,
+        inflater: Inflater | None,
     ) -> None:
         self._answer = answer
         self._call = call
         self._events = events
+        self._inflater = inflater
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         call, events = self._call, self._events
         try:
             async for chunk in self._answer:
-                content = chunk if events is None else _unpacked(events, chunk)
+                content = self._unpacked(chunk)
                 call.note_bytes(content)
                 if ready := content if events is None else events.feed(content):
                     yield ready
+            if self._inflater is not None and self._inflater.cut:
+                raise UpstreamMalformed("the provider's answer broke off before its end")
         except UpstreamFailure as exc:
             raise call.failed(exc) from exc
         if events is not None and (rest := events.flush()):
             yield rest
 
+    def _unpacked(self, chunk: bytes) -> bytes:
+        """The chunk without its compression, which may be of several members."""
+        if self._inflater is None:
+            return chunk
+        try:
+            return self._inflater.decompress(chunk, _MOST_AT_ONCE)
+        except zlib.error as exc:
+            raise UpstreamMalformed("the provider's answer is not compressed as announced") from exc
+
     async def aclose(self) -> None:
         await self._answer.aclose()
-
-
-def _unpacked(events: ReadableEvents, chunk: bytes) -> bytes:
-    try:
-        return events.unpacked(chunk)
-    except ValueError as exc:
-        raise UpstreamMalformed("the provider's stream is not compressed as announced") from exc
