@@ -186,6 +186,14 @@ class GatewayServer(uvicorn.Server):
             upstream=runtime.settings.default_upstream.api_base,
             models=[d.model_name for d in runtime.settings.model_list],
         )
+        in_dollars = [b.name for b in runtime.settings.budgets if b.limits.usd is not None]
+        if in_dollars and (unpriced := runtime.services.catalogue.unpriced):
+            runtime.log.warning(
+                "models without a known price are not counted by budgets in dollars",
+                models=unpriced,
+                budgets=in_dollars,
+                hint="set input_cost_per_token and output_cost_per_token, or a limit in tokens",
+            )
         if exposes_provider_keys(runtime.settings) and not runtime.keys.required:
             runtime.log.warning(
                 "anyone who reaches this address can spend the configured provider keys: "

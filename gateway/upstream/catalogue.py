@@ -47,6 +47,13 @@ class ModelCatalogue:
         info = self.info(model)
         return None if info is None or not usage else info.cost(usage)
 
+    @property
+    def unpriced(self) -> list[str]:
+        """The configured models whose price nobody knows: a budget in dollars never stops them."""
+        usage = {"prompt_tokens": 1000, "completion_tokens": 1000}
+        names = [name for name in self._table.names if "*" not in name]
+        return [name for name in names if self.cost(name, usage) is None]
+
     def billed_name(self, model: str, target: Target | None) -> str:
         """The name whose prices hold for an answer to a request for `model`: the fallback's, when
         that gave it."""

@@ -290,6 +290,24 @@ async def test_patterns_switched_on_wait_for_the_next_start(
     assert told == [{"keys": ["etraces.enabled"]}]
 
 
+def test_models_that_no_budget_in_dollars_counts_are_named(tmp_path: Path) -> None:
+    """At the start, with what to set; a model with a price of its own is not among them."""
+    here = {"api_base": "http://127.0.0.1:9/v1", "model": "openai/nobody-knows-it"}
+    priced = {**here, "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    config = {
+        "model_list": [
+            {"model_name": "mine", "litellm_params": here},
+            {"model_name": "known", "litellm_params": priced},
+        ],
+        "budgets": [{"name": "b", "scope": "run", "limits": {"usd": 1}}],
+    }
+    with GatewayProcess(tmp_path, json.dumps(config)) as gateway:
+        said = gateway.wait_for(
+            "models without a known price are not counted by budgets in dollars"
+        )
+    assert (said["models"], said["budgets"]) == (["mine"], ["b"])
+
+
 def test_a_config_file_that_vanishes_changes_nothing(
     upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
