@@ -32,10 +32,11 @@ test: $(STAMP) ## the test suite, without the slow and nightly tests
 	@$(PY) -m pytest $(SPREAD) -m "not slow and not nightly"
 
 # The types and the contracts are checked beside the tests, and heard of only when they fail.
-check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nightly tests
+check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tests
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/codespell gateway tests docs README.md CHANGELOG.md
+	@$(PY) scripts/house.py --guard --no-trace
 	@{ $(VENV)/bin/mypy && $(VENV)/bin/lint-imports; } > $(TYPES) 2>&1 & types=$$!; \
 	$(PY) -m pytest $(SPREAD) -m "not nightly"; failed=$$?; \
 	wait $$types || { cat $(TYPES); failed=1; }; \

@@ -1,7 +1,8 @@
-"""Measure the structure of the package `gateway/` of a checkout, to compare it before and after.
+"""Measure the structure of the package `gateway/` of a checkout, and hold it to limits.
 
     python scripts/house.py --root CHECKOUT --json > before.json
     python scripts/house.py --compare before.json after.json
+    python scripts/house.py --guard
 
 The figures come from the source alone (`house_source.py`, which says how imports are counted) and
 from one traced chat request (`house_trace.py`, which says what a move is; `--no-trace` leaves it
@@ -10,6 +11,10 @@ out). The trace runs with the Python that runs this, which must have what the ga
 A room is an entry of the package's own folder: a module or a package. A circle is a set of modules,
 or of rooms, that import each other. An upward import goes against the `layers` contracts of the
 checkout's pyproject.toml, whether or not the contract ignores it.
+
+The limits of `--guard` are the table `[tool.house.limits]` of the checkout's pyproject.toml: names
+of figures, each with its largest allowed value. A limit is lowered when a change reaches a smaller
+figure, and not raised without a reason in the commit.
 """
 
 from __future__ import annotations
@@ -20,8 +25,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +39,10 @@ LONG_FUNCTION = 50
 LONG_MODULE, VERY_LONG_MODULE = 250, 500
 SMALL_MODULE = 40
 TRACE_S = 180
+STORES = f"{PACKAGE}.stores"
+ONE_DATABASE = ("sqlite", "postgres", "engines")
+"""Folders and modules of the stores whose lines exist for one database only."""
+CONVERSATIONS = f"{PACKAGE}.conversations"
 
 Measured = dict[str, Any]
 """`figures`: number per name. `lists`: the names behind some of them."""
@@ -43,7 +53,7 @@ def measure(root: Path, *, trace: bool) -> Measured:
     modules = source.read_package(root, PACKAGE)
     if not modules:
         raise SystemExit(f"house: no package {PACKAGE} in {root}")
-    parts = [sizes(root, modules), imports(root, modules), shapes(modules)]
+    parts = [sizes(root, modules), imports(root, modules), shapes(modules), prose(modules)]
     if trace:
         parts.append(traced(root))
     return {kind: _joined(kind, parts) for kind in ("figures", "lists")}
@@ -60,6 +70,9 @@ def sizes(root: Path, modules: Mapping[str, source.Module]) -> Measured:
             "lines of Python": sum(lines.values()),
             "lines of all files but model data": source.text_lines(root / PACKAGE),
             "top-level modules": len(top),
+            "lines of stores/": sum(_under(STORES, lines).values()),
+            "lines of stores/ for one database": sum(_for_one_database(lines)),
+            "modules of conversations/": len(_under(CONVERSATIONS, lines)),
             f"modules over {LONG_MODULE} lines": len(_over(LONG_MODULE, lines)),
             f"modules over {VERY_LONG_MODULE} lines": len(_over(VERY_LONG_MODULE, lines)),
         },
@@ -78,13 +91,14 @@ def imports(root: Path, modules: Mapping[str, source.Module]) -> Measured:
         "module circles": [" <-> ".join(circle) for circle in source.circles(graph)],
         "room circles": [" <-> ".join(circle) for circle in source.circles(rooms)],
         "modules without a layer": source.without_layer(set(graph) - {PACKAGE}, contracts),
-        "small modules with one importer": _single_use(modules, graph),
+        "modules with one importer": _single_use(modules, graph),
+        "small modules with one importer": _small_of(modules, _single_use(modules, graph)),
     }
     figures = {
         "rooms": len(rooms),
         "arrows between modules": len(source.arrows(graph)),
         "arrows between rooms": len(source.arrows(rooms)),
-        f"modules up to {SMALL_MODULE} lines": len(_small(modules)),
+        f"modules up to {SMALL_MODULE} lines": len(_small_of(modules, modules)),
     }
     return {
         "figures": figures | {name: len(found) for name, found in lists.items()},
@@ -102,6 +116,19 @@ def shapes(modules: Mapping[str, source.Module]) -> Measured:
     lists = {
         f"classes with more than {MANY_FIELDS} fields": _over(MANY_FIELDS, classes),
         f"functions over {LONG_FUNCTION} lines": _over(LONG_FUNCTION, functions),
+    }
+    return {"figures": {name: len(found) for name, found in lists.items()}, "lists": lists}
+
+
+def prose(modules: Mapping[str, source.Module]) -> Measured:
+    """Sentences that are not in the field's standard terms."""
+    lists = {
+        "docstrings that begin with a question word": [
+            place for module in modules.values() for place in source.question_docstrings(module)
+        ],
+        "lines with private words": [
+            place for module in modules.values() for place in source.private_words(module)
+        ],
     }
     return {"figures": {name: len(found) for name, found in lists.items()}, "lists": lists}
 
@@ -153,18 +180,39 @@ def comparison(before: Measured, after: Measured) -> str:
     return "\n".join(lines)
 
 
+def beyond_limits(root: Path, figures: Mapping[str, int]) -> list[str]:
+    """The figures that are larger than their limit, as lines for people.
+
+    Raises: SystemExit when a limit names no figure; those of the trace are none with `--no-trace`.
+    """
+    config = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    limits: dict[str, int] = config.get("tool", {}).get("house", {}).get("limits", {})
+    if unknown := sorted(name for name in limits if name not in figures):
+        raise SystemExit(f"house: no figure {', '.join(unknown)} (tool.house.limits)")
+    return [
+        f"{name}: {figures[name]:,}, limit {limit:,}"
+        for name, limit in limits.items()
+        if figures[name] > limit
+    ]
+
+
 def main() -> None:
-    """Measure or compare, and print."""
+    """Measure or compare, and print; with `--guard`, end with 1 when a limit is exceeded."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="a checkout")
     parser.add_argument("--json", action="store_true", help="one JSON object, for --compare")
     parser.add_argument("--no-trace", action="store_true", help="start no gateway")
+    parser.add_argument("--guard", action="store_true", help="only check the limits")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
     args = parser.parse_args()
     if args.compare:
         print(comparison(*(json.loads(path.read_text(encoding="utf-8")) for path in args.compare)))
         return
     measured = measure(args.root, trace=not args.no_trace)
+    if args.guard:
+        if beyond := beyond_limits(args.root, measured["figures"]):
+            raise SystemExit("house: over the limits\n" + "\n".join(f"  {line}" for line in beyond))
+        return
     print(json.dumps(measured, indent=1) if args.json else table(measured))
 
 
@@ -178,15 +226,25 @@ def _over(limit: int, counts: Mapping[str, int]) -> list[str]:
     return [f"{name} {-count}" for count, name in found]
 
 
-def _small(modules: Mapping[str, source.Module]) -> list[str]:
-    """Modules of few lines, without the `__init__.py` files."""
-    return [n for n, m in modules.items() if m.lines <= SMALL_MODULE and not m.is_package]
+def _under(package: str, lines: Mapping[str, int]) -> dict[str, int]:
+    return {n: count for n, count in lines.items() if f"{n}.".startswith(f"{package}.")}
+
+
+def _for_one_database(lines: Mapping[str, int]) -> list[int]:
+    parts = tuple(f"{STORES}.{name}." for name in ONE_DATABASE)
+    return [count for name, count in lines.items() if f"{name}.".startswith(parts)]
 
 
 def _single_use(modules: Mapping[str, source.Module], graph: source.Graph) -> list[str]:
-    """Small modules that one other module imports."""
+    """Modules that one other module imports, without the `__init__.py` files."""
     importers = Counter(target for targets in graph.values() for target in targets)
-    return [name for name in _small(modules) if importers[name] == 1]
+    return [n for n, module in modules.items() if importers[n] == 1 and not module.is_package]
+
+
+def _small_of(modules: Mapping[str, source.Module], names: Iterable[str]) -> list[str]:
+    """Modules of few lines, without the `__init__.py` files."""
+    found = ((name, modules[name]) for name in names)
+    return [n for n, m in found if m.lines <= SMALL_MODULE and not m.is_package]
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ Graph = Mapping[str, Set[str]]
 Layers = Mapping[str, int]
 """Rank per dotted name in a contract; 0 is the highest layer."""
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+QUESTION_WORDS = ("What", "How", "Which", "Where", "Who")
+"""A docstring begins with a noun phrase or an imperative, never with one of these."""
+PRIVATE_WORDS = re.compile(r"\b(?:anew|told|goes on from|be it|whom)\b")
+"""Words that the field does not use for what they meant here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,12 @@ class Module:
 
     name: str
     path: Path
-    lines: int
+    text: str
     tree: ast.Module
+
+    @property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
 
     @property
     def is_package(self) -> bool:
@@ -41,7 +49,7 @@ def read_package(root: Path, package: str) -> dict[str, Module]:
     for path in sorted((root / package).rglob("*.py")):
         name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
         text = path.read_text(encoding="utf-8")
-        modules[name] = Module(name, path, len(text.splitlines()), ast.parse(text))
+        modules[name] = Module(name, path, text, ast.parse(text))
     return modules
 
 
@@ -234,3 +242,22 @@ def _length(node: FunctionNode) -> int:
     if ast.get_docstring(node, clean=False) is not None:
         docstring = (first.end_lineno or first.lineno) - first.lineno + 1
     return (node.end_lineno or node.lineno) - node.lineno + 1 - docstring
+
+
+# Sentences.
+
+
+def question_docstrings(module: Module) -> Iterator[str]:
+    """Line and beginning of each docstring that begins with a question word."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | FunctionNode):
+            words = (ast.get_docstring(node) or "").split()
+            if words and words[0] in QUESTION_WORDS:
+                yield f"{module.name}:{getattr(node, 'lineno', 1)} {' '.join(words[:8])}"
+
+
+def private_words(module: Module) -> Iterator[str]:
+    """Number and text of each line with a private word."""
+    for number, line in enumerate(module.text.splitlines(), 1):
+        if PRIVATE_WORDS.search(line):
+            yield f"{module.name}:{number} {line.strip()[:80]}"

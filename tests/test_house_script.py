@@ -38,7 +38,8 @@ class Eight:
     "gateway/low/__init__.py": "from .b import late\n",
     "gateway/low/a.py": "from .b import name\nfrom . import b\nimport json\n" + "#\n" * 260,
     "gateway/low/b.py": "def late():\n    from gateway.high import name\n" + "    x = 1\n" * 49,
-    "gateway/circle/__init__.py": 'def f():\n    """One\n    two."""\n' + "    x = 1\n" * 49,
+    "gateway/circle/__init__.py": 'def f():\n    """What is told\n    two."""\n'
+    + "    x = 1\n" * 49,
     "gateway/circle/data/rows.npy": "",
     "gateway/circle/data/vocab.txt": "one\ntwo\n",
     "gateway/circle/words.txt": "one\ntwo\nthree\n",
@@ -49,6 +50,9 @@ COUNTED = {
     "lines of Python": 392,
     "lines of all files but model data": 395,
     "top-level modules": 2,
+    "lines of stores/": 0,
+    "lines of stores/ for one database": 0,
+    "modules of conversations/": 0,
     "modules over 250 lines": 1,
     "modules over 500 lines": 0,
     "rooms": 4,
@@ -59,9 +63,12 @@ COUNTED = {
     "module circles": 1,
     "room circles": 1,
     "modules without a layer": 1,
+    "modules with one importer": 3,
     "small modules with one importer": 2,
     "classes with more than 8 fields": 1,
     "functions over 50 lines": 1,
+    "docstrings that begin with a question word": 1,
+    "lines with private words": 1,
 }
 
 
@@ -100,6 +107,17 @@ def test_a_package_is_counted_as_by_hand(checkout: Path) -> None:
     assert lists["modules without a layer"] == ["gateway.loose"]
     assert lists["classes with more than 8 fields"] == ["gateway.loose.Nine 9"]
     assert lists["functions over 50 lines"] == ["gateway.low.b.late:1 51"]
+
+
+def test_a_figure_over_its_limit_is_named(checkout: Path) -> None:
+    """The guard ends with 1, the figure and the limit; figures at their limits pass."""
+    pyproject = checkout / "pyproject.toml"
+    contracts = pyproject.read_text()
+    guard = [sys.executable, str(SCRIPT), "--guard", "--no-trace", "--root", str(checkout)]
+    for modules, message in ((7, ""), (6, "modules: 7, limit 6")):
+        pyproject.write_text(f"{contracts}\n[tool.house.limits]\nmodules = {modules}\n")
+        ended = subprocess.run(guard, capture_output=True, text=True, check=False)
+        assert (ended.returncode, message in ended.stderr) == (bool(message), True)
 
 
 @pytest.mark.nightly
