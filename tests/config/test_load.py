@@ -244,18 +244,18 @@ def test_broken_yaml_names_file_and_place(text: str, says: str) -> None:
         load_settings(env={})
 
 
-KEYS = "{gateway_keys: {a: gw-1}}"
+AUTH = "auth: {gateway_keys: {a: gw-1}}"
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
         (
-            f"model_list:\n- model_name: m\n  litellm_params:\n    model: openai/m\n    auth: {KEYS}",
+            f"model_list:\n- model_name: m\n  litellm_params:\n    model: m\n    {AUTH}",
             "line 5: model_list[0].litellm_params.auth",
         ),
-        (f"environment_variables:\n  A: b\n  auth: {KEYS}", "line 3: environment_variables.auth"),
-        (f"general_settings:\n  auth: {KEYS}", "line 2: general_settings.auth"),
+        (f"environment_variables:\n  A: b\n  {AUTH}", "line 3: environment_variables.auth"),
+        (f"general_settings:\n  {AUTH}", "line 2: general_settings.auth"),
         ("litellm_settings:\n  budgets: []", "line 2: litellm_settings.budgets"),
         ("general_settings: [master_key]", "line 1: general_settings: expected a mapping"),
         ("server:\n  auth: {}", "line 2: server.auth: unknown key"),

@@ -344,10 +344,8 @@ def test_a_config_that_is_cut_under_load_opens_nothing(
                 for caller in callers:
                     caller.join()
         assert not elsewhere.requests
-    assert {name: set(each) for name, each in heard.items()} == {
-        "right": {200},
-        **dict.fromkeys(("none", "guess", "api"), {401}),
-    }
+    assert set(heard["right"]) == {200}
+    assert [set(heard[name]) for name in ("none", "guess", "api")] == [{401}] * 3
     assert len(upstream.requests) == heard["right"][200]
 
 
