@@ -156,7 +156,7 @@ async def _endure(events: list[tuple[str, str]], storage: dict[str, Any]) -> Non
             await _happens(what, how, store, guarded, calls)
         for kind in ("writes", "reads"):
             store.set(kind, "works")
-        for _ in range(2000):
+        for _ in range(12_000):
             health = guarded.health
             if health.incident is None and not health.waiting:
                 break
