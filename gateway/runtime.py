@@ -17,7 +17,7 @@ from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
-from gateway.config.restart import changes_at_restart, removals
+from gateway.config.restart import as_started, changes_at_restart, removals
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.logged_steps import LoggedSteps
@@ -326,16 +326,17 @@ class Runtime:
         """Apply new settings; on any error the old ones stay. True when they were replaced."""
         try:
             settings = load()
+            started = as_started(self.settings, settings)
             if gone := removals(self.settings, settings):
                 raise ConfigError(
                     f"a reload may not remove {', '.join(gone)}: restart the gateway to do that"
                 )
-            fresh = self._build(settings)
-        except (ConfigError, ValueError) as exc:
+            fresh = self._build(started)
+        except Exception as exc:  # whatever is in a file: it may not end who watches it
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays in use", reason=str(exc))
             return False
-        waiting = changes_at_restart(self.settings, settings)
+        waiting, settings = changes_at_restart(self.settings, settings), started
         if settings.etraces.enabled and self.library is None:
             waiting.append("etraces.enabled")
         if waiting:

@@ -20,8 +20,10 @@ from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
+from gateway.config.restart import is_cut
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
+from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging, get_logger, label_lines
 from gateway.observability.shared_metrics import SharedMetrics
 from gateway.process.binding import bind, shared_sockets
@@ -53,6 +55,7 @@ def serve(
     Raises:
         ConfigError: an upstream is the gateway itself, or the address cannot be bound.
     """
+    loaded = read_now(config_path)
     configure_logging(settings.logging)
     check(settings)
     if ignored := ignored_keys(read_file(config_path)) if config_path else []:
@@ -64,11 +67,11 @@ def serve(
     sock = bind(settings.server.host, settings.server.port)
     process_key()  # one for all workers, which are forked from here
     if settings.server.workers == 1:
-        return _serve_on(sock, settings, load, config_path, listening)
+        return _serve_on(sock, settings, load, config_path, listening, loaded)
 
     def work(place: Place, own: socket.socket) -> bool:
         first = listening if place.index == 0 else None
-        return _serve_on(own, settings, load, config_path, first, place)
+        return _serve_on(own, settings, load, config_path, first, loaded, place)
 
     sockets = shared_sockets(sock, settings.server.workers)
     return Supervisor(sockets, work, settings.server.drain_s).run()
@@ -80,12 +83,13 @@ def _serve_on(
     load: Callable[[], Settings],
     config_path: Path | None,
     listening: Callable[[str], None] | None,
+    loaded: Loaded,
     place: Place | None = None,
 ) -> bool:
     """Serve in this process; `place`: which worker it is."""
     app = build_app(settings)
     server = GatewayServer(uvicorn_config(app, settings), app, place)
-    server.reload_from(load, config_path)
+    server.reload_from(load, config_path, loaded)
     server.listening = listening
     # uvicorn raises the signal again after the drain; a requested end has exit status 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -135,6 +139,7 @@ class GatewayServer(uvicorn.Server):
         self._load: Callable[[], Settings] | None = None
         self._watched: Path | None = None
         self._loaded: _Stamp | None = None
+        self._text = ""
         self._reloading: asyncio.Task[None] | None = None
         self.listening: Callable[[str], None] | None = None
         self.announces_key = True
@@ -154,9 +159,13 @@ class GatewayServer(uvicorn.Server):
         )
         label_lines(worker=place.index)
 
-    def reload_from(self, load: Callable[[], Settings], path: Path | None) -> None:
-        """Set where new settings come from."""
-        self._load, self._watched, self._loaded = load, path, _stamp(path)
+    def reload_from(
+        self, load: Callable[[], Settings], path: Path | None, loaded: Loaded | None = None
+    ) -> None:
+        """Set where new settings come from; `loaded`: the file as the settings in use have it, by
+        default as it is now. A worker that takes another's place reads what has changed since."""
+        self._load, self._watched = load, path
+        self._loaded, self._text = loaded or read_now(path)
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """Drain at the first signal: refuse new requests and wait for the running ones."""
@@ -258,13 +267,22 @@ class GatewayServer(uvicorn.Server):
         if self._load is None:
             return
         load, self._loaded = self._load, _stamp(self._watched)
+        text = _text(self._watched)
 
         def checked() -> Settings:
             settings = load()
             check(settings)
+            if _stamp(self._watched) != self._loaded:
+                raise ConfigError(f"{self._watched}: is being written")
+            if is_cut(self._text, text) and settings != self._app.runtime.settings:
+                raise ConfigError(
+                    f"{self._watched}: is the beginning of the file in use, as if it were cut: "
+                    "restart the gateway to remove what is missing"
+                )
             return settings
 
-        self._app.runtime.replace(checked)
+        if self._app.runtime.replace(checked):
+            self._text = text
 
     async def _watch_file(self) -> None:
         before = self._loaded
@@ -279,6 +297,21 @@ class GatewayServer(uvicorn.Server):
 
 _Stamp = tuple[int, int, int]
 """Time of the last change in ns, size and number of a file."""
+
+Loaded = tuple[_Stamp | None, str]
+"""A file when it was read: what changes with it, and its text."""
+
+
+def read_now(path: Path | None) -> Loaded:
+    """The file as it is now."""
+    return _stamp(path), _text(path)
+
+
+def _text(path: Path | None) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace") if path else ""
+    except OSError:
+        return ""
 
 
 def _stamp(path: Path | None) -> _Stamp | None:

@@ -28,11 +28,12 @@ class Unfinished:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it in a task of the event loop."""
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do it in a task of the event loop, which is returned."""
         task = spawn(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def wait(self, timeout_s: float) -> None:
         """Return when all is done, or after so many seconds."""

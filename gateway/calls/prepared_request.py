@@ -196,8 +196,12 @@ class PreparedRequest:
         )
 
     async def complete(self, reply: ReplyView) -> None:
-        """Record the complete answer, before the client gets its last byte."""
+        """Record the complete answer, before the client gets its last byte. That goes on when the
+        client leaves meanwhile: the answer was made, and is paid for."""
         self.completed = True
+        await asyncio.shield(self._runtime.unfinished.start(self._complete(reply)))
+
+    async def _complete(self, reply: ReplyView) -> None:
         if self.result is not None:
             self.result.note_sending()
         if reply.unread is not None:

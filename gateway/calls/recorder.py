@@ -92,7 +92,10 @@ class Recorder:
         self._runtime.stored_answers.pending.put(tenant, response_id, settle)
         kept = None
         try:
-            await ready()
+            try:
+                await ready()
+            except Exception as exc:  # what is known of the call is on record all the same
+                self._log.warning("not all of a call is known", reason=str(exc))
             await self.record(services, prepared, None, pending_id=response_id)
             kept = await self.answers.keep(services, response_id, prepared, target, pending=True)
         finally:
@@ -178,7 +181,10 @@ class Recorder:
         keep = services.settings.storage.store_content
         index, hashes = services.index, tuple[PrefixHashRecord, ...]()
         if not result.unread:
-            hashes = apply_reply(result, completion, index, keep=keep, pending_id=pending_id)
+            try:
+                hashes = apply_reply(result, completion, index, keep=keep, pending_id=pending_id)
+            except Exception as exc:  # its next call finds no history, but it was answered
+                self._log.exception("answer not applied to its history", reason=str(exc))
         tokens = exchange.upstream.tokens
         used = (tokens.input or 0) + (tokens.output or 0)
         _add_tokens(result.conversation, used)
@@ -198,7 +204,9 @@ class Recorder:
                     break
                 try:
                     await self._merge(conversation, conflict, used)
-                except StoreError:
+                except Exception as exc:
+                    if not isinstance(exc, StoreError):
+                        self._log.exception("call not joined with what is stored")
                     version = await self._runtime.store.keep(record)
                     break
         conversation.stored(version, snapshot)

@@ -22,6 +22,10 @@ LITELLM_SECTIONS = (
     "general_settings",
     "environment_variables",
 )
+_CLOSING_SECTIONS = (
+    *("auth", "budgets", "control", "default_upstream", "model_list"),
+    *("server", "steering", "storage"),
+)
 _USED_KEYS = frozenset(
     {*_ROUTER_KEYS, *_TIMEOUT_KEYS, "default_fallbacks", "master_key", "model_group_alias"}
 )
@@ -48,6 +52,29 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
             auth.setdefault("admin_key", general["master_key"])
             auth.setdefault("gateway_keys", {"default": general["master_key"]})
     return out
+
+
+def misplaced(raw: Mapping[str, Any]) -> list[str]:
+    """Faults of what would close or direct nothing, though it looks as if it did: a section of the
+    gateway within values of which any key is accepted, and sections of LiteLLM that are no
+    mappings. A wrong indentation is enough for that."""
+    listed = raw.get("model_list")
+    places = {name: raw.get(name) for name in LITELLM_SECTIONS}
+    faults = [
+        f"{name}: expected a mapping, got {type(value).__name__}"
+        for name, value in places.items()
+        if value and not isinstance(value, dict)
+    ]
+    for i, deployment in enumerate(listed if isinstance(listed, list) else ()):
+        for name in ("litellm_params", "model_info") if isinstance(deployment, dict) else ():
+            places[f"model_list[{i}].{name}"] = deployment.get(name)
+    return faults + [
+        f"{place}.{section}: a section of its own, which begins at the left margin"
+        for place, value in places.items()
+        if isinstance(value, dict)
+        for section in _CLOSING_SECTIONS
+        if isinstance(value.get(section), (dict, list))
+    ]
 
 
 def ignored_keys(raw: dict[str, Any]) -> list[str]:

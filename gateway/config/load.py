@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.config.environment import ENV_PREFIX, naming_the_variable, overlay
 from gateway.config.faults import Faults
-from gateway.config.litellm_form import environment_variables, translate
+from gateway.config.litellm_form import environment_variables, misplaced, translate
 from gateway.config.presets import fill
 from gateway.config.schema import build, join
 from gateway.config.settings import Settings
@@ -23,7 +23,9 @@ DEFAULT_FILE = "config.yaml"
 
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _LITELLM_REF = "os.environ/"
-_SECRET_KEYS = re.compile(r"(^|_)(api_?key|secret|token|password|credentials)(_|$)|access_key")
+_SECRET_KEYS = re.compile(
+    r"(^|_)((api_?|admin_|master_|gateway_)keys?|secret|token|password|credentials)(_|$)|access_key"
+)
 
 
 _UPSTREAM_KEYS = frozenset(
@@ -84,6 +86,8 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
         ConfigError: keys are unknown or values refused: all of them, each with its key path and
             the variable that set it.
     """
+    faults = Faults()
+    faults.found += misplaced(raw)
     merged = translate(copy.deepcopy(dict(raw)))
     env = {**environment_variables(raw), **(env or {})}
     if base := env.get("OPENAI_BASE_URL"):
@@ -91,7 +95,6 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
         if isinstance(upstream, dict):
             upstream.setdefault("api_base", base)
     fill(merged, env.get(f"{ENV_PREFIX}PRESET", merged.get("preset")), Settings())
-    faults = Faults()
     with faults.collected():
         overlay(merged, env)
     resolved = resolve(merged, env, faults)
@@ -123,10 +126,22 @@ def resolve(
     if isinstance(value, str):
         text = value
         with faults.collected():
+            if secret:
+                _refuse_cut(value, path)
             text = _resolve_text(value, env, path)
         # Keys from files and secret managers often end with a newline.
         return Secret(text.strip()) if secret else text
     return value
+
+
+def _refuse_cut(text: str, path: str) -> None:
+    """Refuse a reference that was cut: it would be taken for the key itself, and is easy to guess.
+
+    Raises: ConfigError.
+    """
+    rest = _BRACED.sub("", text)
+    if "${" in rest or (text and text != _LITELLM_REF and _LITELLM_REF.startswith(text)):
+        raise ConfigError(f"{path}: a reference to a variable that is not complete")
 
 
 def _resolve_text(text: str, env: Mapping[str, str], path: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ _CLOSING: Final = (
     *("default_upstream.messages_api_base", "default_upstream.provider_prefixes"),
     *("auth.admin_key", "auth.wrong_keys_per_minute", "auth.stale_s"),
     *("server.trusted_hosts", "server.trusted_origins"),
+    *("preset", "steering.mode"),
+    *("steering.token_budget", "steering.budget_action", "steering.stop_above"),
 )
 
 
@@ -46,8 +49,27 @@ def removals(old: Settings, new: Settings) -> list[str]:
         *_reset(old, new),
         *_cut_keys(old, new),
         *_missing_deployments(old.model_list, new.model_list),
+        *(f"model_routing.{state}" for state in _lost(old.model_routing, new.model_routing)),
+        *_lost_routes(old.model_routing_by_model, new.model_routing_by_model),
         *(f"budgets[{name}]" for name in _missing(_budgets(old), _budgets(new))),
     ]
+
+
+def as_started(old: Settings, new: Settings) -> Settings:
+    """`new` with what takes effect at the next start as it is in `old`, so that nothing of it holds
+    by half: a cut `storage` must not have content stored that was not to be."""
+    for path in _AT_START:
+        section, _, key = path.partition(".")
+        value = getattr(old, section)
+        if key:
+            value = replace(getattr(new, section), **{key: getattr(value, key)})
+        new = replace(new, **{section: value})
+    return new
+
+
+def is_cut(before: str, after: str) -> bool:
+    """Whether a file has become a beginning of itself."""
+    return before.rstrip() != after.rstrip() and before.startswith(after.rstrip())
 
 
 def _reset(old: Settings, new: Settings) -> Iterator[str]:
@@ -88,8 +110,25 @@ def _replaces(new: Deployment, old: Deployment) -> bool:
     return all(name in given and not _is_cut(before[name], given[name]) for name in before)
 
 
+def _lost(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [name for name in old if name not in new]
+
+
+def _lost_routes(
+    old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    for model, routes in old.items():
+        for state in _lost(routes, new.get(model, {})):
+            yield f"model_routing_by_model.{model}.{state}"
+
+
 def _budgets(settings: Settings) -> Counter[str]:
-    return Counter(budget.name for budget in settings.budgets)
+    """Each budget, its limits, and what it does at the end, by name."""
+    parts = Counter[str]()
+    for budget in settings.budgets:
+        what = [*budget.limits.given(), *(step.name for step in budget.ladder)]
+        parts.update([budget.name, *(f"{budget.name}.{each}" for each in set(what))])
+    return parts
 
 
 def _missing(old: Counter[str], new: Counter[str]) -> list[str]:

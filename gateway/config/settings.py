@@ -115,6 +115,8 @@ class AuthSettings:
     stale_s: float = 3600
 
     def __post_init__(self) -> None:
+        if empty := [name for name, key in self.gateway_keys.items() if not key]:
+            raise ValueError(f"gateway_keys.{empty[0]}: may not be empty")
         if self.poll_s <= 0:
             raise ValueError("poll_s: must be above 0")
         at_least(self.stale_s, 0, "stale_s")

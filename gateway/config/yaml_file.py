@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -70,8 +71,10 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
         mark = exc.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{path}{where}: {exc.problem}") from exc
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, ValueError) as exc:  # a date or number that does not exist
         raise ConfigError(f"{path}: {exc}") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"{path}: nested too deeply, or within itself") from exc
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -105,6 +108,7 @@ def _parsed(name: str, text: str) -> ConfigFile:
         raise ConfigError(f"{name}: the file is empty; to set nothing, write {{}}")
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: expected a mapping at the top, got {type(values).__name__}")
+    json.dumps(values, default=str, skipkeys=True)  # ValueError for a value within itself
     return ConfigFile(name=name, values=values, lines=lines, repeated=tuple(repeated))
 
 

@@ -29,7 +29,7 @@ MOST_TENANTS = 1024
 MOST_LESSONS = 2000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Shelf:
     """The lessons of one tenant and the shared ones."""
 
@@ -76,8 +76,9 @@ class LessonBook:
 
     def forget(self) -> None:
         """Read everything again: lessons have changed here. What is being read now may be from
-        before the change, and is not kept either."""
-        self._shelves.clear()
+        before the change, and is not kept; what was read holds while the store cannot be read."""
+        for shelf in self._shelves.values():
+            shelf.read_at = float("-inf")
         self._reading.clear()
 
     async def _shelf(self, tenant: str) -> _Shelf:
@@ -103,8 +104,8 @@ class LessonBook:
         del self._reading[tenant]
         if reading.cancelled() or reading.exception() is not None:
             return
-        if len(self._shelves) >= MOST_TENANTS:
-            self._shelves.clear()
+        if tenant not in self._shelves and len(self._shelves) >= MOST_TENANTS:
+            del self._shelves[next(iter(self._shelves))]
         self._shelves[tenant] = reading.result()
 
     async def _read(self, tenant: str) -> _Shelf:

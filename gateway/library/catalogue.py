@@ -48,7 +48,7 @@ _BATCH = 256
 CACHED_S = 5.0
 """Seconds for which the universal rules, and whether a tenant has e1 patterns, are cached: a change
 by another process is seen after this time."""
-_MODELS_CACHED = 256
+_MOST_RULES = 1000
 _TENANTS_CACHED = 4096
 
 
@@ -88,7 +88,7 @@ class PatternLibrary:
         self._failed = failed
         self._read = read
         self._masks_secrets = masks_secrets
-        self._universal: _Cache[tuple[str, int], list[PatternMatch]] = {}
+        self._universal: _Cache[None, list[PatternMatch]] = {}
         self._own: _Cache[str, bool] = {}
 
     @classmethod
@@ -125,6 +125,7 @@ class PatternLibrary:
             await self.store.rebuild()
         if starter and not await self.store.count():
             await self.add(starter_patterns())
+        await self._rules()
 
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
         """The same library with other settings; the caches are shared."""
@@ -180,23 +181,16 @@ class PatternLibrary:
 
         return await _read_once(self._own, tenant, read, _TENANTS_CACHED)
 
-    async def _rules(self, model: str, limit: int) -> list[PatternMatch]:
-        """The universal rules, cached because every run begins with them."""
+    async def _rules(self, model: str = "", limit: int = 0) -> list[PatternMatch]:
+        """The first universal rules for a model. All rules are one snapshot in memory, because
+        every run begins with them: an outage takes them away from no run, whatever its model."""
 
         async def read() -> list[PatternMatch]:
-            return await self._read(lambda: self.store.universal(model=model, limit=limit))
+            return await self._read(lambda: self.store.universal(limit=_MOST_RULES))
 
-        try:
-            return await _read_once(self._universal, (model, limit), read, _MODELS_CACHED)
-        except StoreError:
-            # Those that were read for another model, as far as they suit this one: an outage of the
-            # store takes the rules away from no run.
-            known = [reading.usable for reading in self._universal.values()]
-            rules = {m.pattern.pattern_id: m for task in known if task for m in task.result()}
-            if not rules:
-                raise
-            suit = (m for m in rules.values() if family_matches(m.pattern.model_family, model))
-            return sorted(suit, key=lambda match: match.pattern.pattern_id)[:limit]
+        rules = await _read_once(self._universal, None, read, 1)
+        suit = (m for m in rules if family_matches(m.pattern.model_family, model))
+        return list(itertools.islice(suit, limit))
 
     async def _attempt(self, query: Query, tenant: str) -> list[PatternMatch] | None:
         try:

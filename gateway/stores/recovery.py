@@ -253,8 +253,16 @@ class Recovery:
                 if stored is None:
                     call = with_version(call, conflict.actual)
                 else:
-                    call = self._merge(call, stored)
+                    call = self._joined(call, stored)
         raise StoreUnavailable("other gateways save the same conversation all the time")
+
+    def _joined(self, call: CallRecord, stored: ConversationRecord) -> CallRecord:
+        """The call over what is stored; its own state stays where they cannot be joined."""
+        try:
+            return self._merge(call, stored)
+        except Exception as error:
+            self._log.exception("a call is not joined with what is stored", reason=str(error))
+            return replacing(call, stored)
 
     def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool | None:
         """Whether the record need not be kept: it is stored, or that it is not is its own fault.

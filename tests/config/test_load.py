@@ -20,7 +20,7 @@ from gateway.config import (
     read_file,
     settings_from_dict,
 )
-from gateway.config.restart import changes_at_restart
+from gateway.config.restart import as_started, changes_at_restart
 from gateway.errors import ConfigError
 from tests.examples import examples
 
@@ -229,12 +229,47 @@ def test_a_list_in_the_environment_that_is_none(text: str, says: str) -> None:
         ("- 1", r"config\.yaml: expected a mapping at the top, got list"),
         ("a: *b", r"config\.yaml, line 1, column 4: found undefined alias"),
         ("a: !!python/object:os.system {}", r"config\.yaml, line 1, column 4: could not determine"),
+        ("auth", r"config\.yaml: expected a mapping at the top, got str"),
+        ("a: 1\n---\na: 1", r"config\.yaml, line 2, column 1: but found another document"),
+        ("auth: {admin_key: a\0}", r"config\.yaml: unacceptable character #x0000"),
+        ("server: {host: 2024-13-45}", r"config\.yaml: month must be"),
+        ("[" * 3000, r"config\.yaml: nested too deeply"),
+        ("auth: &a {gateway_keys: *a}", r"config\.yaml: Circular reference"),
     ],
 )
 def test_broken_yaml_names_file_and_place(text: str, says: str) -> None:
     """The error says where in the file to look."""
     Path(DEFAULT_FILE).write_text(text)
     with pytest.raises(ConfigError, match=f"^{says}"):
+        load_settings(env={})
+
+
+AUTH = "auth: {gateway_keys: {a: gw-1}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (
+            f"model_list:\n- model_name: m\n  litellm_params:\n    model: m\n    {AUTH}",
+            "line 5: model_list[0].litellm_params.auth",
+        ),
+        (f"environment_variables:\n  A: b\n  {AUTH}", "line 3: environment_variables.auth"),
+        (f"general_settings:\n  {AUTH}", "line 2: general_settings.auth"),
+        ("litellm_settings:\n  budgets: []", "line 2: litellm_settings.budgets"),
+        ("general_settings: [master_key]", "line 1: general_settings: expected a mapping"),
+        ("server:\n  auth: {}", "line 2: server.auth: unknown key"),
+        ("auth:\ngateway_keys: {a: gw-1}", "line 2: gateway_keys: unknown key"),
+        ("auth: {admin_key: '${ADMIN'}", "auth.admin_key: a reference to a variable that is not"),
+        ("auth: {gateway_keys: {a: os.env}}", "auth.gateway_keys.a: a reference to a variable"),
+        ("general_settings: {master_key: os.environ}", "a reference to a variable that is not"),
+        ("auth: {gateway_keys: {a: '${NONE:-}'}}", "auth.gateway_keys.a: may not be empty"),
+    ],
+)
+def test_what_looks_as_if_it_closed_something_is_refused(text: str, place: str) -> None:
+    """A section that is indented differently, and a key whose reference was cut."""
+    Path(DEFAULT_FILE).write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(place)):
         load_settings(env={})
 
 
@@ -392,3 +427,5 @@ def test_what_a_reload_does_not_change_is_named() -> None:
     assert changes_at_restart(Settings(), Settings()) == []
     waiting = changes_at_restart(Settings(), changed)
     assert waiting == ["server.max_head_kb", "steering.max_transcript_memory_mb", "storage"]
+    taken = as_started(Settings(), changed)
+    assert (changes_at_restart(Settings(), taken), taken.steering.mode) == ([], "off")

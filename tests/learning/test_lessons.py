@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -195,6 +196,29 @@ async def test_what_was_read_before_a_change_is_not_kept(stores: Stores) -> None
     may_end.set()
     assert not await book.find(query, "acme")
     assert [each.pattern.pattern_id for each in await before] == ["old"]
+    assert not await book.find(query, "acme")
+
+
+async def test_lessons_stay_while_the_store_cannot_be_read(stores: Stores) -> None:
+    """Also after a change of them, and a newer reading takes their place."""
+    met = failure("mvn test", "bash: mvn: command not found")
+    await stores.learning.learn([(a_lesson("old", met.key), ())])
+    away: list[bool] = []
+
+    async def read(work: Callable[[], Awaitable[Any]], /) -> Any:
+        if away:
+            raise StoreUnavailable("gone")
+        return await work()
+
+    book = LessonBook(stores.learning, None, similarity=lambda: 0.9, failed=print, read=read)
+    query = LessonQuery(failures=(met,), exclude=frozenset())
+    assert len(await book.find(query, "acme")) == 1
+    away.append(True)
+    for _ in range(3):
+        book.forget()
+        assert len(await book.find(query, "acme")) == 1
+    away.clear()
+    await stores.learning.move("acme", "old", Status.RETIRED, reason="", at=1.0)
     assert not await book.find(query, "acme")
 
 

@@ -124,7 +124,8 @@ async def test_queries_of_all_tiers_are_answered_together(fresh: Fresh) -> None:
 async def test_rules_stay_while_the_store_cannot_be_read(
     fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were read before hold: agents are told the same as before."""
+    """All are known from the start, and hold: agents are told the same as before, whatever their
+    model, and however many models there are."""
     away: list[bool] = []
 
     async def read(work: Callable[[], Awaitable[Any]], /) -> Any:
@@ -136,15 +137,35 @@ async def test_rules_stay_while_the_store_cannot_be_read(
         await fresh(), HashingEmbedder(), SETTINGS, starter=True, read=read
     )
     rules = Query(tier=Tier.E3, top_k=32)
-    away.append(True)
-    with pytest.raises(StoreUnavailable):
-        await library.look_up(rules, "a")
-    away.clear()
+    gpt = Pattern(tier=Tier.E3, fields={"instruction": "Be brief."}, model_family="gpt")
+    await library.add([gpt])
     before = await library.look_up(rules, "a")
-    monkeypatch.setattr("gateway.library.catalogue.CACHED_S", -1.0)
+    await library.add([Pattern(tier=Tier.E3, fields={"instruction": "Once more."})])
     away.append(True)
-    assert [await library.look_up(rules, "a") for _ in range(3)] == [before] * 3
-    assert before
+    monkeypatch.setattr("gateway.library.catalogue.CACHED_S", -1.0)
+    for number in range(300):
+        found = await library.look_up(replace(rules, model=f"gpt-{number}"), "a")
+        assert found == before
+        found = await library.look_up(replace(rules, model=f"claude-{number}"), "a")
+        assert len(found) == len(before) - 1
+    away.clear()
+    assert len(await library.look_up(rules, "a")) == len(before) + 1
+
+
+async def test_rules_are_there_when_an_outage_begins_before_the_first_run(fresh: Fresh) -> None:
+    """The snapshot is taken when the library is opened, not by the first run that needs it."""
+    reads: list[str] = []
+
+    async def read(work: Callable[[], Awaitable[Any]], /) -> Any:
+        if reads:
+            raise StoreUnavailable("gone")
+        reads.append("rules")
+        return await work()
+
+    library = await PatternLibrary.open(
+        await fresh(), HashingEmbedder(), SETTINGS, starter=True, read=read
+    )
+    assert await library.look_up(Query(tier=Tier.E3, top_k=32), "a")
 
 
 async def test_a_failed_search_is_reported_and_left_out(fresh: Fresh) -> None:

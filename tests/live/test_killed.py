@@ -16,6 +16,7 @@ import pytest
 
 from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import PLAIN, TOOLS, Message, opening
+from tests.live.incidents import locked, until
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import GatewayProcess
 
@@ -23,6 +24,7 @@ AGENTS = 8
 TURNS = 25
 """After so many an agent begins another conversation."""
 
+DEGRADED = "the store is degraded: answers go on, their records wait in memory"
 ENVIRONMENT = {"GATEWAY_STEERING__MODE": "on"}
 
 
@@ -38,10 +40,12 @@ def reply(request: ReceivedRequest) -> Reply:
 
 @dataclass
 class Client:
-    """One agent; `received` has the (conversation, step) of its complete answers."""
+    """One agent; `received` has the (conversation, step) of its complete answers. `named`: it
+    sends an id of its own with each call of a conversation."""
 
     name: str
     streams: bool
+    named: bool = False
     task: int = 0
     messages: list[Message] = field(default_factory=list)
     received: list[tuple[str, int]] = field(default_factory=list)
@@ -62,8 +66,9 @@ class Client:
 
     async def _turn(self, http: httpx.AsyncClient, url: str) -> None:
         body = {"model": "m", "messages": self.messages, "tools": TOOLS, "stream": self.streams}
-        content, ended = b"", False
-        async with http.stream("POST", f"{url}/chat/completions", json=body) as answer:
+        content, ended, place = b"", False, f"{url}/chat/completions"
+        headers = {"x-conversation-id": f"{self.name}, task {self.task}"} if self.named else {}
+        async with http.stream("POST", place, json=body, headers=headers) as answer:
             try:
                 async for chunk in answer.aiter_bytes():
                     content += chunk
@@ -169,3 +174,48 @@ async def test_fifty_kills(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     answers = await kill_again_and_again(50, upstream, tmp_path)
     print(f"{answers} answers")
     assert answers > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [True, False])
+async def test_kills_while_the_file_is_locked(
+    upstream: ScriptedUpstream, tmp_path: Path, named: bool
+) -> None:
+    """Calls are answered while nothing can be stored, the gateway is killed, and all is stored
+    when the next one starts: their conversations keep their ids over the outage and the kill."""
+    upstream.default = reply
+    upstream.requests = type(upstream.requests)(maxlen=1)
+    database = tmp_path / "gateway.db"
+    storage = {"commit_limit_ms": 250, "probe_interval_s": 0.1, "spool_limit_ms": DEADLINE_MS}
+    config = json.dumps(
+        {
+            **PLAIN,
+            "default_upstream": {"api_base": upstream.base_url},
+            "storage": {"path": str(database), "busy_timeout_ms": 200, **storage},
+        }
+    )
+    clients = [
+        Client(f"agent {number}", streams=number % 2 == 1, named=named) for number in range(4)
+    ]
+    for _ in range(3):
+        with GatewayProcess(tmp_path, config, env=ENVIRONMENT) as gateway:
+            async with httpx.AsyncClient(timeout=60) as http:
+                work = asyncio.gather(*(c.work(http, gateway.base_url) for c in clients))
+                await _answered(clients, 12)
+                with locked(database):
+                    await asyncio.to_thread(gateway.wait_for, DEGRADED)
+                    await _answered(clients, 40)
+                    gateway.process.kill()
+                    await work
+    with GatewayProcess(tmp_path, config, env=ENVIRONMENT) as gateway:
+        async with httpx.AsyncClient() as http:
+
+            async def nothing_waits() -> bool:
+                return bool((await http.get(f"{gateway.url}/readyz")).json()["status"] == "ready")
+
+            assert await until(nothing_waits)
+    received = {entry for client in clients for entry in client.received}
+    print(f"{len(received)} answers, {len(received - recorded(database))} missing")
+    assert [line for client in clients for line in client.wrong] == []
+    assert not received - recorded(database)
+    assert len(received) >= 3 * 52

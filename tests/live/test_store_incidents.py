@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.stores.protocols import StoreCorrupt
+from gateway.calls import recorder
+from gateway.stores.protocols import StoreCorrupt, VersionConflict
+from gateway.stores.records import CallRecord
 from gateway.testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
 from tests.live.incidents import (
@@ -412,3 +415,53 @@ async def test_a_jump_of_the_clock_costs_no_run(
     assert (after.conversation, after.gateway("step")) == (live.conversation, "3")
     assert await calls_of(path, after) == ([0, 1, 2, 3], 4, 0)
     assert await calls_of(path, idle) == ([0, 1], 2, 0)
+
+
+@pytest.mark.parametrize("what", ["history", "join", "client"])
+async def test_an_answered_call_is_recorded_whatever_fails(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
+    """Its answer is not applied to its history, it is not joined with what another gateway has
+    stored, or its client leaves before it is committed."""
+    upstream.default = worker(9)
+    path = tmp_path / "runs.db"
+    server = gateway_server(settings(path, **PATIENT))
+    agent = Agent(http, server.base_url)
+    (first,) = await agent.run(1)
+    store = server.app.runtime.store
+    commit, may_end = store.commit, threading.Event()
+    begun: list[str] = []
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise LookupError("broken")
+
+    async def met(call: CallRecord) -> int:
+        begun.append(call.conversation.id)
+        if what == "client":
+            await asyncio.to_thread(may_end.wait)
+        elif len(begun) == 1 and what == "join":
+            raise VersionConflict(call.conversation.id, expected=1, actual=1)
+        return await commit(call)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "commit", met)
+        if what != "client":
+            patched.setattr(recorder, {"history": "apply_reply", "join": "merge"}[what], broken)
+            await agent.turn()
+        else:
+            call = asyncio.ensure_future(agent.turn())
+            await until(lambda: asyncio.sleep(0, begun))
+            call.cancel()
+            await asyncio.wait([call])
+            await until(lambda: asyncio.sleep(0, not server.app._in_flight))
+            may_end.set()
+
+        async def recorded() -> bool:
+            return (await calls_of(path, first))[0] == [0, 1]
+
+        assert await until(recorded)

@@ -199,7 +199,7 @@ model_list:
 budgets:
   - name: per-run
     scope: run
-    limits: {{calls: 1000}}
+    limits: {{calls: 1000000}}
 auth:
   admin_key: gw-admin-1234567890
   gateway_keys:
@@ -241,39 +241,112 @@ def _read(text: str) -> dict[str, Any]:
         return read_file(file.name)
 
 
-@pytest.mark.slow
-def test_a_config_that_is_cut_under_load_opens_nothing(
-    upstream: ScriptedUpstream, tmp_path: Path
-) -> None:
-    """Emptied, cut and written anew in place while clients call: no call without a key passes, and
-    `/api` stays closed."""
-    text = WHOLE.format(base=upstream.base_url)
+THEIRS = """\
+environment_variables:
+  PLACE: {base}
+model_list:
+  - model_name: m
+    litellm_params:
+      model: openai/m
+      api_base: os.environ/PLACE
+      api_key: os.environ/PROVIDER_KEY
+router_settings:
+  num_retries: 0
+general_settings:
+  master_key: gw-tenant-a-1234567890
+"""
+VARIABLES = """\
+default_upstream:
+  api_base: ${{PLACE}}
+  api_key: os.environ/PROVIDER_KEY
+budgets:
+  - name: per-run
+    scope: run
+    limits:
+      calls: 1000000
+      tokens: 100000000
+steering:
+  mode: shadow
+storage:
+  store_content: false
+auth:
+  admin_key: os.environ/ADMIN
+  gateway_keys:
+    a: ${{TENANT}}
+"""
+_BAD = (
+    *("- auth", "auth", "# auth: {}", "{}", "auth: {}", "\0", "\ufeff", "[" * 3000, "a: &a [*a]"),
+    *("auth: {}\nauth: {}", "auth: {admin_key: 2024-13-45}", "auth:\n\tadmin_key: a", "auth: {"),
+)
+_REFUSED = "config not reloaded, the old one stays in use"
+
+
+def _moved(text: str) -> str:
+    """Everything from the last section on, within the one before it."""
     lines = text.splitlines(keepends=True)
-    with GatewayProcess(tmp_path, text) as gateway:
-        heard: Counter[int] = Counter()
-        done = threading.Event()
+    last = max(number for number, line in enumerate(lines) if line[0] not in " -")
+    return "".join([*lines[:last], *(f"  {line}" for line in lines[last:])])
 
-        def ask() -> None:
-            with httpx.Client(base_url=gateway.url, timeout=60) as client:
-                while not done.is_set():
-                    heard[client.post("/v1/chat/completions", json=HELLO).status_code] += 1
-                    heard[client.get("/api/runs").status_code] += 1
 
-        callers = [threading.Thread(target=ask) for _ in range(2)]
-        for caller in callers:
-            caller.start()
-        for number, count in enumerate((0, 1, 3, 7, 13, 17, len(lines) - 2), start=1):
-            gateway.config.write_text("".join(lines[:count]))
-            gateway.process.send_signal(signal.SIGHUP)
-            gateway.wait_for("config not reloaded, the old one stays in use", number)
-        gateway.config.write_text(text)
-        gateway.process.send_signal(signal.SIGHUP)
-        gateway.wait_for("config reloaded")
-        done.set()
-        for caller in callers:
-            caller.join()
-        assert set(heard) == {401}
-        assert not upstream.requests
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [WHOLE, THEIRS, VARIABLES], ids=["own", "litellm", "variables"])
+def test_a_config_that_is_cut_under_load_opens_nothing(
+    upstream: ScriptedUpstream, tmp_path: Path, text: str
+) -> None:
+    """Emptied, cut at each line, and written anew in place while clients call, seen by the watcher
+    or with SIGHUP: no call without a key passes, none goes to another host, `/api` stays closed."""
+    text = text.format(base=upstream.base_url)
+    lines = text.splitlines(keepends=True)
+    heard: dict[str, Counter[int]] = {name: Counter() for name in ("right", "none", "guess", "api")}
+    done = threading.Event()
+    with ScriptedUpstream() as elsewhere:
+        env = {"OPENAI_BASE_URL": elsewhere.base_url, "PLACE": upstream.base_url}
+        env["GATEWAY_AUTH__WRONG_KEYS_PER_MINUTE"] = "0"
+        env |= {"ADMIN": "gw-admin-1234567890", "TENANT": "gw-tenant-a-1234567890"}
+        with GatewayProcess(tmp_path, text, env={**env, "PROVIDER_KEY": "sk-provider"}) as gateway:
+
+            def ask() -> None:
+                keys = {"none": "", "right": "gw-tenant-a-1234567890", "guess": "os.env"}
+                with httpx.Client(base_url=gateway.url, timeout=60) as client:
+                    while not done.is_set():
+                        for name, key in keys.items():
+                            headers = {"x-gateway-key": key} if key else {}
+                            answer = client.post(
+                                "/v1/chat/completions", json=HELLO, headers=headers
+                            )
+                            heard[name][answer.status_code] += 1
+                        heard["api"][client.get("/api/runs").status_code] += 1
+
+            def write(content: str, *, told: bool = True) -> None:
+                count = len(gateway.events(_REFUSED))
+                gateway.config.write_text(content)
+                if told:
+                    gateway.process.send_signal(signal.SIGHUP)
+                gateway.wait_for(_REFUSED, count + 1)
+
+            callers = [threading.Thread(target=ask) for _ in range(2)]
+            for caller in callers:
+                caller.start()
+            try:
+                for count in range(len(lines)):
+                    write("".join(lines[:count]), told=count % 6 > 0)
+                for bad in (*_BAD, _moved(text)):
+                    write(bad)
+                for count in [*range(len(lines)), len(lines)] * 3:
+                    gateway.config.write_text("".join(lines[:count]))
+                    gateway.process.send_signal(signal.SIGHUP)
+                    time.sleep(0.01)
+                # No line follows for what is as before; that it was read shows in what follows it.
+                gateway.config.write_text(f"{text}logging: {{level: debug}}\n")
+                gateway.wait_for("config reloaded")
+            finally:
+                done.set()
+                for caller in callers:
+                    caller.join()
+        assert not elsewhere.requests
+    assert set(heard["right"]) == {200}
+    assert [set(heard[name]) for name in ("none", "guess", "api")] == [{401}] * 3
+    assert len(upstream.requests) == heard["right"][200]
 
 
 async def test_patterns_switched_on_wait_for_the_next_start(

@@ -41,8 +41,9 @@ async def test_killed_gateways_lose_nothing(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("rounds", [50])
+@pytest.mark.parametrize("named", [True, False])
 async def test_a_killed_database_loses_nothing(
-    upstream: ScriptedUpstream, tmp_path: Path, rounds: int
+    upstream: ScriptedUpstream, tmp_path: Path, rounds: int, named: bool
 ) -> None:
     """With `synchronous: full`. What comes meanwhile waits in the gateways, and is stored once."""
     shared_server()
@@ -52,7 +53,7 @@ async def test_a_killed_database_loses_nothing(
     upstream.requests = type(upstream.requests)(maxlen=1)
     agents = [Agent(f"agent {number}", streams=number % 2 == 1) for number in range(AGENTS)]
     for agent in agents:
-        agent.apart = True
+        agent.apart, agent.named = True, named
     draw = random.Random(5)
     url = server.url("postgres")
     quick = {"synchronous": "full", "commit_limit_ms": 500, "probe_interval_s": 0.2}

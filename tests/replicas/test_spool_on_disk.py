@@ -99,7 +99,10 @@ async def test_a_killed_gateway_loses_nothing_that_waits(
     synchronous: str,
     by: signal.Signals,
 ) -> None:
-    """PostgreSQL ends, calls are answered, the gateway is killed; both are started again."""
+    """PostgreSQL ends, calls are answered, the gateway is killed; both are started again, and the
+    conversations go on under the ids that they had before."""
+    for agent in agents:
+        agent.apart, agent.named = False, by is signal.SIGKILL
     with Fleet(tmp_path, config_of(upstream, server, synchronous=synchronous), 1) as fleet:
         (gateway,) = fleet.gateways
         async with at_work(agents, gateway.base_url):
@@ -111,8 +114,10 @@ async def test_a_killed_gateway_loses_nothing_that_waits(
         assert files(tmp_path)
         await asyncio.to_thread(start_again, server)
         await asyncio.to_thread(gateway.__enter__)
+        async with at_work(agents, gateway.base_url):
+            await answers(agents, 12)
         await all_stored(fleet)
-        assert check(agents, server, server.url("postgres")) >= 20
+        assert check(agents, server, server.url("postgres")) >= 32
         assert in_order(server)
         left = gateway.events(_LEFT)
         assert sum(each["records"] for each in left) >= 12
