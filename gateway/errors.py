@@ -187,6 +187,10 @@ class RunStopped(RunRefused):
     type, code, label = "permission_error", "run_stopped", "stopped"
 
 
+BY_OPERATOR = "by the operator"
+"""In the message of a stop that a person has ordered."""
+
+
 class RunPaused(RunRefused):
     """The run is paused and was not resumed while the call waited; `retry-after` is set."""
 

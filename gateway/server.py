@@ -198,9 +198,10 @@ class GatewayServer(uvicorn.Server):
         in_dollars = [b.name for b in runtime.settings.budgets if b.limits.usd is not None]
         if in_dollars and (unpriced := runtime.services.catalogue.unpriced):
             runtime.log.warning(
-                "models without a known price are not counted by budgets in dollars",
+                "budgets in dollars guess the price of models without a known one",
                 models=unpriced,
                 budgets=in_dollars,
+                usd_per_million_tokens=runtime.settings.control.unpriced_usd_per_million,
                 hint="set input_cost_per_token and output_cost_per_token, or a limit in tokens",
             )
         if exposes_provider_keys(runtime.settings) and not runtime.keys.required:

@@ -60,15 +60,18 @@ class AccountView(BaseModel):
     tenant: str
     spent: Spent
     reserved: Annotated[Spent, Field(description="Estimates of calls on their way.")]
-    unpriced: Annotated[int, Field(description="Calls whose price is unknown, which usd lacks.")]
+    unpriced: Annotated[int, Field(description="Calls whose price is unknown.")]
     estimated: Annotated[
-        Spent, Field(description="The part of `spent` that no provider has reported.")
+        Spent,
+        Field(
+            description="The part of `spent` that no provider has reported, or has no known price."
+        ),
     ]
     started_at: float
     updated_at: float
     limits: Annotated[Mapping[str, float], Field(description="In force; none when lifted.")]
     lifted: bool
-    used: Annotated[float, Field(description="Share of the limit that is used most.")]
+    used: Annotated[float, Field(description="Share of the limit that is spent most.")]
     metric: Annotated[str, Field(description="That limit.")]
     step: Annotated[str | None, Field(description="The highest step of the ladder reached.")]
 

@@ -24,6 +24,7 @@ from gateway.budgets.rules import (
 from gateway.budgets.texts import budget_error, budget_header, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
+from gateway.observability.logging import get_logger
 from gateway.steering.advice import NO_ADVICE, Advice
 from gateway.stores.budgets import (
     NOTHING,
@@ -39,6 +40,9 @@ from gateway.stores.protocols import StoreError
 
 Reached = Callable[[BudgetStatus, CallSubject], None]
 """Called with each budget that a call counts on, before and after the call."""
+
+_log = get_logger("gateway.budgets")
+_MOST_TOLD = 1000  # models, whose names are the clients'
 
 _LONGEST_WAIT_S = 5.0
 _WAIT_STEP_S = 0.1
@@ -111,6 +115,7 @@ class BudgetGuard:
         self._reached = reached
         self._steers = any(budget.steers for budget in budgets)
         self._most = any(budget.reserve == "most" for budget in budgets)
+        self._told: set[str] = set()
 
     async def advise(self, subject: CallSubject, body: CallBody) -> Advice:
         """What the ladders ask of the call before it is decided.
@@ -146,13 +151,18 @@ class BudgetGuard:
         if not applied:
             return None
         estimate = self._estimate(model, subject.root, body)
+        if estimate.unpriced:
+            self._tell_unpriced(applied, model)
         held = await self._reserve(applied, estimate, binding=binding)
         pairs = zip(applied, held.outcome.accounts, strict=True)
         standings = tuple(standing(each, account, now) for each, account in pairs)
-        for each in standings:
-            self._reached(each, subject)
         found = {each.account.key: each for each in standings}
-        if held.outcome.refusals and binding and held.claim.binding:
+        refused = bool(held.outcome.refusals and binding and held.claim.binding)
+        for refusal in held.outcome.refusals if refused else ():
+            found[refusal.key] = replace(found[refusal.key], refuses=True)
+        for each in found.values():
+            self._reached(each, subject)
+        if refused:
             refusal = held.outcome.refusals[0]
             worst = found[refusal.key]
             error = budget_error(worst, refusal.metric, now)
@@ -231,7 +241,7 @@ class BudgetGuard:
         admission.settled = True
         if actual is None:
             actual, estimated = admission.estimate.amounts, True
-        elif not unpriced:
+        elif not unpriced or admission.estimate.unpriced:
             self._estimator.learn(admission.estimate, actual, self._cost)
         accounts = await self.settle_held(
             admission.held, actual, unpriced=unpriced, estimated=estimated
@@ -247,6 +257,8 @@ class BudgetGuard:
         if actual is None:
             estimated = True
             actual = sum((each.claim.estimate for each in held), NOTHING)
+        elif unpriced:
+            actual = self._priced(actual)
         now, accounts = time.time(), tuple[Account, ...]()
         for index, each in enumerate(held):
             end = Settlement(
@@ -283,7 +295,24 @@ class BudgetGuard:
         found = self._estimator.estimate(
             model, whose, body.fields, tokens, self._cost, most=self._most, answers=body.answers
         )
-        return replace(found, amounts=replace(found.amounts, calls=body.calls))
+        amounts = replace(found.amounts, calls=body.calls)
+        return replace(found, amounts=self._priced(amounts) if found.unpriced else amounts)
+
+    def _priced(self, used: Amounts) -> Amounts:
+        """What calls of an unknown price count as: their tokens at the price for all such."""
+        return replace(used, usd=used.of("tokens") * self._control.unpriced_usd_per_million / 1e6)
+
+    def _tell_unpriced(self, applied: Sequence[Applied], model: str) -> None:
+        """Say once of each model how it is counted by budgets in dollars."""
+        names = [each.budget.name for each in applied if each.budget.limits.usd is not None]
+        if names and model not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(model)
+            _log.warning(
+                "the price of this model is unknown",
+                model=model,
+                budgets=names,
+                usd_per_million_tokens=self._control.unpriced_usd_per_million,
+            )
 
     def _claim(
         self, applied: Sequence[Applied], estimate: Estimate, now: float, *, binding: bool

@@ -46,17 +46,25 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStatus:
-    """How far an applied budget is used: the share, its metric, and the steps that are reached."""
+    """How far an applied budget is used: the share, its metric, and the steps that are reached.
+
+    `refuses`: whether it has refused a call, so that its stop is reached.
+    """
 
     applied: Applied
     account: Account
     share: float
     metric: str
+    refuses: bool = False
 
     @property
     def reached(self) -> tuple[LadderStep, ...]:
         """The steps of the ladder at or below the share, lowest first."""
-        return tuple(s for s in self.applied.budget.ladder if self.share >= s.at * (1 - 1e-9))
+        return tuple(
+            step
+            for step in self.applied.budget.ladder
+            if self.share >= step.at * (1 - 1e-9) or (self.refuses and step.do == "stop")
+        )
 
     def step(self, name: str) -> LadderStep | None:
         """The highest step of that kind that is reached; None when none is."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
-from gateway.errors import BudgetExceeded, Headers, RunPaused, RunRefused, RunStopped
+from gateway.errors import (
+    BY_OPERATOR,
+    BudgetExceeded,
+    Headers,
+    RunPaused,
+    RunRefused,
+    RunStopped,
+)
 from gateway.stores.controls import Control
 from gateway.wire.own_text import OWN_ANSWER
 
@@ -62,7 +69,7 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded
 def stop_error(control: Control) -> RunStopped:
     """The refusal of a call of a stopped run."""
     why = f": {control.reason}" if control.reason else ""
-    return RunStopped(f"{control.subject} was stopped by the operator{why}", headers=NO_RETRY)
+    return RunStopped(f"{control.subject} was stopped {BY_OPERATOR}{why}", headers=NO_RETRY)
 
 
 def strike_error(run: str, reason: str) -> RunStopped:
@@ -75,7 +82,7 @@ def pause_error(control: Control, retry_after_s: float) -> RunPaused:
     """The refusal of a call of a run that stayed paused while the call waited."""
     why = f": {control.reason}" if control.reason else ""
     retry = (("retry-after", f"{max(1, round(retry_after_s))}"),)
-    return RunPaused(f"{control.subject} is paused by the operator{why}", headers=retry)
+    return RunPaused(f"{control.subject} is paused {BY_OPERATOR}{why}", headers=retry)
 
 
 def with_status(error: RunRefused, status: int) -> RunRefused:

@@ -186,6 +186,7 @@ class Admissions:
         if ending == "error" or ignored or request.opaque or is_structured(request.body):
             raise error
         text = answer_text(error.message)
+        prepared.exchange.response.error = error.label
         number = prepared.exchange.request.id.removeprefix("req-")
         content = request.dialect.own_answer(request, text, number, int(time.time()))
         return OwnResponse(content, stream=request.stream, code=error.code or "")
@@ -193,7 +194,7 @@ class Admissions:
 
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
     """Other conversations of the tenant whose history, with at least one turn of the agent, is in
-    this request: a new id does not lift a hold.
+    this request, or which it follows after a compaction: a new id does not lift a hold.
 
     A request without a turn of the agent is a new run, even if the task is the same.
     """
@@ -209,6 +210,7 @@ async def _with_same_turns(services: Services, result: SteeringResult) -> list[C
     with contextlib.suppress(StoreError):  # then what is known here holds
         await services.loader.load_prefix_hashes(conversation.tenant, incoming)
     names = {name for _, digest in turned for name in services.index.known_under(digest)}
+    names.update(services.index.windows(conversation.tenant, incoming, ()))
     found = map(services.index.get, sorted(names - {conversation.id}))
     return [other for other in found if other is not None]
 

@@ -129,6 +129,11 @@ def _say_account(account: Account, settings: Settings, args: argparse.Namespace)
     say(f"{account.budget} {account.subject}: used {view['used']:.0%}, limits: {limits or 'none'}")
 
 
+def _reserved(waiting: dict[str, Any]) -> str:
+    calls = waiting["calls"]
+    return f"{calls} {formatting.money(waiting['usd'])}" if calls else ""
+
+
 def _table(views: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("budget", "subject", "last used"):
@@ -149,7 +154,7 @@ def _table(views: list[dict[str, Any]]) -> Table:
             formatting.about(formatting.money(spent["usd"]), guessed["usd"]),
             formatting.about(tokens, guessed_tokens),
             str(spent["calls"]),
-            str(view["reserved"]["calls"] or ""),
+            _reserved(view["reserved"]),
             "lifted" if view["lifted"] else limits,
         )
     return table

@@ -201,7 +201,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
             str(totals.injections or ""),
             formatting.count(totals.input_tokens + totals.output_tokens),
             formatting.about(formatting.money(totals.cost_usd), totals.estimated),
-            run.outcome or "",
+            run.outcome or (run.stopped.words if run.stopped else ""),
         )
     return table
 
@@ -242,6 +242,8 @@ def _facts(run: RunRecord) -> Iterator[str]:
         f"peak composite {formatting.score(totals.composite_peak)}, "
         f"outcome {run.outcome or 'unknown'}"
     )
+    if run.stopped is not None:
+        yield f"{run.stopped.words}: {one_line(run.stopped.why, 300) or 'no reason given'}"
 
 
 def _guidance_lines(trace: RunTrace) -> Iterator[Text]:

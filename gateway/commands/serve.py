@@ -68,14 +68,16 @@ def _dashboard(args: argparse.Namespace) -> int:
 
     path = config_file(args.config)
     settings = load_settings(path, upstreams=False)
-    storage = found_storage(settings.storage)
+    storage = found_storage(settings.storage, args.run_id)
     if not storage.shared and (storage.in_memory or not Path(storage.path).exists()):
         raise ConfigError(f"storage.path: there is no database at {storage.path!r} yet")
     page = f"/dashboard/runs/{args.run_id}" if args.run_id else "/dashboard"
     database = str(Path(storage.path).absolute())
     for each in running_gateways():
         if each.database == database:
-            sys.stdout.write(f"{each.url}{page}\n{_key_line(each.key)}")
+            held = not each.key and not settings.auth.admin_key
+            stops = "to stop a run of that gateway: gateway runs stop ID\n" if held else ""
+            sys.stdout.write(f"{each.url}{page}\n{_key_line(each.key)}{stops}")
             return 0
     given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_LOGGING__LEVEL": "warning"}
     if not storage.shared:

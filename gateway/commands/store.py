@@ -17,6 +17,7 @@ from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
 from gateway.stores.protocols import StoreError
+from gateway.stores.sqlite.connection import has_run
 
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
 
@@ -55,22 +56,28 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def found_storage(storage: StorageSettings) -> StorageSettings:
+def found_storage(storage: StorageSettings, subject: str | None = None) -> StorageSettings:
     """Where the runs are: as set; else in this folder, at a running gateway, or at `gateway wrap`.
 
-    Says on stderr which database is read when it is not the one that is set.
+    `subject`: a run or conversation; the database that has it comes before the others. Says on
+    stderr which database is read when it is not the one that is set.
 
     Raises:
         ConfigError: there is none.
     """
     default = StorageSettings().path
-    if storage.shared or storage.path != default or Path(default).exists():
+    if storage.shared or storage.path != default:
         return storage
     running = [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
-    for path, whose in (*running, (str(state_database()), "gateway wrap")):
-        if path and Path(path).exists():
-            sys.stderr.write(f"gateway: reading {path} of {whose}\n")
-            return replace(storage, path=path)
+    known = [(default, ""), *running, (str(state_database()), "gateway wrap")]
+    known = [(path, whose) for path, whose in known if path and Path(path).exists()]
+    if subject is not None and len(known) > 1:
+        known.sort(key=lambda each: not has_run(each[0], subject))
+    for path, whose in known:
+        if not whose:
+            return storage
+        sys.stderr.write(f"gateway: reading {path} of {whose}\n")
+        return replace(storage, path=path)
     raise ConfigError(
         f"there is no database yet: no {default} in this folder, no gateway runs, and nothing was "
         "wrapped; --config or GATEWAY_STORAGE__PATH name another one"
@@ -92,7 +99,8 @@ async def _opened(
     args: argparse.Namespace, existing: bool, whole: bool
 ) -> AsyncIterator[tuple[Stores, Settings]]:
     settings = load_settings(args.config, upstreams=whole)
-    storage = found_storage(settings.storage) if existing else settings.storage
+    subject = getattr(args, "run_id", None) or getattr(args, "subject", None)
+    storage = found_storage(settings.storage, subject) if existing else settings.storage
     stores = await open_stores(storage, existing=existing)
     try:
         yield stores, settings

@@ -142,6 +142,8 @@ class ControlSettings:
     another one stopped, paused or resumed. `store_wait_ms`: how long a call waits for its budgets'
     store before they are counted in memory. `reservation_s`: when a call whose gateway died counts
     with its estimate. `first_output_tokens`: the output expected of a model's first call.
+    `unpriced_usd_per_million`: US dollars that budgets count for a million tokens, in and out, of a
+    model whose price is unknown; 0 counts none.
     """
 
     stop_with: Ending = "error"
@@ -152,9 +154,15 @@ class ControlSettings:
     store_wait_ms: float = 1000
     reservation_s: float = 900
     first_output_tokens: int = 500
+    unpriced_usd_per_million: float = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("pause_wait_s", "pause_retry_s", "first_output_tokens"):
+        for name in (
+            "pause_wait_s",
+            "pause_retry_s",
+            "first_output_tokens",
+            "unpriced_usd_per_million",
+        ):
             at_least(getattr(self, name), 0, name)
         for name in ("poll_s", "store_wait_ms", "reservation_s"):
             if getattr(self, name) <= 0:

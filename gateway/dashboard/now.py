@@ -64,6 +64,7 @@ async def show(visit: Visit) -> Page:
     values: dict[str, Any] = {
         "title": "Now",
         "live_runs": live,
+        "stopped": sum(one.run.stopped is not None for one in live),
         "counts": {name: sum(run.severity == name for run in live) for name in SEVERITIES},
         "spending": spending(live, today),
         "today": today[0] if today else UsagePoint(start=begun),
@@ -112,7 +113,7 @@ def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
 
 async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[str, Any]:
     """How far budgets are used: of each run under way the most used one, and those that are of no
-    single run; and what an operator holds."""
+    single run."""
     ledger, budgets = visit.runtime.accounting.ledger, visit.runtime.settings.all_budgets()
     accounts: Sequence[Account] = ()
     if budgets:
@@ -132,7 +133,6 @@ async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[st
             for run_id, names in own.items()
             if (found := [of_subject[name] for name in names if name in of_subject])
         },
-        "held": {run_id: visit.runtime.holds.find(names) for run_id, names in own.items()},
         "amount": amount,
     }
 

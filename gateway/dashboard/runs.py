@@ -121,7 +121,10 @@ def row_of(run: RunRecord, now: float) -> Row:
     totals, severity = run.totals, run_severity(run.totals)
     return Row(
         run=run,
-        live=run.ended_at is None and run.outcome is None and now - run.updated_at < LIVE_S,
+        live=run.ended_at is None
+        and run.outcome is None
+        and run.stopped is None
+        and now - run.updated_at < LIVE_S,
         states=stacked(totals.states, STATES, "state"),
         peak=peak(totals.composite_peak, severity),
         severity=severity,

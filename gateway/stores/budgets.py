@@ -63,8 +63,8 @@ class Account:
     """What one subject has used, and what is reserved for its calls on their way.
 
     `limits`: those that an operator set for this subject, by metric; `lifted`: none holds for it.
-    `unpriced`: calls whose price is unknown, which `usd` lacks. `estimated`: the part of `spent`
-    that is estimated, because a provider reported no usage or a gateway ended before the call did;
+    `unpriced`: calls whose price is unknown. `estimated`: the part of `spent` that is estimated,
+    because a provider reported no usage, a price is unknown or a gateway ended before the call did;
     `calls` of it counts agents' calls. `started_at`: its first call.
     """
 
@@ -96,9 +96,13 @@ class Account:
         return {} if self.lifted else {**configured, **self.limits}
 
     def share(self, configured: Mapping[str, float], now: float) -> tuple[float, str]:
-        """(share of the limit that is used most, its metric); (0, "") without a limit."""
+        """(share of the limit that is used most, its metric); (0, "") without a limit.
+
+        Of what is spent: what is only reserved may never be.
+        """
         limits = self.limits_of(configured).items()
-        shares = [(self.used(metric, now) / limit, metric) for metric, limit in limits]
+        spent = replace(self, reserved=NOTHING)
+        shares = [(spent.used(metric, now) / limit, metric) for metric, limit in limits]
         return max(shares, default=(0.0, ""))
 
 
@@ -176,7 +180,10 @@ class Settlement:
 
     def charge_estimated(self, found: bool) -> Amounts:
         """The same of the part that is estimated."""
-        return (self.actual if self.estimated else NOTHING) - self._expired(found)
+        guessed = self.actual if self.estimated else NOTHING
+        if self.unpriced and not self.estimated:
+            guessed = Amounts(usd=self.actual.usd)
+        return guessed - self._expired(found)
 
     def _expired(self, found: bool) -> Amounts:
         return NOTHING if found or not self.reserved else self.claim.estimate

@@ -21,7 +21,7 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.stores.totals import RunRecord, RunTotals
+from gateway.stores.totals import RunRecord, RunTotals, Stop, stop_of
 
 T = TypeVar("T")
 
@@ -40,10 +40,23 @@ _COUNTERS = (
 CONVERSATION_COLUMNS = names(ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)
 UPDATE_COLUMNS = (*names(RunUpdate, "id", "tags"), "tags")
-RUN_COLUMNS = (*names(RunRecord, "totals", "tags"), "tags")
+RUN_COLUMNS = (*names(RunRecord, "totals", "tags", "stopped"), "tags")
+# The newest call, which a budget may have refused, and the hold on the run or on what is above it:
+# a conversation's is not for runs that had ended before.
+STOP_COLUMNS = (
+    "(SELECT s.call FROM steps AS s WHERE s.run_pk = r.pk ORDER BY s.step_index DESC LIMIT 1)",
+    "(SELECT h.action || ' ' || h.reason FROM run_controls AS h WHERE h.subject = r.id OR "
+    "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
+    "ORDER BY h.action DESC, h.at LIMIT 1)",
+)
 RUN = ", ".join(
-    "c.id" if name == "conversation_id" else f"r.{name}"
-    for name in (*RUN_COLUMNS, *SUM_COLUMNS, "counts")
+    (
+        *STOP_COLUMNS,
+        *(
+            "c.id" if name == "conversation_id" else f"r.{name}"
+            for name in (*RUN_COLUMNS, *SUM_COLUMNS, "counts")
+        ),
+    )
 )
 """The columns that `run_of` reads, from RUNS."""
 
@@ -107,12 +120,24 @@ def totals_of(row: Sequence[Any]) -> RunTotals:
 
 
 def run_of(row: Sequence[Any]) -> RunRecord:
-    """From RUN_COLUMNS, then SUM_COLUMNS and `counts`."""
+    """From STOP_COLUMNS, RUN_COLUMNS, then SUM_COLUMNS and `counts`."""
+    newest, hold, *row = row
     width = len(RUN_COLUMNS)
     values = dict(zip(RUN_COLUMNS, row[:width], strict=True))
     tags = values.pop("tags")
     known = orjson.loads(tags) if tags != "{}" else {}
-    return RunRecord(**values, tags=known, totals=totals_of(row[width:]))
+    stopped = _stop_of(newest, hold)
+    return RunRecord(**values, tags=known, totals=totals_of(row[width:]), stopped=stopped)
+
+
+def _stop_of(newest: str | None, hold: str | None) -> Stop | None:
+    if hold is not None:
+        action, _, why = hold.partition(" ")
+        return Stop(action=action, by="operator", why=why)
+    if newest is None or '"error":null' in newest:
+        return None
+    call = call_of(newest)
+    return stop_of(call.error, call.reasons)
 
 
 def step_row(step: StepRow) -> tuple[Any, ...]:

@@ -14,10 +14,8 @@ from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 from gateway.wire.values import dataclass
 
-_UNCHARGED = (
-    None,
-    *(e.label for e in (UpstreamUnreachable, BudgetExceeded, RunPaused, RunStopped)),
-)
+_UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
+_UNCHARGED = (None, UpstreamUnreachable.label, *_UNSENT)
 """Errors of calls that cost nothing: refused by the provider, not sent, or not connected."""
 
 
@@ -130,7 +128,7 @@ class CallRow:
     def unpriced(self) -> bool:
         """Whether the call may have an unknown cost; a refused call costs nothing."""
         refused = self.status >= 400 and self.error in _UNCHARGED
-        return self.cost_usd is None and not refused
+        return self.cost_usd is None and not refused and self.error not in _UNSENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
+from gateway.errors import BY_OPERATOR, BudgetExceeded, RunStopped
 from gateway.stores.late_scores import LateScore
 from gateway.stores.records import CallRow, RunUpdate, StepRow
 from gateway.wire.values import dataclass
@@ -200,11 +201,43 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why a run makes no calls: `action` is stop or pause; `by`: operator, budget or steering."""
+
+    action: str
+    by: str
+    why: str
+
+    @property
+    def words(self) -> str:
+        """`stopped by the operator`, `paused by the operator`, `stopped by a budget`."""
+        done = "paused" if self.action == "pause" else "stopped"
+        return f"{done} by {_STOPPERS[self.by]}"
+
+
+_STOPPERS = {"operator": "the operator", "budget": "a budget", "steering": "steering.stop_above"}
+
+
+def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
+    """The stop that the newest call of a run met; None for one that was sent.
+
+    An operator's stop is in force while it is stored, whatever the newest call met.
+    """
+    kinds = {BudgetExceeded.label: "budget", RunStopped.label: "steering"}
+    if error not in kinds:
+        return None
+    why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")
+    if error == RunStopped.label and BY_OPERATOR in why:
+        return None
+    return Stop(action="stop", by=kinds[error], why=why.removeprefix(f"{error}: "))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One run: its latest description and its totals; `key_name` and `tags` say for whom it was.
 
     `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
-    those of the first call and never change.
+    those of the first call and never change. `stopped`: why it goes no further now, if so.
     """
 
     id: str
@@ -230,6 +263,7 @@ class RunRecord:
     totals: RunTotals
     key_name: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    stopped: Stop | None = None
 
 
 def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[str | None, str]:

@@ -49,7 +49,7 @@ class ModelCatalogue:
 
     @property
     def unpriced(self) -> list[str]:
-        """The configured models whose price nobody knows: a budget in dollars never stops them."""
+        """The configured models whose price nobody knows: budgets in dollars guess it."""
         usage = {"prompt_tokens": 1000, "completion_tokens": 1000}
         names = [name for name in self._table.names if "*" not in name]
         return [name for name in names if self.cost(name, usage) is None]

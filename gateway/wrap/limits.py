@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import replace
 
-from gateway.config.budgets import BudgetLimits, BudgetSettings, LadderStep
+from gateway.config.budgets import BudgetLimits, BudgetSettings, ControlSettings, LadderStep
 from gateway.errors import ConfigError
-from gateway.stores.budgets import Account
+from gateway.stores.budgets import NOTHING, Account
 from gateway.text import formatting
 
 _MINUTES = {"s": 1 / 60, "m": 1.0, "h": 60.0}
@@ -63,24 +64,39 @@ def _dollars(text: str) -> float:
     return value
 
 
-def used_line(budget: BudgetSettings, accounts: tuple[Account, ...], now: float) -> str:
-    """How much of the budget was used, and whether it stopped the command."""
+def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
+    """What is said at the start: the limit, and what a model counts as whose price is unknown."""
+    limits = budget.limits.given()
+    price = formatting.money(control.unpriced_usd_per_million)
+    guessed = f"; a model of unknown price counts as {price} for a million tokens"
+    return f"budget: {_amounts(limits)}{guessed if 'usd' in limits else ''}"
+
+
+def used_line(
+    budget: BudgetSettings, accounts: tuple[Account, ...], now: float, *, stopped: bool = False
+) -> str:
+    """How much of the budget was used, and whether it `stopped` calls of the command."""
     account = next(iter(accounts), None)
     limits = budget.limits.given()
     if account is None:
         return f"budget: nothing of {_amounts(limits)} used"
-    used = {metric: account.used(metric, now) for metric in limits}
+    spent = replace(account, reserved=NOTHING)
+    used = {metric: spent.used(metric, now) for metric in limits}
     share, _ = account.share(limits, now)
     parts = ", ".join(
         f"{_amount(m, used[m])} of {_amount(m, limit)}" for m, limit in limits.items()
     )
+    waiting = [(m, account.reserved.of(m)) for m in limits if m != "minutes"]
+    reserved = ", ".join(_amount(m, value) for m, value in waiting if value)
+    kept = f"; {reserved} reserved for calls on their way" if reserved else ""
     unpriced = (
-        f"; the price of {formatting.counted(account.unpriced, 'call')} is unknown"
+        f"; the price of {formatting.counted(account.unpriced, 'call')} is guessed"
         if account.unpriced and "usd" in limits
         else ""
     )
-    stopped = "; used up, further calls were not sent" if share >= 1 else ""
-    return f"budget: {parts}{stopped}{unpriced}"
+    up = "used up" if share >= 1 else "not enough left"
+    ended = f"; {up}, further calls were not sent" if stopped or share >= 1 else ""
+    return f"budget: {parts}{ended}{kept}{unpriced}"
 
 
 def _amounts(limits: dict[str, float]) -> str:

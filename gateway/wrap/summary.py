@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 
@@ -16,13 +17,14 @@ MOST_RUNS = 20
 
 _TASK_CHARS = 60
 _TEXT_CHARS = 44
+_WHY_CHARS = 300
 _MOST_TEXTS = 8
 
 
-def lines(traces: Sequence[Trace], *, page: str) -> Iterator[str]:
+def lines(traces: Sequence[Trace], *, page: str, others: str) -> Iterator[str]:
     """The summary, at most 80 characters a line where ids allow it.
 
-    page: how one run is shown, with `{run}` in place of its id.
+    page: how one run is shown, with `{run}` in place of its id; others: how all are listed.
     """
     if not traces:
         yield "nothing was recorded: no request of the command came here"
@@ -31,7 +33,7 @@ def lines(traces: Sequence[Trace], *, page: str) -> Iterator[str]:
     for trace in traces[:MOST_RUNS]:
         yield from _run(trace, page)
     if len(traces) > MOST_RUNS:
-        yield f"  and {len(traces) - MOST_RUNS} more: gateway runs list"
+        yield f"  and {len(traces) - MOST_RUNS} more: {others}"
 
 
 def as_json(traces: Sequence[Trace], *, status: int, url: str) -> dict[str, Any]:
@@ -87,6 +89,8 @@ def _run(trace: Trace, page: str) -> Iterator[str]:
     states = "  ".join(f"{name} {number}" for name, number in totals["states"].items())
     ended = f", outcome {run['outcome']}" if run["outcome"] else ""
     yield f"    states   {states}, now {run['state']}{ended}"
+    if stop := run.get("stopped"):
+        yield f"    {Stop(**stop).words}: {one_line(stop['why'], _WHY_CHARS) or 'no reason given'}"
     models = "  ".join(
         f"{one_line(name, 40)} {number}" for name, number in totals["models"].items()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -20,9 +21,9 @@ from gateway.api.views import run_view, step_views
 from gateway.config import Mode
 from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
-from gateway.process.running import running_gateways
+from gateway.process.running import running_gateways, state_database
 from gateway.wrap import child, clients, summary
-from gateway.wrap.limits import used_line, wrap_budget
+from gateway.wrap.limits import limit_line, used_line, wrap_budget
 from gateway.wrap.other_gateway import OtherGateway, gateway_at
 from gateway.wrap.own_gateway import OwnGateway, wrap_settings
 
@@ -75,7 +76,7 @@ def wrap(options: WrapOptions) -> int:
         own: OwnGateway | None = None
         if other is not None:
             url, read = other.url, partial(other.traces, time.time())
-            page = f"{url}/dashboard/runs/{{run}}"
+            page, others = f"{url}/dashboard/runs/{{run}}", f"{url}/dashboard/runs"
         else:
             settings = wrap_settings(options.config, os.environ, options.mode)
             if budget is not None:
@@ -83,18 +84,22 @@ def wrap(options: WrapOptions) -> int:
             own = OwnGateway(settings)
             stack.enter_context(own)
             url, read = own.url, partial(_own_traces, own)
-            page = "gateway dashboard {run}"
+            page, others = _commands(options, own)
         mode = own.settings.steering.mode if own is not None else None
+        if budget is not None and own is not None and not options.as_json:
+            say(limit_line(budget, own.settings.control))
         status = _run(options, url, say if not options.as_json else _silent, mode)
         traces = _read(read, say)
         if options.as_json:
             sys.stderr.write(orjson.dumps(summary.as_json(traces, status=status, url=url)).decode())
             sys.stderr.write("\n")
         else:
-            for number, line in enumerate(summary.lines(traces, page=page)):
+            for number, line in enumerate(summary.lines(traces, page=page, others=others)):
                 say(line, first=number == 0)
             if budget is not None and own is not None:
-                say(_used(own, budget), first=False)
+                stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
+                stopped = any(stop["by"] == "budget" for stop in stops)
+                say(_used(own, budget, stopped), first=False)
         return status
 
 
@@ -138,10 +143,18 @@ def _other(options: WrapOptions) -> OtherGateway | None:
     return found
 
 
-def _used(own: OwnGateway, budget: BudgetSettings) -> str:
+def _commands(options: WrapOptions, own: OwnGateway) -> tuple[str, str]:
+    """What shows one run and lists all of them, afterwards as well, while other gateways run."""
+    config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
+    path = own.settings.storage.path
+    named = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} " if path == str(state_database()) else ""
+    return f"gateway dashboard{config} {{run}}", f"{named}gateway runs list{config}"
+
+
+def _used(own: OwnGateway, budget: BudgetSettings, stopped: bool) -> str:
     store = own.app.runtime.accounting.ledger.store
     found = own.call(store.list_accounts(budget=budget.name))
-    return used_line(budget, found, time.time())
+    return used_line(budget, found, time.time(), stopped=stopped)
 
 
 def _own_traces(own: OwnGateway) -> list[summary.Trace]:

@@ -93,9 +93,9 @@ def test_a_header_lifts_no_budget(
         assert client.post("/v1/chat/completions", json=body, headers=own).status_code == 429
 
 
-def calling(request: ReceivedRequest) -> Reply:
+def calling(request: ReceivedRequest, said: Callable[[str], str] = str) -> Reply:
     turn = sum(m.get("role") == "assistant" for m in request.messages)
-    return Reply(f"Turn {turn}.", tool_calls=(ToolCall("bash", "{}", id=f"c{turn}"),))
+    return Reply(said(f"Turn {turn}."), tool_calls=(ToolCall("bash", "{}", id=f"c{turn}"),))
 
 
 def history(turns: int) -> list[dict[str, Any]]:
@@ -109,6 +109,11 @@ def history(turns: int) -> list[dict[str, Any]]:
         found.append({"role": "assistant", "content": f"Turn {turn}.", "tool_calls": [call]})
         found.append({"role": "tool", "tool_call_id": f"c{turn}", "content": f"swaying {turn}"})
     return found
+
+
+def spoken(text: str) -> str:
+    """A reply as long as those of real agents."""
+    return f"{text} {'I look at the bridge from the north and count its cables. ' * 4}"
 
 
 @pytest.mark.parametrize(
@@ -156,3 +161,52 @@ def test_a_held_history_stays_held_under_any_id(
         assert ask([{"role": "user", "content": "Paint the bridge."}]).status_code == 200
         again = ask(history(0), **{"x-conversation-id": "fresh"})
         assert again.status_code == 200
+
+
+def test_a_held_history_stays_held_in_any_form(start: Start, upstream: ScriptedUpstream) -> None:
+    """In the other dialects, after a compaction, under another system prompt; another tenant's runs
+    are its own."""
+    upstream.default = lambda request: calling(request, spoken)
+    keys = {"acme": ACME, "other": OTHER}
+    server = start(auth={"admin_key": ADMIN, "gateway_keys": keys})
+    said: list[dict[str, Any]] = [{"role": "user", "content": "Mend the bridge."}]
+    items = list(said)
+    for turn in range(5):
+        use = {"type": "tool_use", "id": f"c{turn}", "name": "bash", "input": {}}
+        text, result = spoken(f"Turn {turn}."), f"swaying {turn}"
+        told = {"type": "tool_result", "tool_use_id": f"c{turn}", "content": result}
+        blocks = [{"type": "text", "text": text}, use]
+        said += [{"role": "assistant", "content": blocks}, {"role": "user", "content": [told]}]
+        call = {"type": "function_call", "call_id": f"c{turn}", "name": "bash", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": f"c{turn}", "output": result}
+        items += [{"role": "assistant", "content": text}, call, output]
+    spoken_history = [
+        {**each, "content": spoken(each["content"])} if each["role"] == "assistant" else each
+        for each in history(5)
+    ]
+    brief = {"role": "user", "content": "Mend the bridge. Summary: it sways."}
+    forms: dict[str, tuple[str, dict[str, Any]]] = {
+        "messages": ("messages", {"messages": said, "max_tokens": 99}),
+        "responses": ("responses", {"input": items}),
+        "compacted": ("chat/completions", {"messages": [brief, *spoken_history[-4:]]}),
+        "system": (
+            "chat/completions",
+            {"messages": [{"role": "system", "content": "You are new."}, *spoken_history]},
+        ),
+        "lifting": ("chat/completions", {"messages": spoken_history}),
+    }
+    with client_of(server, ACME) as agent, client_of(server, ADMIN) as operator:
+        for turn in range(5):
+            body = {"model": "m", "messages": spoken_history[: 1 + 2 * turn]}
+            answer = agent.post("/v1/chat/completions", json=body)
+        conversation = answer.headers["x-gateway-conversation-id"]
+        operator.post(f"/api/conversations/{conversation}/stop").raise_for_status()
+        for name, (path, body) in forms.items():
+            more = {"x-gateway-budget": "lift"} if name == "lifting" else {}
+            for own in ({"x-conversation-id": f"new-{name}"}, {}):
+                answer = agent.post(f"/v1/{path}", json={"model": "m", **body}, headers=own | more)
+                code = answer.json().get("error", {}).get("code")
+                assert (answer.status_code, code) == (429, "run_stopped"), (name, own)
+    with client_of(server, OTHER) as other:
+        body = {"model": "m", "messages": spoken_history}
+        assert other.post("/v1/chat/completions", json=body).status_code == 200

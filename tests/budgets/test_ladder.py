@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from gateway.steering.guidance.texts import BUDGET_DIRECTIVE
 from gateway.testing import (
@@ -240,22 +241,52 @@ def test_a_background_answer_is_charged_when_it_is_fetched(
 def test_a_reservation_alone_refuses_nothing(
     gateway_server: Start, upstream: ScriptedUpstream
 ) -> None:
-    """A title call that asks for 64,000 tokens is on its way: the agent's first prompt is sent."""
+    """A title call that asks for 64,000 tokens is on its way: the agent's first prompt is sent, and
+    is not asked to wrap up; what is reserved is shown apart from what is used."""
     slow = Reply(
         "A title", first_byte_delay_s=3, usage=Usage(prompt_tokens=50, completion_tokens=9)
     )
     quick = Reply("Hello", usage=Usage(prompt_tokens=500, completion_tokens=20))
     upstream.default = lambda request: slow if b"title" in request.body else quick
-    budget = {"name": "wrap", "scope": "tenant", "limits": {"usd": 2.0}}
+    ladder = [{"at": 0.5, "do": "wrap_up"}, {"at": 1.0, "do": "stop"}]
+    budget = {"name": "wrap", "scope": "tenant", "limits": {"usd": 0.05}, "ladder": ladder}
     server = gateway_server({"budgets": [budget]})
 
     def ask(text: str) -> httpx.Response:
         messages = [{"role": "user", "content": text}]
-        body = {"model": "claude-opus-4-1", "max_tokens": 64_000, "messages": messages}
+        body = {"model": "gpt-4o", "max_tokens": 64_000, "messages": messages}
         return httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60)
 
     with ThreadPoolExecutor(2) as two:
         first = two.submit(ask, "title")
         until(lambda: len(upstream.requests) == 1)
-        assert ask("Mend the bridge.").status_code == 200
+        (account,) = httpx.get(f"{server.url}/api/budgets").json()["accounts"]
+        assert account["reserved"]["usd"] > 0.04
+        assert (account["spent"]["usd"], account["used"], account["step"]) == (0, 0, None)
+        for page in ("", "/runs"):
+            assert "82%" not in httpx.get(f"{server.url}/dashboard{page}").text
+        answer = ask("Mend the bridge.")
+        assert (answer.status_code, answer.headers.get("x-gateway-budget")) == (200, None)
+        assert BUDGET_DIRECTIVE[:40] not in upstream.last.body.decode()
         assert first.result().status_code == 200
+
+
+@pytest.mark.parametrize("price", [3.0, 0.0])
+def test_a_model_of_unknown_price_counts_by_its_tokens(
+    gateway_server: Start, upstream: ScriptedUpstream, price: float
+) -> None:
+    """A budget in dollars stops it at the price for all such models, and says that it is guessed;
+    a price of 0 counts none."""
+    upstream.default = CALLING
+    budget = {"name": "b", "scope": "run", "limits": {"usd": 0.0105}}
+    own = {"control": {"unpriced_usd_per_million": price}} if not price else {}
+    server = gateway_server({"budgets": [budget], **own})
+    answers = [ask(server, MAIN, step, model="nobody-knows-it") for step in range(5)]
+    sent = 3 if price else 5
+    assert [answer.status_code for answer in answers] == [200] * sent + [429] * (5 - sent)
+    (account,) = httpx.get(f"{server.url}/api/budgets").json()["accounts"]
+    usd = pytest.approx(sent * 1_100 * price / 1e6)
+    assert (account["spent"]["usd"], account["unpriced"]) == (usd, sent)
+    assert account["estimated"] == {"usd": usd, "input_tokens": 0, "output_tokens": 0, "calls": 0}
+    run = httpx.get(f"{server.url}/api/runs").json()["runs"][0]
+    assert (run["totals"]["cost_usd"], run["totals"]["unpriced_calls"]) == (None, sent)

@@ -130,6 +130,7 @@ async def test_a_judge_spends_its_run_s_budget(
     settings = with_judge(upstream, tmp_path / "runs.db")
     settings["model_list"][0]["litellm_params"]["input_cost_per_token"] = 1e-6
     settings["model_list"][0]["litellm_params"]["output_cost_per_token"] = 1e-6
+    settings["control"] = {"unpriced_usd_per_million": 0}  # that of the agent's model
     server = gateway_server({**settings, "budgets": [limits]})
     agent = Agent(http, server.base_url)
     answers = await agent.run(3)

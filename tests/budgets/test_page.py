@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from html import unescape
+from typing import Any
 
 import httpx
 import pytest
 
 from gateway.cli import main
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
-from tests.budgets.test_holds import MAIN, ask
+from tests.budgets.test_holds import MAIN, ask, control, until
 from tests.control import CONTROL
 
 Start = Callable[..., AppServer]
@@ -96,3 +98,65 @@ def test_limits_from_a_terminal_the_api_and_a_header(
     }
     assert main(["budgets", "list"]) == 0
     assert main(["budgets", "raise", "per-run", "nobody", "--calls", "4"]) == 2
+
+
+@pytest.mark.parametrize("ending", ["error", "answer"])
+@pytest.mark.parametrize("kind", ["budget", "runs", "conversations", "pause"])
+def test_a_stopped_run_is_shown_as_stopped(
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    ending: str,
+) -> None:
+    """With why and by whom, and not as in progress, on every page, by API and in a terminal; until
+    it may go on."""
+    upstream.default = Reply("Look.", tool_calls=(ToolCall("ls", {}),))
+    budgets = [{**PER_RUN, "stop_with": ending}] if kind == "budget" else []
+    held = {"stop_with": ending, "pause_wait_s": 0}
+    server = gateway_server({"budgets": budgets, "control": held})
+    conversation = ask(server, MAIN).headers["x-gateway-conversation-id"]
+    run_id = f"{conversation}.0"
+    shown, by = "stopped by the operator: it loops", "operator"
+    if kind == "budget":
+        shown, by = "stopped by a budget: budget 'per-run' of run ", "budget"
+        assert "in progress" in httpx.get(f"{server.url}/dashboard/runs/{run_id}").text
+    elif kind == "pause":
+        shown = "paused by the operator: it loops"
+        control(server, conversation, "pause")
+    else:
+        control(server, conversation if kind == "conversations" else run_id, "stop", kind)
+    assert ask(server, MAIN, 1).is_success is (ending == "answer" and kind != "pause")
+    words = shown.partition(":")[0]
+
+    def run() -> Any:
+        return httpx.get(f"{server.url}/api/runs/{run_id}").json()["run"]
+
+    until(lambda: run()["totals"]["calls"] == 2)  # recorded behind its answer
+    stop = run()["stopped"]
+    assert (stop["action"], stop["by"]) == ("pause" if kind == "pause" else "stop", by)
+    assert stop["why"].startswith(shown.partition(": ")[2])
+    assert httpx.get(f"{server.url}/api/runs").json()["runs"][0]["stopped"] == stop
+    assert run()["totals"]["unpriced_calls"] == 1  # that which was sent
+    for path in ("", "/runs", f"/runs/{run_id}"):
+        page = httpx.get(f"{server.url}/dashboard{path}").text
+        assert words in page, path
+        assert not any(text in page for text in ("in progress", ">running<")), path
+        assert shown.partition(": ")[2] in unescape(page), path
+
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", server.app.runtime.settings.storage.path)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["runs", "list"]) == 0
+    assert words in capsys.readouterr().out
+    assert main(["runs", "show", run_id]) == 0
+    assert shown in capsys.readouterr().out.replace("\n", " ")
+
+    if kind == "budget":
+        account = {"budget": "per-run", "subject": run_id, "limits": {"calls": 9}}
+        httpx.post(f"{server.url}/api/budgets/raise", json=account, headers=CONTROL)
+        assert ask(server, MAIN, 1).is_success
+        until(lambda: run()["totals"]["calls"] == 3)
+    else:
+        control(server, run_id if kind == "runs" else conversation, "resume")
+    assert run()["stopped"] is None

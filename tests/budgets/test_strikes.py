@@ -9,6 +9,7 @@ import httpx
 
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE
 from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from tests.budgets.test_holds import until
 from tests.patience import DEADLINE_MS
 
 Start = Callable[..., AppServer]
@@ -37,6 +38,11 @@ def loop(server: AppServer, **headers: str) -> list[httpx.Response]:
     return answers
 
 
+def listed(server: AppServer) -> dict[str, Any]:
+    """The newest run."""
+    return dict(httpx.get(f"{server.url}/api/runs").json()["runs"][0])
+
+
 def test_two_strikes_stop_a_run(gateway_server: Start, upstream: ScriptedUpstream) -> None:
     """The call after the first strike asks for the work; two steps later the run is stopped, with
     the reason in its log. In shadow mode it goes on, and in the log is what would have been."""
@@ -55,6 +61,10 @@ def test_two_strikes_stop_a_run(gateway_server: Start, upstream: ScriptedUpstrea
     trace = httpx.get(f"{server.url}/api/runs/{run_id}").json()
     reasons = [reason for step in trace["steps"] for reason in step["call"]["reasons"]]
     assert any(reason.startswith("stop: first strike, risk 0.") for reason in reasons)
+    until(lambda: listed(server)["stopped"] is not None)
+    stop = listed(server)["stopped"]
+    assert (stop["action"], stop["by"]) == ("stop", "steering")
+    assert "second strike" in stop["why"]
 
     shadow = {"x-gateway-mode": "shadow", "x-session-id": "shadow"}
     unheld = loop(server, **shadow)

@@ -363,7 +363,7 @@ async def test_patterns_switched_on_wait_for_the_next_start(
     assert told == [{"keys": ["etraces.enabled"]}]
 
 
-def test_models_that_no_budget_in_dollars_counts_are_named(tmp_path: Path) -> None:
+def test_models_whose_price_a_budget_in_dollars_guesses_are_named(tmp_path: Path) -> None:
     """At the start, with what to set; a model with a price of its own is not among them."""
     here = {"api_base": "http://127.0.0.1:9/v1", "model": "openai/nobody-knows-it"}
     priced = {**here, "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
@@ -375,10 +375,9 @@ def test_models_that_no_budget_in_dollars_counts_are_named(tmp_path: Path) -> No
         "budgets": [{"name": "b", "scope": "run", "limits": {"usd": 1}}],
     }
     with GatewayProcess(tmp_path, json.dumps(config)) as gateway:
-        said = gateway.wait_for(
-            "models without a known price are not counted by budgets in dollars"
-        )
+        said = gateway.wait_for("budgets in dollars guess the price of models without a known one")
     assert (said["models"], said["budgets"]) == (["mine"], ["b"])
+    assert said["usd_per_million_tokens"] == 3
 
 
 def test_a_config_file_that_vanishes_changes_nothing(

@@ -14,6 +14,7 @@ import termios
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gateway.cli import main
@@ -146,6 +147,38 @@ def test_a_limit_ends_the_calls(upstream: ScriptedUpstream, tmp_path: Path) -> N
     assert "said Stopped by the gateway" in ended.stdout
     assert "budget: " in ended.stderr
     assert "2 calls of 2 calls; used up, further calls were not sent" in ended.stderr
+    assert "budget: $5.00, 2 calls; a model of unknown price counts as $3.00" in ended.stderr
+    assert "stopped by a budget: budget 'wrap-" in ended.stderr
+
+
+def test_the_commands_of_the_summary_find_its_run(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Though another gateway runs on another database, and afterwards as well."""
+    env = environment(tmp_path, upstream)
+    other = {**env, "GATEWAY_STORAGE__PATH": str(tmp_path / "other.db")}
+    with GatewayProcess(tmp_path, env=other) as gateway:
+        ended = wrapped(tmp_path, upstream, "--", sys.executable, "-c", AGENT, "1", "0")
+        [line] = [each for each in ended.stderr.splitlines() if "  page  " in each]
+        words = shlex.split(line.split("page")[1])
+        assert words[:2] == ["gateway", "dashboard"]
+        pages = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            cwd=tmp_path / "work",
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert pages.stdout is not None
+        try:
+            page = pages.stdout.readline().strip()
+            assert not page.startswith(gateway.url)
+            assert "repair the test" in httpx.get(page, timeout=60).text
+        finally:
+            pages.terminate()
+            pages.wait(WAIT_S)
+            pages.stdout.close()
 
 
 @pytest.mark.parametrize(

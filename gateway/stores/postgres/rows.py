@@ -10,12 +10,14 @@ from gateway.stores.postgres.text import read_json, read_text
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
 
-_TAGS = codec.RUN_COLUMNS.index("tags")
+_NEWEST_CALL = 0
+_TAGS = len(codec.STOP_COLUMNS) + codec.RUN_COLUMNS.index("tags")
 
 
 def run_of(row: Sequence[Any]) -> RunRecord:
     """From `codec.RUN`."""
     values = list(map(read_text, row))
+    values[_NEWEST_CALL] = row[_NEWEST_CALL]
     values[_TAGS], values[-1] = read_json(row[_TAGS]), read_json(row[-1])
     return codec.run_of(values)
 

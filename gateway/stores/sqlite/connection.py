@@ -56,6 +56,26 @@ _MEANINGS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
 )
 
 
+_HAS_RUN = """
+SELECT 1 FROM runs WHERE id = ?1 UNION ALL
+SELECT 1 FROM conversations WHERE id = ?1 OR external_key = ?1 LIMIT 1
+"""
+
+
+def has_run(path: str, name: str) -> bool:
+    """Whether a database has a run or conversation of this name; False when it cannot be read."""
+    try:
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    except apsw.Error:
+        return False
+    try:
+        return connection.execute(_HAS_RUN, (name,)).get is not None
+    except apsw.Error:
+        return False
+    finally:
+        connection.close()
+
+
 def translate(error: BaseException, path: str) -> BaseException:
     """The StoreError for an error of SQLite at `path`; any other error is returned unchanged."""
     if not isinstance(error, apsw.Error):

@@ -16,8 +16,10 @@ from gateway.stores.budgets import (
     Wanted,
 )
 from gateway.stores.controls import Control
+from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.totals import Stop
 from gateway.testing.store_conformance.check import Check
-from gateway.testing.store_conformance.records import START, TENANT
+from gateway.testing.store_conformance.records import START, TENANT, a_call
 
 CALL = Amounts(usd=0.01, input_tokens=100, output_tokens=10, calls=1)
 RUN = AccountKey(budget="per-run", subject="r1")
@@ -185,9 +187,21 @@ async def keeps_holds_until_they_are_released(stores: Stores) -> None:
     await store.hold(stop)
     await store.hold(pause)
     assert list(await store.list_controls()) == [pause, stop]
+    await stores.states.commit(a_call())
+    assert await _stopped(stores) == Stop(action="stop", by="operator", why="loops")
     assert await store.release("c1")
     assert not await store.release("c1")
+    assert await _stopped(stores) is None
     assert list(await store.list_controls()) == [pause]
+
+
+async def _stopped(stores: Stores) -> Stop | None:
+    """Of the one run, as it is listed and as it is read."""
+    (listed,) = (await stores.runs.list_runs(RunFilter(), PageRequest())).runs
+    trace = await stores.runs.get_run(listed.id, tenant=None)
+    assert trace is not None
+    assert trace.run.stopped == listed.stopped
+    return listed.stopped
 
 
 BUDGET_CHECKS: tuple[Check, ...] = (
