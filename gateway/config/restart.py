@@ -45,6 +45,7 @@ def removals(old: Settings, new: Settings) -> list[str]:
     return [
         *_reset(old, new),
         *_cut_keys(old, new),
+        *(f"auth.rights.{name}" for name in old.auth.rights if name not in new.auth.rights),
         *_missing_deployments(old.model_list, new.model_list),
         *(f"budgets[{name}]" for name in _missing(_budgets(old), _budgets(new))),
     ]

@@ -270,3 +270,99 @@ def test_a_path_of_another_api_names_its_owner() -> None:
         credentials.refuse_foreign_path("/v1beta/models/g:generateContent", "api.openai.com")
     credentials.refuse_foreign_path("/v1beta/models/g:generateContent", "localhost")
     credentials.refuse_foreign_path("/v1/organization/projects/p", "api.openai.com")
+
+
+ANTHROPIC, OPENAI, LEGACY = "sk-ant-api03-x", "sk-proj-x", "sk-abcdefT3BlbkFJabcdef"
+
+
+def at(host: str, *, key: str | None = None) -> Target:
+    """A target there that clients' own credentials go to, unless it has a key."""
+    url = httpx.URL(f"https://{host}")
+    return Target(
+        name="t", lane="native", model=None, api_base=url, api_key=key, forward_client_key=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "value"),
+    [
+        ("api.openai.com", "authorization", f"Token {ANTHROPIC}"),
+        ("api.openai.com", "authorization", f"bearer   {ANTHROPIC}"),
+        ("api.openai.com", "authorization", "Basic c2stYW50LWFwaTAzLXg6"),  # the same with a colon
+        ("api.openai.com", "x-forwarded-for-me", f"key={ANTHROPIC}"),
+        ("api.openai.com", "cookie", f"a=b; k={ANTHROPIC}"),
+        ("api.openai.com", "sec-websocket-protocol", f"openai-insecure-api-key.{ANTHROPIC}"),
+        ("api.anthropic.com", "x-api-key", LEGACY),
+        ("api.anthropic.com", "authorization", f"Bearer {LEGACY}"),
+        ("api.groq.com", "authorization", f"Bearer {OPENAI}"),
+        ("api.deepseek.com", "x-api-key", ANTHROPIC),
+        ("openrouter.ai", "authorization", f"Bearer {ANTHROPIC}"),
+        ("api.openai.com", "authorization", "Bearer gsk_abcdefghijabcdefghij"),
+    ],
+)
+def test_a_key_of_another_provider_is_refused_in_any_form(host: str, name: str, value: str) -> None:
+    """In whatever scheme and header; with a key of the operator there, the header is left out."""
+    given = [(name.encode(), value.encode()), (b"x-plain", b"1")]
+    with pytest.raises(Unauthorized, match=f"would go to {host}"):
+        credentials.allowed(given, b"", at(host), "openai")
+    assert credentials.allowed(given, b"", at(host, key="k"), "openai") == [(b"x-plain", b"1")]
+
+
+def test_a_provider_that_takes_headers_of_others_gets_its_own_keys() -> None:
+    """Agents speak Anthropic's API with DeepSeek, and send its key in `x-api-key`."""
+    for host, name, value in (
+        ("api.deepseek.com", b"x-api-key", b"sk-1234"),
+        ("api.groq.com", b"authorization", b"Bearer gsk_abcdefghijabcdefghij"),
+        ("localhost", b"authorization", f"Bearer {OPENAI}".encode()),
+        ("api.openai.com", b"authorization", f"Bearer {LEGACY}".encode()),
+    ):
+        assert credentials.allowed([(name, value)], b"", at(host), "openai") == [(name, value)]
+
+
+@pytest.mark.parametrize(
+    "name", ["x-auth-token", "helicone-auth", "ocp-apim-subscription-key", "x-litellm-api-key"]
+)
+def test_credentials_of_other_services_do_not_reach_a_known_host(name: str) -> None:
+    """A server of somebody's own may be that service."""
+    given = [(name.encode(), b"secret"), (b"idempotency-key", b"1")]
+    assert credentials.allowed(given, b"", at("api.openai.com"), "openai") == given[1:]
+    assert credentials.allowed(given, b"", at("api.openai.com", key="k"), "openai") == given[1:]
+    assert credentials.allowed(given, b"", at("localhost"), "openai") == given
+
+
+@pytest.mark.parametrize(
+    ("host", "query", "goes"),
+    [
+        ("api.openai.com", "key=AIzaSHORT", False),
+        ("api.openai.com", "a=1&api%5Fkey=x", False),
+        ("api.openai.com", f"after={ANTHROPIC}", False),
+        ("api.groq.com", f"after={ANTHROPIC}", False),
+        ("api.openai.com", "api_key_ids=1&limit=2", True),
+        ("x.googleapis.com", "key=AIzaSHORT", True),
+        ("localhost", "key=x&token=y", True),
+    ],
+)
+def test_keys_in_queries(host: str, query: str, goes: bool) -> None:
+    """Only to a host whose clients send them so, and never beside a key of the operator."""
+    if goes:
+        credentials.allowed([], query.encode(), at(host), "openai")
+    else:
+        with pytest.raises(Unauthorized):
+            credentials.allowed([], query.encode(), at(host), "openai")
+    if host == "x.googleapis.com":
+        with pytest.raises(Unauthorized):
+            credentials.allowed([], query.encode(), at(host, key="k"), "openai")
+
+
+def test_a_browsers_key_and_session_stay_here() -> None:
+    """The key that a browser sends as a subprotocol, and the cookie of the dashboard."""
+    given = [(b"sec-websocket-protocol", b"realtime, openai-insecure-api-key.client")]
+    kept = credentials.allowed(given, b"", at("api.openai.com", key="k"), "openai")
+    assert kept == [(b"sec-websocket-protocol", b"realtime")]
+    assert credentials.allowed(given, b"", at("api.openai.com"), "openai") == given
+    cookies = [(b"cookie", b"a=1; gateway_session=tag.mac; b=2")]
+    for host in ("api.openai.com", "localhost"):
+        kept = credentials.allowed(cookies, b"", at(host), "openai")
+        assert kept == [(b"cookie", b"a=1; b=2")]
+    alone = [(b"cookie", b"gateway_session=tag.mac")]
+    assert credentials.allowed(alone, b"", at("localhost"), "openai") == []
