@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
-from gateway.config.settings import Settings
+from gateway.config.settings import KeyRights, Settings
 from gateway.config.upstreams import Deployment
 
 _AT_START: Final = (
@@ -45,7 +45,7 @@ def removals(old: Settings, new: Settings) -> list[str]:
     return [
         *_reset(old, new),
         *_cut_keys(old, new),
-        *(f"auth.rights.{name}" for name in old.auth.rights if name not in new.auth.rights),
+        *_lifted_rights(old.auth.rights, new.auth.rights),
         *_missing_deployments(old.model_list, new.model_list),
         *(f"budgets[{name}]" for name in _missing(_budgets(old), _budgets(new))),
     ]
@@ -64,6 +64,14 @@ def _cut_keys(old: Settings, new: Settings) -> Iterator[str]:
     for tenant, key in old.auth.gateway_keys.items():
         if tenant not in keys or _is_cut(key, keys[tenant]):
             yield f"auth.gateway_keys.{tenant}"
+
+
+def _lifted_rights(old: Mapping[str, KeyRights], new: Mapping[str, KeyRights]) -> Iterator[str]:
+    for name, before in old.items():
+        after = new.get(name, KeyRights())
+        for kind in ("routes", "models"):
+            if "*" in getattr(after, kind) and "*" not in getattr(before, kind):
+                yield f"auth.rights.{name}.{kind}"
 
 
 def _is_cut(before: Any, after: Any) -> bool:

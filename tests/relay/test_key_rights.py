@@ -302,7 +302,7 @@ def test_a_key_of_the_config_goes_nowhere(upstream: ScriptedUpstream, relay: Rel
         ("x-auth-token", OTHER),
     ):
         assert ask(client, "GET", "/files", OURS, **{name: value}).status == 200
-        sent = " ".join(f"{k}: {v}" for k, v in upstream.last.headers)
+        sent = " ".join(f"{k!r}: {v!r}" for k, v in upstream.last.headers)
         assert not any(key in sent for key in (OURS, OTHER, ADMIN)), name
     upstream.requests.clear()
     assert ask(client, "GET", f"/files?key={OURS}", OURS).status == 401

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.auth.keyring import make_key
+from gateway.config import TimeoutSettings
 from gateway.errors import NotFound, Unauthorized
 from gateway.upstream import credentials
 from gateway.upstream.credentials import ANY, BASELESS, family_of_host, family_of_provider
 from gateway.upstream.deployments import Target
+from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
 from gateway.upstream.litellm_names import litellm_names
+from gateway.upstream.native import NativeLane
 from tests.live.test_refused_dialects import DIALECTS
 from tests.patience import ANSWER_S
 from tests.relay.processes import GatewayProcess
@@ -162,6 +166,11 @@ def _is_default(sent: Sent) -> bool:
 PASSED = (
     ("GET", "/v1/models"),
     ("GET", "/v1/files"),
+    ("POST", "/v1/responses/compact"),
+    ("POST", "/v1/responses/r1/cancel"),
+    ("GET", "/v1/responses/r1/input_items"),
+    ("GET", "/v1/conversations/c1"),
+    ("GET", "/v1/vector_stores"),
     ("POST", "/v1/files"),
     ("GET", "/v1/skills"),
     ("POST", "/v1/complete"),
@@ -186,6 +195,9 @@ CALLERS = {
     "AIzaGOOGLE": {"x-goog-api-key": "AIzaGOOGLE"},
     "azure-key": {"api-key": "azure-key"},
     "chatgpt-token": {"authorization": "Bearer chatgpt-token", "chatgpt-account-id": "a1"},
+    "sk-ant-in-another-scheme": {"authorization": "Token sk-ant-in-another-scheme"},
+    "secret-of-a-service": {"helicone-auth": "Bearer secret-of-a-service"},
+    "gateway_session=tag": {"cookie": "gateway_session=tag"},
     "aws-token": {"authorization": "AWS4-HMAC-SHA256 x", "x-amz-security-token": "aws-token"},
 }
 ALLOWED = {
@@ -366,3 +378,49 @@ def test_a_browsers_key_and_session_stay_here() -> None:
         assert kept == [(b"cookie", b"a=1; b=2")]
     alone = [(b"cookie", b"gateway_session=tag.mac")]
     assert credentials.allowed(alone, b"", at("localhost"), "openai") == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_to_another_origin_gets_no_key(status: int) -> None:
+    """By whatever header an adapter sends it, and with a hop at the first host before."""
+    arrived: list[web.BaseRequest] = []
+
+    async def elsewhere(request: web.BaseRequest) -> web.Response:
+        arrived.append(request)
+        return web.Response()
+
+    async def provider(request: web.BaseRequest) -> web.Response:
+        where = "/hop" if request.path == "/" else f"http://127.0.0.1:{other.port}/"
+        return web.Response(status=status, headers={"location": where})
+
+    other = await _listening(elsewhere)
+    first = await _listening(provider)
+    lane = NativeLane(TimeoutSettings(), max_connections=4)
+    call = ProviderCall(native=lane, provider="elevenlabs")
+    token = current_call.set(call)
+    try:
+        transport = CallTransport(httpx.AsyncHTTPTransport())
+        async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
+            url = f"http://127.0.0.1:{first.port}/"
+            with pytest.raises(httpx.TransportError, match="redirected the call"):
+                await client.post(url, headers={"xi-api-key": "key-of-the-provider"})
+    finally:
+        current_call.reset(token)
+        await lane.aclose()
+        await first.runner.cleanup()
+        await other.runner.cleanup()
+    assert arrived == []
+
+
+class Listening(NamedTuple):
+    """A server that listens, and where."""
+
+    runner: web.ServerRunner
+    port: int
+
+
+async def _listening(handler: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> Listening:
+    runner = web.ServerRunner(web.Server(handler))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return Listening(runner, runner.addresses[0][1])
