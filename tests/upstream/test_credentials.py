@@ -204,6 +204,7 @@ ALLOWED = {
     CLIENT_OPENAI: "api.openai.com",
     CLIENT_ANTHROPIC: "api.anthropic.com",
     "sk-ant-oat01-login": "api.anthropic.com",
+    "sk-ant-in-another-scheme": "api.anthropic.com",
 }
 
 
