@@ -22,8 +22,9 @@ from gateway.auth.browsers import refuse_embedding, require_loopback_host
 from gateway.auth.keyring import key_digest
 from gateway.errors import Forbidden, Unauthorized
 from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.credentials import SESSION_COOKIE
 
-COOKIE = "gateway_session"
+COOKIE = SESSION_COOKIE
 SESSION_S = 12 * 3600
 """How long a login lasts: a working day."""
 

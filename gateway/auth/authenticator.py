@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import re
 import secrets
 from dataclasses import dataclass
+from urllib.parse import unquote_plus
 
 from starlette.types import Scope
 
@@ -15,8 +17,11 @@ from gateway.auth.keyring import DEFAULT_TENANT, KEY_PREFIX, KeyRing, key_digest
 from gateway.auth.wrong_keys import WrongKeyLimit
 from gateway.config import AuthSettings
 from gateway.errors import LoopDetected, Unauthorized
+from gateway.upstream import credentials
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import has_passed
+
+_WORDS = re.compile(r"openai-insecure-api-key\.|[\s,;&=\"]")
 
 UNGUESSABLE_CHARACTERS = 32
 """A key of so many characters is not found by trying; `gateway keys create` makes longer ones."""
@@ -120,6 +125,8 @@ class Authenticator:
             return Principal(operator=True) if named else _ANONYMOUS
         found = self.principal_by_key(headers)
         if found is not None:
+            if scope.get("query_string"):
+                self._refuse_in_query(scope)
             self.refuse_guesses(scope, found.guessable)
             return found
         if not required:
@@ -166,11 +173,22 @@ class Authenticator:
 
     def _key_headers(self, headers: RawHeaders) -> frozenset[bytes]:
         """All headers that hold a gateway or admin key, not only the one that was accepted."""
-        return frozenset(
-            name
-            for name, key in offered_keys(headers)
-            if self.tenant_of(key_digest(key)) is not None or self.is_admin(key)
-        )
+        found = {name for name, key in offered_keys(headers) if self._is_known(key)}
+        for name, value in headers:
+            if name not in found and credentials.may_hold_key(name):
+                words = _WORDS.split(value.decode("latin-1"))
+                if any(self._is_known(word) for word in words if word):
+                    found.add(name)
+        return frozenset(found)
+
+    def _is_known(self, key: str) -> bool:
+        return self.tenant_of(key_digest(key)) is not None or self.is_admin(key)
+
+    def _refuse_in_query(self, scope: Scope) -> None:
+        """Refuse a query with a key, which would be forwarded. Raises: Unauthorized."""
+        words = _WORDS.split(unquote_plus(scope.get("query_string", b"").decode("latin-1")))
+        if any(self._is_known(word) for word in words if word):
+            raise Unauthorized("a gateway key in the query: send it in x-gateway-key")
 
     def tenant_of(self, digest: bytes) -> str | None:
         """The tenant of the valid key with this digest, None when there is none."""

@@ -7,7 +7,14 @@ them. May import those classes and `errors`.
 from gateway.config.environment import misspelt_variables
 from gateway.config.litellm_form import ignored_keys
 from gateway.config.load import DEFAULT_FILE, load_settings, settings_from_dict
-from gateway.config.settings import AuthSettings, LoggingSettings, Mode, ServerSettings, Settings
+from gateway.config.settings import (
+    AuthSettings,
+    KeyRights,
+    LoggingSettings,
+    Mode,
+    ServerSettings,
+    Settings,
+)
 from gateway.config.upstreams import (
     OPENAI_API_BASE,
     Deployment,
@@ -24,6 +31,7 @@ __all__ = [
     "OPENAI_API_BASE",
     "AuthSettings",
     "Deployment",
+    "KeyRights",
     "Lane",
     "LoggingSettings",
     "Mode",

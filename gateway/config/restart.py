@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from gateway.config.settings import Settings
+from gateway.config.settings import KeyRights, Settings
 from gateway.config.upstreams import Deployment
 
 _AT_START: Final = (
@@ -48,6 +48,7 @@ def removals(old: Settings, new: Settings) -> list[str]:
     return [
         *_reset(old, new),
         *_cut_keys(old, new),
+        *_lifted_rights(old.auth.rights, new.auth.rights),
         *_missing_deployments(old.model_list, new.model_list),
         *(f"model_routing.{state}" for state in _lost(old.model_routing, new.model_routing)),
         *_lost_routes(old.model_routing_by_model, new.model_routing_by_model),
@@ -85,6 +86,14 @@ def _cut_keys(old: Settings, new: Settings) -> Iterator[str]:
     for tenant, key in old.auth.gateway_keys.items():
         if tenant not in keys or _is_cut(key, keys[tenant]):
             yield f"auth.gateway_keys.{tenant}"
+
+
+def _lifted_rights(old: Mapping[str, KeyRights], new: Mapping[str, KeyRights]) -> Iterator[str]:
+    for name, before in old.items():
+        after = new.get(name, KeyRights())
+        for kind in ("routes", "models"):
+            if "*" in getattr(after, kind) and "*" not in getattr(before, kind):
+                yield f"auth.rights.{name}.{kind}"
 
 
 def _is_cut(before: Any, after: Any) -> bool:

@@ -95,11 +95,26 @@ class LoggingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRights:
+    """What a gateway key is limited to, with `*` and `?`: routes below `/v1` (`/chat/*`), and
+    models by the names that clients ask for."""
+
+    routes: tuple[str, ...] = ("*",)
+    models: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        for route in self.routes:
+            if route != "*" and (not route.startswith("/") or route.startswith("/v1/")):
+                raise ValueError(f"routes: {route!r} is not a path below /v1, such as /embeddings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
     """Keys that requests must send; without any, none is required on loopback.
 
     `provider_resources`: the tenants whose keys may use files, batches, fine-tuning and whatever
     else is no inference of the operator's provider account; `*`: all of them.
+    `rights`: limits of a key by its name, of a tenant, or of all (`*`); each that applies holds.
 
     `wrong_keys_per_minute`: how many wrong keys one address may send; 0 = no limit. A further one,
     and a right key that is short enough to be guessed, is refused until the minute is over.
@@ -109,6 +124,7 @@ class AuthSettings:
 
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
     provider_resources: tuple[str, ...] = ()
+    rights: Mapping[str, KeyRights] = field(default_factory=dict)
     admin_key: Secret | None = None
     wrong_keys_per_minute: int = 30
     poll_s: float = 1

@@ -7,12 +7,16 @@ embedder is configured.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.config.embedding import LITELLM_PREFIX, EmbeddingSettings
 from gateway.embedding.base import EmbeddingError, Meter, Vector, normalised
+from gateway.errors import UnknownProvider
+from gateway.upstream.credentials import BASELESS
 from gateway.upstream.litellm_lane.importing import litellm_imported
+from gateway.upstream.providers import OPENAI_COMPATIBLE, provider_of
 
 Call = Callable[..., Awaitable[Any]]
 """`litellm.aembedding`, or a replacement for it."""
@@ -42,6 +46,7 @@ class LiteLLMEmbedder:
 
         Raises: EmbeddingError when the provider cannot be reached or refuses.
         """
+        _refuse_foreign_key(settings, os.environ)
         call = await asyncio.to_thread(_aembedding)
         vectors, _ = await _embed(call, settings, [PROBE])
         return cls(settings, call, len(vectors[0]), meter)
@@ -74,6 +79,26 @@ class LiteLLMEmbedder:
 
     async def close(self) -> None:
         """LiteLLM keeps its connections until the process ends."""
+
+
+def _refuse_foreign_key(settings: EmbeddingSettings, env: Mapping[str, str]) -> None:
+    """Refuse a provider for which LiteLLM would use another one's key or address.
+
+    Raises:
+        EmbeddingError: it has no address of its own, or no key while LiteLLM finds OpenAI's.
+    """
+    try:
+        provider, _ = provider_of({"model": settings.model, "api_base": settings.api_base})
+    except UnknownProvider as error:
+        raise EmbeddingError(f"{settings.embedder}: {error.message}") from error
+    name = provider.upper()
+    if provider in BASELESS and not (settings.api_base or env.get(f"{name}_API_BASE")):
+        raise EmbeddingError(f"{settings.embedder}: {provider!r} needs embedding.api_base")
+    known = OPENAI_COMPATIBLE.get(provider)
+    variables = (*known.key_variables, f"{name}_API_KEY") if known else ()
+    given = settings.api_key or settings.api_base or any(env.get(each) for each in variables)
+    if known and not given:
+        raise EmbeddingError(f"{settings.embedder}: there is no key: set embedding.api_key")
 
 
 def _aembedding() -> Call:

@@ -1,22 +1,33 @@
-"""The routes that a gateway key may use while the operator's provider key is spent.
+"""The routes, models and stored things that a gateway key may use.
 
-Files, batches, fine-tuning, the organization and stored answers of a provider account belong to
-everybody who has its key. A tenant of this gateway has inference, and the answers that it was
-given; a client that brings a provider's credential of its own is the provider's business.
+`auth.rights` limits a key to routes and models. Files, batches, fine-tuning, the organization and
+stored answers of a provider account belong to everybody who has its key: while the operator's is
+spent, a tenant of this gateway has inference, and the answers that it was given; a client that
+brings a provider's credential of its own is the provider's business. The operator's key is put on
+in one place (`gateway/upstream/dispatch.py`), and a call that may not have it carries its refusal
+there, whichever deployment, fallback or default upstream it ends at.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from urllib.parse import parse_qs
 
 from gateway.auth.authenticator import Principal
-from gateway.errors import Forbidden, NotFound
+from gateway.config import KeyRights
+from gateway.dialects import SteeredRequest
+from gateway.errors import Forbidden, GatewayError, NotFound
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.protocols import StoreError
-from gateway.upstream import credentials
+from gateway.upstream.base import header
 from gateway.upstream.dispatch import UpstreamCall
+from gateway.wire.messages import REFERENCE
+from gateway.wire.request import ChatRequest
 
 # Compared with the path as it is sent, so that no other spelling of a path passes for one of these.
 _INFERENCE: Final = re.compile(
@@ -30,51 +41,216 @@ _STORED: Final = re.compile(
     r"(?:GET|DELETE) /responses/([A-Za-z0-9_-]+)(?:/input_items)?"
     r"|POST /responses/([A-Za-z0-9_-]+)/cancel"
 )
+_FORM: Final = b"multipart/form-data"  # uploads of sound and images, which name nothing stored
+
+# What a body contains that names a stored thing in its messages: most have none of it.
+_MAY_NAME: Final = re.compile(
+    rb'file_id|item_reference|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
+)
+# Of a message, an item or a part: what may hold further parts.
+_HOLDERS: Final = ("content", "output", "source", "file", "image_url", "images", "image", "mask")
+_DEEPEST: Final = 8
+
+
+def require_route(services: Services, principal: Principal, path: str) -> None:
+    """Refuse a route that `auth.rights` does not give to this key. Raises: Forbidden."""
+    for rights in _rights(services, principal):
+        if not any(fnmatchcase(path, pattern) for pattern in rights.routes):
+            raise Forbidden(f"this key may not use {path} (auth.rights)")
+
+
+def may_use_model(services: Services, principal: Principal, name: str) -> bool:
+    """Whether `auth.rights` gives a model to this key."""
+    limits = _rights(services, principal)
+    return all(any(fnmatchcase(name, p) for p in rights.models) for rights in limits)
+
+
+def require_models(
+    services: Services, principal: Principal, body: Mapping[str, Any] | None
+) -> None:
+    """Refuse a body that asks for a model which this key may not use; None: cannot be read.
+
+    Raises:
+        Forbidden: a model that is not in `auth.rights`, or none where models are limited.
+    """
+    if not _rights(services, principal):
+        return
+    more = (body or {}).get("models")  # OpenRouter's own fallbacks
+    named = [(body or {}).get("model"), *(more if isinstance(more, list) else ())]
+    for name in named:
+        asked = name if isinstance(name, str) else ""
+        if not may_use_model(services, principal, asked):
+            what = f"the model {asked[:80]!r}" if asked else "a request whose model is not read"
+            raise Forbidden(f"this key may not use {what} (auth.rights)")
 
 
 async def require_right(
     runtime: Runtime, services: Services, principal: Principal, call: UpstreamCall
 ) -> None:
-    """Refuse a route that this key may not use.
+    """Refuse a route that this key may not use, now or where the operator's key would be spent.
 
     Raises:
-        Forbidden: it is no inference, and the key's tenant is not in `auth.provider_resources`.
-        NotFound: it is about a stored answer that this tenant was not given.
+        Forbidden: it is not in `auth.rights`.
     """
-    if not _is_limited(services, principal, call):
+    require_route(services, principal, call.path)
+    if not _is_limited(services, principal):
         return
     route = f"{call.method} {call.path}"
     if _INFERENCE.fullmatch(route):
+        if call.path == "/realtime" and "call_id" in parse_qs(call.query.decode("latin-1")):
+            call.instead_of_operator_key = _forbidden(principal, "a call that is named by its id")
+        elif call.method == "POST" and not header(call.headers, b"content-type").startswith(_FORM):
+            # Until the body has been read.
+            call.instead_of_operator_key = _forbidden(principal, "a body that is not read")
         return
     if stored := _STORED.fullmatch(route):
-        await require_own_answer(runtime, services, principal, call, stored[1] or stored[2])
+        refusal = await _unless_own(runtime, services, principal, stored[1] or stored[2])
+        call.instead_of_operator_key = refusal
         return
-    raise Forbidden(
-        f"{call.method} {call.path} would use the operator's provider account: a gateway key has "
-        f"inference only, unless auth.provider_resources lists its tenant {principal.tenant!r}"
-    )
+    call.instead_of_operator_key = _forbidden(principal, route)
 
 
-async def require_own_answer(
-    runtime: Runtime, services: Services, principal: Principal, call: UpstreamCall, name: str
+async def require_own(
+    runtime: Runtime,
+    services: Services,
+    principal: Principal,
+    call: UpstreamCall,
+    request: ChatRequest | None,
 ) -> None:
-    """Refuse an answer that another tenant was given. Raises: NotFound."""
-    if not _is_limited(services, principal, call):
+    """Refuse a body that asks for a model or names stored things that are not this key's.
+
+    `request`: None for a body that cannot be read.
+
+    Raises:
+        Forbidden: the model is not in `auth.rights`.
+    """
+    unreadable = request is None or (isinstance(request, SteeredRequest) and request.opaque)
+    require_models(services, principal, None if request is None or unreadable else request.body)
+    if not _is_limited(services, principal) or _STORED.fullmatch(f"{call.method} {call.path}"):
         return
-    if runtime.stored_answers.targets.knows(principal.tenant, name):
+    if not _INFERENCE.fullmatch(f"{call.method} {call.path}"):
         return
+    if request is None or unreadable:
+        call.instead_of_operator_key = _forbidden(principal, "a body that cannot be read")
+        return
+    call.instead_of_operator_key = await _refusal(runtime, services, principal, request)
+
+
+async def _refusal(
+    runtime: Runtime, services: Services, principal: Principal, request: ChatRequest
+) -> GatewayError | None:
+    """Why a request may not spend the operator's key; None if it may."""
+    body = request.body
+    earlier = body.get("previous_response_id")
+    if isinstance(earlier, str) and earlier:
+        refusal = await _unless_own(runtime, services, principal, earlier)
+        if refusal is not None:
+            return refusal
+    for name in ("conversation", "prompt", "container"):
+        if body.get(name) and not (name == "prompt" and not isinstance(body[name], Mapping)):
+            return _forbidden(principal, f"{name!r} in the body")
+    named = list(_stored_in_tools(body))
+    if _MAY_NAME.search(request.raw):
+        # A large body has not been read, and takes its time.
+        whole = await asyncio.to_thread(_whole, request) if request.unread else request.whole
+        named += _stored_in_messages(whole)
+    return await _unless_own_items(services, principal, named)
+
+
+def _whole(request: ChatRequest) -> Mapping[str, Any]:
+    return request.whole
+
+
+async def _unless_own_items(
+    services: Services, principal: Principal, named: list[tuple[str, str]]
+) -> GatewayError | None:
+    """The refusal of what is named unless all of it are items that the tenant was given."""
+    other = next((kind for kind, _ in named if kind != REFERENCE), None)
+    if other is not None:
+        return _forbidden(principal, f"{other!r} in the body")
+    names = [name for _, name in named]
+    if not names:
+        return None
+    try:
+        known = await services.loader.items(principal.tenant, names)
+    except StoreError:
+        known = {}
+    missing = next((name for name in names if name not in known), None)
+    return NotFound(f"there is no item {missing[:80]!r}") if missing is not None else None
+
+
+def _stored_in_tools(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(kind, id) of the things stored at the provider that the tools of a body name."""
+    for tool in _mappings(body.get("tools")):
+        for kind in ("vector_store_ids", "container", "file_ids"):
+            if named := tool.get(kind):
+                if kind == "container" and isinstance(named, Mapping):
+                    yield from (("file_ids", str(each)) for each in named.get("file_ids") or ())
+                else:
+                    yield kind, str(named)
+
+
+def _stored_in_messages(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(kind, id) of the things stored at the provider that the messages of a body name."""
+    for item in _mappings(body.get("input")):
+        name = item.get("id")
+        bare = item.get("type") is None and not item.keys() & {"role", "content"}
+        if isinstance(name, str) and (bare or item.get("type") == REFERENCE):
+            yield REFERENCE, name
+    for key in ("messages", "input", "system", *_HOLDERS):
+        yield from _in_parts(body.get(key), 0)
+
+
+def _in_parts(value: Any, depth: int) -> Iterator[tuple[str, str]]:
+    if depth > _DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        if isinstance(value.get("file_id"), str):
+            yield "file_id", value["file_id"]
+        for key in _HOLDERS:
+            if isinstance(value.get(key), (list, Mapping)):
+                yield from _in_parts(value[key], depth + 1)
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        for each in value:
+            yield from _in_parts(each, depth + 1)
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [v for v in value if isinstance(v, Mapping)] if isinstance(value, list) else []
+
+
+async def _unless_own(
+    runtime: Runtime, services: Services, principal: Principal, name: str
+) -> NotFound | None:
+    """The refusal of an answer that another tenant was given."""
+    stored = runtime.stored_answers
+    if stored.targets.knows(principal.tenant, name) or (principal.tenant, name) in stored.pending:
+        return None
     try:
         owner, _ = await services.loader.response(principal.tenant, name)
     except StoreError:
         owner = ""
-    if not owner:
-        raise NotFound(f"there is no response {name[:80]!r}")
+    return None if owner else NotFound(f"there is no response {name[:80]!r}")
 
 
-def _is_limited(services: Services, principal: Principal, call: UpstreamCall) -> bool:
-    """Whether a tenant's key, and no more, would spend the operator's key."""
+def _forbidden(principal: Principal, what: str) -> Forbidden:
+    return Forbidden(
+        f"{what} would use the operator's provider account: a gateway key has inference only, "
+        f"unless auth.provider_resources lists its tenant {principal.tenant!r}"
+    )
+
+
+def _is_limited(services: Services, principal: Principal) -> bool:
+    """Whether a request has a tenant's key, and no more."""
     listed = services.settings.auth.provider_resources
-    if not principal.key or principal.operator or principal.tenant in listed or "*" in listed:
-        return False
-    target = (call.at or services.table.default).for_client(call.dialect, call.api)
-    return credentials.operator_key(target) is not None
+    unlimited = principal.operator or principal.tenant in listed or "*" in listed
+    return bool(principal.key) and not unlimited
+
+
+def _rights(services: Services, principal: Principal) -> list[KeyRights]:
+    """What limits a key: entries for it, for its tenant and for all. All of them hold."""
+    rights = services.settings.auth.rights
+    if not rights or not principal.key:
+        return []
+    names = dict.fromkeys((principal.key, principal.tenant, "*"))
+    return [rights[name] for name in names if name in rights]

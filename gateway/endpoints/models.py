@@ -11,9 +11,10 @@ import orjson
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.key_rights import may_use_model, require_route
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.reply import send_json
-from gateway.errors import UpstreamFailure
+from gateway.errors import NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -41,7 +42,9 @@ class ModelsEndpoint:
         headers: RawHeaders = scope["headers"]
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
-            call = _listing(headers, scope["query_string"], self._auth.principal(scope))
+            principal = self._auth.principal(scope)
+            require_route(services, principal, "/models")
+            call = _listing(headers, scope["query_string"], principal)
             started = time.perf_counter()
             try:
                 async with DisconnectWatch(receive, exchange), asyncio.timeout(_LIST_WAIT_S):
@@ -49,17 +52,25 @@ class ModelsEndpoint:
             except (UpstreamFailure, TimeoutError):
                 body = b""
             exchange.timing.waited_s += time.perf_counter() - started
-            merged = _merged(services.table.names, _entries(body))
+            merged = [
+                each
+                for each in _merged(services.table.names, _entries(body))
+                if may_use_model(services, principal, str(each.get("id")))
+            ]
         await send_json(send, 200, {"object": "list", "data": merged})
 
     async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`GET /v1/models/{id}`: answers for configured names and forwards other names."""
         model = scope["path_params"]["model"]
-        if model not in _configured(self._runtime.services.table.names):
+        services = self._runtime.services
+        principal = self._auth.principal(scope)
+        require_route(services, principal, f"/models/{model}")
+        if not may_use_model(services, principal, model):
+            raise NotFound(f"there is no model {model[:80]!r}")
+        if model not in _configured(services.table.names):
             await self._passthrough(scope, receive, send)
             return
         scope[EXCHANGE].route = "models"
-        self._auth.principal(scope)
         await send_json(send, 200, _own(model))
 
 

@@ -17,7 +17,7 @@ from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, Upload, read_body
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.key_rights import require_right
+from gateway.endpoints.key_rights import require_models, require_own, require_right
 from gateway.endpoints.passed_calls import admit
 from gateway.endpoints.reading import UpstreamReply
 from gateway.endpoints.relay import Relay, answer, readable
@@ -90,12 +90,16 @@ class PassThrough:
             if _is_json(scope["method"], headers):
                 raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
-                    request = await _named_request(raw)
+                    read = await _read_request(raw)
+                    await require_own(self._runtime, services, principal, call, read)
+                    request = read if read and isinstance(read.body.get("model"), str) else None
                     counted = await admit(self._runtime, services, exchange, call, raw, request)
                     sending = _send_json(services, exchange, call, raw, request)
                     response = await (counted.answer_of(sending) if counted else sending)
                     await answering.relay(response, watch)
             else:
+                if _has_body(headers):
+                    require_models(services, principal, None)
                 upload = Upload(headers, receive, limit) if _has_body(headers) else None
                 async with DisconnectWatch(receive, exchange, upload) as watch:
                     response = await _send_stream(services, exchange, call, upload)
@@ -265,17 +269,15 @@ async def _relay(
         await response.aclose()
 
 
-async def _named_request(raw: bytes) -> ChatRequest | None:
-    """The body if it names a model; of a large one, only the small members are read."""
+async def _read_request(raw: bytes) -> ChatRequest | None:
+    """The body if it is a JSON object; of a large one, only the small members are read."""
     try:
         if len(raw) < COUNTED_BYTES:
-            request = ChatRequest(raw, parse_object(raw, orjson.loads))
-        else:
-            body, spans = await asyncio.to_thread(skim, raw, orjson.loads)
-            request = ChatRequest(raw, body, skimmed=spans)
+            return ChatRequest(raw, parse_object(raw, orjson.loads))
+        body, spans = await asyncio.to_thread(skim, raw, orjson.loads)
+        return ChatRequest(raw, body, skimmed=spans)
     except BadRequest:
         return None  # the upstream decides what its own routes accept
-    return request if isinstance(request.body.get("model"), str) else None
 
 
 def _is_json(method: str, headers: RawHeaders) -> bool:

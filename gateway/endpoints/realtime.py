@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, quote
 from gateway.auth.authenticator import Authenticator, refuse_loop
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
+from gateway.endpoints.key_rights import require_models, require_right
 from gateway.endpoints.tunnel import HAND_OVER, Streams, tunnel
 from gateway.endpoints.upgrade import asks_for_websocket
 from gateway.errors import NotFound
@@ -48,31 +49,32 @@ class RealtimeEndpoint:
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
-            exchange.request.tenant = principal.tenant
-            answer = await _ask(services, exchange, scope, principal.key_headers)
+            exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+            call = UpstreamCall(
+                method="GET",
+                path="/realtime",
+                headers=headers,
+                key_headers=principal.key_headers,
+                query=scope["query_string"],
+                body=lambda _: b"",
+                parsed=lambda _: {},
+            )
+            await require_right(self._runtime, services, principal, call)
+            require_models(services, principal, {"model": _model(call.query)})
+            answer = await _ask(services, exchange, call)
             if answer.reader is None or answer.writer is None:
                 await _relay_refusal(answer, send)
                 return
             await _relay_frames(exchange, answer, answer.reader, answer.writer, hand_over())
 
 
-async def _ask(
-    services: Services, exchange: Exchange, scope: Scope, key_headers: frozenset[bytes]
-) -> Handshake:
-    query: bytes = scope["query_string"]
+async def _ask(services: Services, exchange: Exchange, call: UpstreamCall) -> Handshake:
+    query = call.query
     target = _target(services, _model(query))
     exchange.request.model = _model(query)
     exchange.upstream.lane, exchange.upstream.deployment = "native", target.name
     if target.model is not None:
         query, exchange.upstream.model = _with_model(query, target.model), target.model
-    call = UpstreamCall(
-        method="GET",
-        path="/realtime",
-        headers=scope["headers"],
-        key_headers=key_headers,
-        body=lambda _: b"",
-        parsed=lambda _: {},
-    )
     url = target_url(target.api_base, call.path, query)
     out = outgoing_headers(call, target, services.dispatcher.instance)
     started = time.perf_counter()

@@ -22,7 +22,7 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.key_rights import require_own_answer
+from gateway.endpoints.key_rights import require_own, require_route
 from gateway.endpoints.packed_bodies import coding_of, unpacked, without_coding
 from gateway.endpoints.relay import Relay, answer, readable
 from gateway.errors import BadRequest
@@ -68,6 +68,7 @@ class SteeredEndpoint:
         with in_use as services, self._room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._admit(scope, exchange)
+            require_route(services, principal, self._dialect.path)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
             packed = await unpacked(raw, coding_of(headers), limit, share)
@@ -87,8 +88,7 @@ class SteeredEndpoint:
                 prepared.keeps_sent = self._runtime.raw_calls is not None
                 call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
                 call.packed = packed
-                if (earlier := request.previous_response_id) is not None:
-                    await require_own_answer(self._runtime, services, principal, call, earlier)
+                await require_own(self._runtime, services, principal, call, request)
                 relay = Relay(
                     send,
                     exchange,

@@ -9,14 +9,19 @@ rule as a table; a test compares the two.
 - The operator's key goes to the host of its deployment only, and takes the client's place there.
 - The client's credential goes to the host that the client believes to speak with: the default
   upstream of its API, deployments on that host, and those with `forward_client_key`.
-- At a host of a known provider, no header and no key of another known provider arrives.
+- At a host of a known provider, no header and no key of another known provider arrives, by any
+  header or in the query.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import functools
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_plus
 
 from gateway.errors import NotFound, Unauthorized
 from gateway.upstream.base import RawHeaders
@@ -41,6 +46,21 @@ _HOSTS = (
 )
 """End of a host's name, and whose it is. Source: the providers' API references."""
 
+_KEYED_HOSTS = (
+    ("groq.com", "groq"),
+    ("deepseek.com", "deepseek"),
+    ("x.ai", "xai"),
+    ("openrouter.ai", "openrouter"),
+    ("mistral.ai", "mistral"),
+    ("together.xyz", "together_ai"),
+    ("fireworks.ai", "fireworks_ai"),
+    ("cerebras.ai", "cerebras"),
+    ("nvidia.com", "nvidia_nim"),
+    ("cohere.com", "cohere"),
+    ("perplexity.ai", "perplexity"),
+)
+"""The same of providers that take OpenAI's and Anthropic's headers with keys of their own."""
+
 # Headers that authenticate a client, and the provider that they belong to.
 _HEADERS = {
     b"authorization": ANY,
@@ -59,13 +79,46 @@ _HEADERS = {
 CREDENTIAL_HEADERS = frozenset(_HEADERS)
 """Names of headers that may authenticate a client to a provider, in lower case."""
 
+# Headers of other services (`helicone-auth`, `ocp-apim-subscription-key`, `x-auth-token`).
+_OTHER_CREDENTIAL = re.compile(
+    rb"(?:^|[-_])(?:api[-_]?key|(?:access|subscription|auth)-key|auth|authorization|token|secret"
+    rb"|password)$"
+)
+_PROTOCOLS = b"sec-websocket-protocol"
+_PROTOCOL_KEY = b"openai-insecure-api-key."  # how a browser sends OpenAI its key (Realtime API)
+SESSION_COOKIE = "gateway_session"
+"""The cookie of a browser's session with the dashboard, which browsers send to every path."""
+
+_SESSION = re.compile(rb"(?:^|;)\s*" + SESSION_COOKIE.encode() + rb"=[^;]*")
+
+# Parameters of a query that authenticate, and the provider; ANY for those of nobody here.
+_QUERY_KEYS = {
+    "key": "google",
+    "access_token": "google",
+    "api-key": "azure",
+    "subscription-key": "azure",
+    "x-amz-security-token": "aws",
+    "x-amz-signature": "aws",
+    "api_key": ANY,
+    "apikey": ANY,
+    "token": ANY,
+}
+
 # The form of a provider's keys. `sk-` alone is used by dozens of providers and says nothing.
 # Source: the keys that the consoles of the providers make.
-_FORMS = (
-    (re.compile(r"sk-ant-"), "anthropic"),
-    (re.compile(r"sk-(?:proj|svcacct|admin)-"), "openai"),
-    (re.compile(r"AIza[\w-]{30}|ya29\."), "google"),
-    (re.compile(r"AWS4-HMAC-SHA256\b|(?:ABSK|AKIA|ASIA)[A-Z0-9]"), "aws"),
+_FORMS = tuple(
+    (re.compile(rf"(?<![A-Za-z0-9])(?:{form})"), family)
+    for form, family in (
+        (r"sk-ant-", "anthropic"),
+        (r"sk-(?:proj|svcacct|admin)-|sk-[\w-]{1,100}T3BlbkFJ", "openai"),
+        (r"AIza[\w-]{30}|ya29\.", "google"),
+        (r"AWS4-HMAC-SHA256\b|ABSK[A-Za-z0-9+/]{10}|(?:AKIA|ASIA)[A-Z0-9]{10}", "aws"),
+        (r"gsk_[A-Za-z0-9]{20}", "groq"),
+        (r"xai-[A-Za-z0-9]{20}", "xai"),
+        (r"sk-or-v\d-", "openrouter"),
+        (r"nvapi-[\w-]{20}", "nvidia_nim"),
+        (r"pplx-[A-Za-z0-9]{20}", "perplexity"),
+    )
 )
 _GATEWAY_KEY = re.compile(rb"gw-[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")  # see `make_key`
 
@@ -126,9 +179,23 @@ def family_of_host(host: str) -> str:
     return ANY
 
 
+def owner_of_host(host: str) -> str:
+    """As `family_of_host`, with the providers that take other providers' headers."""
+    for end, owner in _KEYED_HOSTS:
+        if host == end or host.endswith(f".{end}"):
+            return owner
+    return family_of_host(host)
+
+
+@functools.lru_cache(maxsize=1024)  # clients choose the names
+def may_hold_key(name: bytes) -> bool:
+    """Whether a header, by its name in lower case, is one that authenticates."""
+    return name in _HEADERS or name == _PROTOCOLS or _OTHER_CREDENTIAL.search(name) is not None
+
+
 def family_of_key(key: str) -> str:
-    """The provider that a key shows by its form; ANY for most keys."""
-    return next((family for form, family in _FORMS if form.match(key)), ANY)
+    """The provider that a key, or a key within a text, shows by its form; ANY for most keys."""
+    return next((family for form, family in _FORMS if form.search(key)), ANY)
 
 
 def family_of_provider(provider: str) -> str:
@@ -139,6 +206,12 @@ def family_of_provider(provider: str) -> str:
 def has_gateway_key(text: bytes) -> bool:
     """Whether a text contains what has the form of a key that this gateway makes."""
     return b"gw-" in text and _GATEWAY_KEY.search(text) is not None
+
+
+def refuse_key_in_path(path: str) -> None:
+    """Refuse a path that contains a key of this gateway. Raises: Unauthorized."""
+    if "gw-" in path and has_gateway_key(path.encode("utf-8", "replace")):
+        raise _gateway_key("the path")
 
 
 def speaks_anthropic(headers: RawHeaders) -> bool:
@@ -155,9 +228,9 @@ def operator_key(target: Target) -> str | None:
     """The configured key of a target; None if its host is another provider's than the key."""
     if not target.api_key:
         return None
-    host = family_of_host(target.api_base.host)
-    own = {ANY, host, family_of_provider(target.provider)} if host != ANY else {ANY}
-    return target.api_key if host == ANY or family_of_key(target.api_key) in own else None
+    owner = owner_of_host(target.api_base.host)
+    own = {ANY, owner, family_of_provider(target.provider)}
+    return target.api_key if owner == ANY or family_of_key(target.api_key) in own else None
 
 
 def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawHeaders:
@@ -170,24 +243,76 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
     for name, value in headers:
         if has_gateway_key(value):
             raise _gateway_key(name.decode("latin-1"))
-    if query and has_gateway_key(query):
-        raise _gateway_key("the query")
-    if operator_key(target) is not None or not target.forwards(api):
-        return [header for header in headers if header[0] not in CREDENTIAL_HEADERS]
-    family = family_of_host(target.api_base.host)
-    if family == ANY:
-        return headers
+    host = target.api_base.host
+    family, owner = family_of_host(host), owner_of_host(host)
+    replaced = operator_key(target) is not None or not target.forwards(api)
+    if query:
+        _refuse_query(query, host, replaced)
+    if replaced:
+        return _without_credentials(headers, owner)
     kept = []
     for name, value in headers:
-        owner = _HEADERS.get(name)
-        if owner is None:
-            kept.append((name, value))
-        elif owner in (ANY, family):
-            _refuse_foreign(name, value, target.api_base.host, family)
-            kept.append((name, value))
-        elif owner == "chatgpt":
-            raise _foreign(name, "ChatGPT", target.api_base.host)
+        belongs_to = _HEADERS.get(name)
+        if family != ANY and belongs_to not in (None, ANY, family):
+            if belongs_to == "chatgpt":
+                raise _foreign(name.decode("latin-1"), "ChatGPT", host)
+            continue
+        if family != ANY and belongs_to is None and _OTHER_CREDENTIAL.search(name):
+            continue
+        if owner != ANY:
+            _refuse_foreign(name, value, host, owner)
+        kept.append((name, value))
+    return _without_session(kept)
+
+
+def _without_credentials(headers: RawHeaders, owner: str) -> RawHeaders:
+    """The headers without those of the client that authenticate it."""
+    kept = []
+    for name, value in headers:
+        if name in CREDENTIAL_HEADERS:
+            continue
+        if owner != ANY and (_OTHER_CREDENTIAL.search(name) or not _fits(name, value, owner)):
+            continue
+        if name == _PROTOCOLS and _PROTOCOL_KEY in value:
+            offered = [part.strip() for part in value.split(b",")]
+            value = b", ".join([p for p in offered if not p.startswith(_PROTOCOL_KEY)])
+            if not value:
+                continue
+        kept.append((name, value))
     return kept
+
+
+def _without_session(headers: RawHeaders) -> RawHeaders:
+    """The headers without the cookie of a session with this gateway."""
+    kept = []
+    for name, value in headers:
+        if name == b"cookie" and SESSION_COOKIE.encode() in value:
+            value = _SESSION.sub(b"", value).strip(b"; ")
+            if not value:
+                continue
+        kept.append((name, value))
+    return kept
+
+
+def _refuse_query(query: bytes, host: str, replaced: bool) -> None:
+    """Refuse a key in the query that is not one of the host's. `replaced`: the client's own
+    credential does not go there at all."""
+    text = unquote_plus(query.decode("latin-1"))
+    if has_gateway_key(text.encode()):
+        raise _gateway_key("the query")
+    family, owner = family_of_host(host), owner_of_host(host)
+    if owner == ANY:
+        return
+    shown = family_of_key(text)
+    if shown not in (ANY, owner):
+        raise _foreign("the query", shown, host)
+    if family == ANY:
+        return
+    for part in query.decode("latin-1").split("&"):
+        name = unquote_plus(part.partition("=")[0])
+        belongs_to = _QUERY_KEYS.get(name.lower())
+        if belongs_to is not None and (replaced or belongs_to != family):
+            raise Unauthorized(f"{name!r} in the query: no key is sent to {host} in this way")
 
 
 def client_key(headers: RawHeaders, target: Target, api: str) -> str | None:
@@ -219,19 +344,32 @@ def is_foreign_host(provider: str, host: str, key_words: Iterable[str]) -> bool:
 _SHARED = {"azure": ("openai",)}
 
 
-def _refuse_foreign(name: bytes, value: bytes, host: str, family: str) -> None:
+def _refuse_foreign(name: bytes, value: bytes, host: str, owner: str) -> None:
+    shown = _shown(name, value)
+    if shown not in (ANY, owner):
+        raise _foreign(name.decode("latin-1"), shown, host)
+
+
+def _fits(name: bytes, value: bytes, owner: str) -> bool:
+    return _shown(name, value) in (ANY, owner)
+
+
+def _shown(name: bytes, value: bytes) -> str:
+    """The provider whose key a header shows, in any scheme."""
     text = value.decode("latin-1")
     scheme, _, rest = text.partition(" ")
-    key = rest.strip() if scheme.lower() == "bearer" else text
-    owner = family_of_key(key)
-    if owner not in (ANY, family):
-        raise _foreign(name, owner, host)
+    if name == b"authorization" and scheme.lower() == "basic":
+        try:
+            text = base64.b64decode(rest.strip()).decode("latin-1")
+        except (binascii.Error, ValueError):
+            return ANY
+    return family_of_key(text)
 
 
-def _foreign(name: bytes, owner: str, host: str) -> Unauthorized:
+def _foreign(place: str, owner: str, host: str) -> Unauthorized:
     return Unauthorized(
-        f"{name.decode('latin-1')}: this is a credential of {owner}, and the request would go to "
-        f"{host}; nothing was sent"
+        f"{place}: this is a credential of {owner}, and the request would go to {host}; nothing "
+        "was sent"
     )
 
 

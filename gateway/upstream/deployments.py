@@ -116,7 +116,7 @@ class Target:
         """The upstream with the base URL and the key header of Anthropic's API."""
         base = self.messages_base or self.api_base
         # The default upstream's key is for its own host only.
-        elsewhere = self.name == "default" and not self.key and base.host != self.api_base.host
+        elsewhere = self.name == "default" and not self.key and base.netloc != self.api_base.netloc
         key = "" if elsewhere else self.api_key or ""
         anthropic = self.provider == "anthropic" or base.host.endswith("anthropic.com")
         own_header = anthropic and not key.startswith(_OAUTH_PREFIX)

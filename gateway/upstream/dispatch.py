@@ -17,7 +17,7 @@ from yarl import URL
 
 from gateway.config import RouterSettings
 from gateway.dialects import Dialect
-from gateway.errors import UpstreamFailure
+from gateway.errors import GatewayError, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
@@ -90,12 +90,16 @@ class UpstreamCall:
     admits: Callable[[Target], Awaitable[bool]] | None = None
     """Whether a fallback may be asked; None: any may."""
 
+    instead_of_operator_key: GatewayError | None = None
+    """The answer where the operator's key would be spent; None: it may be."""
+
     @property
     def api(self) -> str:
         """Whose API the client speaks, and so whose credentials it brings."""
         if self.dialect is not None:
             return self.dialect.api
-        return "anthropic" if credentials.speaks_anthropic(self.headers) else "openai"
+        own = [header for header in self.headers if header[0] not in self.key_headers]
+        return "anthropic" if credentials.speaks_anthropic(own) else "openai"
 
     attempts: list[str] = field(default_factory=list)
     """The result of each attempt: `<deployment>:<status or error label>`."""
@@ -200,6 +204,8 @@ class Dispatcher:
     async def _forward(self, call: UpstreamCall, target: Target) -> LaneResponse:
         if target.lane == "litellm":
             assert call.dialect is not None  # other routes ask native targets only
+            if call.instead_of_operator_key is not None:
+                raise call.instead_of_operator_key
             headers = [h for h in call.headers if h[0] not in call.key_headers]
             return await self._litellm.send(target, call.parsed(target), headers, call.dialect)
         headers = outgoing_headers(call, target, self.instance)
@@ -274,11 +280,15 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
 
     Raises:
         Unauthorized: see `credentials.allowed`.
+        GatewayError: the call may not spend the operator's key.
     """
+    credentials.refuse_key_in_path(call.path)
     drop = _OWN_HEADERS | call.key_headers
     given = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
     out = credentials.allowed(given, call.query, target, call.api)
     if (key := credentials.operator_key(target)) is not None:
+        if call.instead_of_operator_key is not None:
+            raise call.instead_of_operator_key
         out.append(_credential(target.key_header, key))
     out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
     passed = [value for name, value in call.headers if name == INSTANCE_HEADER]

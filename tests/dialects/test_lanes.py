@@ -62,6 +62,10 @@ def test_the_default_upstream_speaks_what_it_is_asked_in() -> None:
     assert str(elsewhere.for_dialect(MESSAGES).api_base) == "http://own/v1"
     named = table(default_upstream={"messages_api_base": "http://two"}).resolve("claude-x")[0]
     assert str(named.for_dialect(MESSAGES).api_base) == "http://two/v1"
+    ports = {"api_base": "http://own:1/v1", "messages_api_base": "http://own:2", "api_key": "k"}
+    beside = table(default_upstream=ports).resolve("claude-x")[0]
+    assert beside.for_dialect(RESPONSES).api_key == "k"
+    assert beside.for_dialect(MESSAGES).api_key is None  # another server on that host
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])

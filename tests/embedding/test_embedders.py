@@ -178,3 +178,22 @@ def test_vectors_that_are_not_finite_are_refused() -> None:
     """A provider's NaN never reaches a store."""
     with pytest.raises(EmbeddingError):
         normalised([1.0, float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("hosted_vllm/bge", "needs embedding.api_base"),
+        ("lm_studio/bge", "needs embedding.api_base"),
+        ("together_ai/bge", "there is no key"),
+        ("nobody/bge", "not a known provider"),
+    ],
+)
+async def test_no_key_of_another_provider_is_used(
+    monkeypatch: pytest.MonkeyPatch, model: str, said: str
+) -> None:
+    """LiteLLM would ask OpenAI's host, or with OpenAI's key; it is not even imported."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
+    monkeypatch.setenv("LM_STUDIO_API_KEY", "key-of-the-studio")
+    with pytest.raises(EmbeddingError, match=said):
+        await open_embedder(EmbeddingSettings(embedder=f"litellm/{model}"))

@@ -109,3 +109,213 @@ def test_a_stored_answer_belongs_to_the_tenant_that_was_given_it(
     assert other.status == 404
     assert not upstream.requests
     assert hear(client, "/responses", json=more, headers={"x-gateway-key": OURS}).status == 200
+
+
+def deployed(upstream: ScriptedUpstream, **auth: Any) -> dict[str, Any]:
+    """The operator's key belongs to a deployment, and the default upstream has none."""
+    made = {"model": "openai/real", "api_base": upstream.base_url, "api_key": "sk-of-the-operator"}
+    listed = [{"model_name": "ours", "litellm_params": made}]
+    return {"auth": {**AUTH, **auth}, "model_list": listed, "steering": {"mode": "on"}}
+
+
+@pytest.mark.parametrize("more", [{}, {"anthropic-version": "2023-06-01"}])
+@pytest.mark.parametrize("path", ["/fine_tuning/jobs", "/batches", "/organization/admin_api_keys"])
+def test_a_model_in_the_body_does_not_widen_a_key(
+    upstream: ScriptedUpstream, relay: Relay, path: str, more: dict[str, str]
+) -> None:
+    """The deployment that a body names has a key of the operator, whatever the default has."""
+    client = relay(deployed(upstream))
+    body = {"model": "ours", "training_file": "file-1"}
+    headers = {"x-gateway-key": OURS, **more}
+    assert hear(client, path, json=body, headers=headers).status == 403
+    assert not upstream.requests
+
+
+def test_an_answer_of_a_deployment_is_not_continued_by_another_tenant(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """Who is given an answer, and by which deployment, are two questions."""
+    client = relay(deployed(upstream))
+    made = {"model": "ours", "input": "hello"}
+    name = hear(client, "/responses", json=made, headers={"x-gateway-key": OURS}).json["id"]
+    upstream.requests.clear()
+    more = {**made, "previous_response_id": name}
+    assert hear(client, "/responses", json=more, headers={"x-gateway-key": OTHER}).status == 404
+    assert not upstream.requests
+    assert hear(client, "/responses", json=more, headers={"x-gateway-key": OURS}).status == 200
+
+
+def message(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+NAMED: list[tuple[str, dict[str, Any]]] = [
+    ("/responses", {"input": "x", "conversation": "conv_1"}),
+    ("/responses", {"input": "x", "conversation": {"id": "conv_1"}}),
+    ("/responses", {"input": "x", "prompt": {"id": "pmpt_1"}}),
+    ("/responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+    ("/responses", {"input": [{"id": "msg_1"}]}),
+    ("/responses", {"input": [{"type": None, "id": "msg_1"}]}),
+    ("/responses", {"input": message({"type": "input_file", "file_id": "file-1"})}),
+    (
+        "/responses",
+        {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]},
+    ),
+    (
+        "/responses",
+        {"input": "x", "tools": [{"type": "code_interpreter", "container": "cntr_1"}]},
+    ),
+    (
+        "/responses",
+        {
+            "input": "x",
+            "tools": [{"type": "code_interpreter", "container": {"file_ids": ["file-1"]}}],
+        },
+    ),
+    ("/responses/compact", {"previous_response_id": "resp_1"}),
+    ("/responses/input_tokens", {"previous_response_id": "resp_1"}),
+    ("/responses/input_tokens", {"conversation": "conv_1"}),
+    ("/chat/completions", {"messages": message({"type": "file", "file": {"file_id": "f"}})}),
+    (
+        "/messages",
+        {
+            "max_tokens": 9,
+            "messages": message({"type": "document", "source": {"type": "file", "file_id": "f"}}),
+        },
+    ),
+    ("/messages", {"max_tokens": 9, "messages": message(), "container": "container_1"}),
+    ("/images/edits", {"prompt": "x", "images": [{"file_id": "file-1"}]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), NAMED)
+def test_a_body_names_nothing_that_the_account_stores(
+    upstream: ScriptedUpstream, relay: Relay, path: str, body: dict[str, Any]
+) -> None:
+    """By an id, which another tenant or the operator may have been given."""
+    own = {"api_base": upstream.base_url, "api_key": "sk-of-the-operator"}
+    client = relay(
+        {"auth": AUTH, "default_upstream": {**own, "messages_api_base": own["api_base"]}}
+    )
+    made = {"model": "m", **body}
+    for _ in range(2):
+        heard = hear(client, path, json=made, headers={"x-gateway-key": OURS})
+        assert heard.status in (403, 404), heard.body
+    assert not upstream.requests
+    content = hear(
+        client,
+        path,
+        content=str(made).encode(),
+        headers={
+            "x-gateway-key": OURS,
+            "content-type": "application/json",
+            "content-encoding": "br",
+        },
+    )
+    assert content.status in (400, 403)
+    assert not upstream.requests
+
+
+def test_items_of_an_own_answer_may_be_named(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """Clients that let the provider keep the history send ids; arguments may be called so, too."""
+    client = relay({**settings(upstream), "steering": {"mode": "on"}})
+    first = hear(
+        client,
+        "/responses",
+        json={"model": "m", "input": "hello"},
+        headers={"x-gateway-key": OURS},
+    )
+    item = first.json["output"][0]["id"]
+    named = {
+        "model": "m",
+        "input": [
+            {"role": "user", "content": "hello"},
+            {"type": "item_reference", "id": item},
+            {"role": "user", "content": "more"},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "name": "read",
+                "parameters": {"type": "object", "properties": {"file_id": {"type": "string"}}},
+            }
+        ],
+    }
+    assert hear(client, "/responses", json=named, headers={"x-gateway-key": OTHER}).status == 404
+    assert hear(client, "/responses", json=named, headers={"x-gateway-key": OURS}).status == 200
+
+
+RIGHTS = {"a": {"routes": ["/chat/completions", "/embeddings", "/models*"], "models": ["small-*"]}}
+
+
+def test_a_key_has_the_routes_and_models_of_its_rights(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """Another tenant is not limited; what cannot be read is no allowed model."""
+    client = relay(settings(upstream, rights=RIGHTS, provider_resources=["a"]))
+    for path, model, status in (
+        ("/chat/completions", "small-1", 200),
+        ("/chat/completions", "large-1", 403),
+        ("/embeddings", "small-1", 200),
+        ("/embeddings", "large-1", 403),
+        ("/responses", "small-1", 403),
+        ("/completions", "small-1", 403),
+        ("/files", "small-1", 403),
+    ):
+        body = {**HELLO, "model": model, "input": "x"}
+        heard = hear(client, path, json=body, headers={"x-gateway-key": OURS})
+        assert heard.status == status, (path, model)
+        if path != "/files":
+            assert hear(client, path, json=body, headers={"x-gateway-key": OTHER}).status == 200
+    upstream.requests.clear()
+    sent = {"x-gateway-key": OURS, "content-type": "application/json"}
+    for content, more in (
+        (b'{"input": "x"}', {}),
+        (b"no json", {}),
+        (b'{"model": "small-1", "models": ["large-1"]}', {}),
+        (b'{"model": "small-1"}', {"content-type": "text/plain"}),
+    ):
+        heard = hear(client, "/embeddings", content=content, headers=sent | more)
+        assert heard.status == 403, content
+    assert not upstream.requests
+    assert ask(client, "GET", "/models/large-1", OURS).status == 404
+    assert "auth.rights" in ask(client, "GET", "/files", OURS).error["message"]
+
+
+def test_a_list_of_models_has_those_of_the_key(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """Each key sees what it may ask."""
+    config = deployed(upstream, rights={"a": {"models": ["none"]}})
+    client = relay(config)
+    assert ask(client, "GET", "/models", OURS).json["data"] == []
+    assert ask(client, "GET", "/models/ours", OURS).status == 404
+    assert "ours" in {each["id"] for each in ask(client, "GET", "/models", OTHER).json["data"]}
+
+
+def test_a_key_of_the_config_goes_nowhere(upstream: ScriptedUpstream, relay: Relay) -> None:
+    """It may have any form, and clients put it into more headers than the gateway reads."""
+    client = relay({"auth": AUTH})
+    for name, value in (
+        ("api-key", OURS),
+        ("x-goog-api-key", OURS),
+        ("authorization", f"Token {OURS}"),
+        ("cookie", f"key={ADMIN}"),
+        ("x-auth-token", OTHER),
+    ):
+        assert ask(client, "GET", "/files", OURS, **{name: value}).status == 200
+        sent = " ".join(f"{k!r}: {v!r}" for k, v in upstream.last.headers)
+        assert not any(key in sent for key in (OURS, OTHER, ADMIN)), name
+    upstream.requests.clear()
+    assert ask(client, "GET", f"/files?key={OURS}", OURS).status == 401
+    assert not upstream.requests
+
+
+def test_a_gateway_key_beside_a_clients_own_does_not_make_it_another_apis(
+    upstream: ScriptedUpstream, relay: Relay
+) -> None:
+    """`x-api-key` is Anthropic's header, but here it has a key of this gateway."""
+    other = {"messages_api_base": "http://127.0.0.1:9"}
+    client = relay({"auth": AUTH, "default_upstream": {"api_base": upstream.base_url, **other}})
+    headers = {"x-api-key": OURS, "authorization": "Bearer sk-of-the-client"}
+    assert hear(client, "/files", method="GET", headers=headers).status == 200
+    assert upstream.last.header("authorization") == "Bearer sk-of-the-client"
+    assert upstream.last.header("x-api-key") is None

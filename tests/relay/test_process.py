@@ -205,6 +205,10 @@ auth:
   gateway_keys:
     a: gw-tenant-a-1234567890
     b: gw-tenant-b-1234567890
+  rights:
+    a:
+      models: [own]
+      routes: ["/chat/*"]
 """
 
 

@@ -166,3 +166,23 @@ async def test_either_side_may_vanish(gateway_server: Start, provider: Provider)
         await asyncio.to_thread(gateway.stop)
         async with asyncio.timeout(60):
             assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSED
+
+
+async def test_a_key_has_the_models_of_its_rights(
+    gateway_server: Start, provider: Provider
+) -> None:
+    """A session that is named by its id, and so may be another tenant's, is not entered, either."""
+    rights = {"t": {"models": ["small-*"]}}
+    auth = {"gateway_keys": {"t": KEY}, "rights": rights}
+    upstream = {"api_base": provider.url, "api_key": "sk-operator"}
+    gateway = await started(gateway_server, provider, auth=auth, default_upstream=upstream)
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with aiohttp.ClientSession() as session:
+        for query in ("model=large", "", "model=small-1&call_id=rtc_1"):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await session.ws_connect(f"{gateway.url}/v1/realtime?{query}", headers=headers)
+            assert refused.value.status == 403, query
+        assert provider.heads == []
+        url = f"{gateway.url}/v1/realtime?model=small-1"
+        async with session.ws_connect(url, headers=headers) as socket:
+            await socket.receive_json()

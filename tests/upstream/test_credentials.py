@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.auth.keyring import make_key
+from gateway.config import TimeoutSettings
 from gateway.errors import NotFound, Unauthorized
 from gateway.upstream import credentials
 from gateway.upstream.credentials import ANY, BASELESS, family_of_host, family_of_provider
 from gateway.upstream.deployments import Target
+from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
 from gateway.upstream.litellm_names import litellm_names
+from gateway.upstream.native import NativeLane
 from tests.live.test_refused_dialects import DIALECTS
 from tests.patience import ANSWER_S
 from tests.relay.processes import GatewayProcess
@@ -162,6 +166,11 @@ def _is_default(sent: Sent) -> bool:
 PASSED = (
     ("GET", "/v1/models"),
     ("GET", "/v1/files"),
+    ("POST", "/v1/responses/compact"),
+    ("POST", "/v1/responses/r1/cancel"),
+    ("GET", "/v1/responses/r1/input_items"),
+    ("GET", "/v1/conversations/c1"),
+    ("GET", "/v1/vector_stores"),
     ("POST", "/v1/files"),
     ("GET", "/v1/skills"),
     ("POST", "/v1/complete"),
@@ -186,12 +195,16 @@ CALLERS = {
     "AIzaGOOGLE": {"x-goog-api-key": "AIzaGOOGLE"},
     "azure-key": {"api-key": "azure-key"},
     "chatgpt-token": {"authorization": "Bearer chatgpt-token", "chatgpt-account-id": "a1"},
+    "sk-ant-in-another-scheme": {"authorization": "Token sk-ant-in-another-scheme"},
+    "secret-of-a-service": {"helicone-auth": "Bearer secret-of-a-service"},
+    "gateway_session=tag": {"cookie": "gateway_session=tag"},
     "aws-token": {"authorization": "AWS4-HMAC-SHA256 x", "x-amz-security-token": "aws-token"},
 }
 ALLOWED = {
     CLIENT_OPENAI: "api.openai.com",
     CLIENT_ANTHROPIC: "api.anthropic.com",
     "sk-ant-oat01-login": "api.anthropic.com",
+    "sk-ant-in-another-scheme": "api.anthropic.com",
 }
 
 
@@ -270,3 +283,145 @@ def test_a_path_of_another_api_names_its_owner() -> None:
         credentials.refuse_foreign_path("/v1beta/models/g:generateContent", "api.openai.com")
     credentials.refuse_foreign_path("/v1beta/models/g:generateContent", "localhost")
     credentials.refuse_foreign_path("/v1/organization/projects/p", "api.openai.com")
+
+
+ANTHROPIC, OPENAI, LEGACY = "sk-ant-api03-x", "sk-proj-x", "sk-abcdefT3BlbkFJabcdef"
+
+
+def at(host: str, *, key: str | None = None) -> Target:
+    """A target there that clients' own credentials go to, unless it has a key."""
+    url = httpx.URL(f"https://{host}")
+    return Target(
+        name="t", lane="native", model=None, api_base=url, api_key=key, forward_client_key=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "value"),
+    [
+        ("api.openai.com", "authorization", f"Token {ANTHROPIC}"),
+        ("api.openai.com", "authorization", f"bearer   {ANTHROPIC}"),
+        ("api.openai.com", "authorization", "Basic c2stYW50LWFwaTAzLXg6"),  # the same with a colon
+        ("api.openai.com", "x-forwarded-for-me", f"key={ANTHROPIC}"),
+        ("api.openai.com", "cookie", f"a=b; k={ANTHROPIC}"),
+        ("api.openai.com", "sec-websocket-protocol", f"openai-insecure-api-key.{ANTHROPIC}"),
+        ("api.anthropic.com", "x-api-key", LEGACY),
+        ("api.anthropic.com", "authorization", f"Bearer {LEGACY}"),
+        ("api.groq.com", "authorization", f"Bearer {OPENAI}"),
+        ("api.deepseek.com", "x-api-key", ANTHROPIC),
+        ("openrouter.ai", "authorization", f"Bearer {ANTHROPIC}"),
+        ("api.openai.com", "authorization", "Bearer gsk_abcdefghijabcdefghij"),
+    ],
+)
+def test_a_key_of_another_provider_is_refused_in_any_form(host: str, name: str, value: str) -> None:
+    """In whatever scheme and header; with a key of the operator there, the header is left out."""
+    given = [(name.encode(), value.encode()), (b"x-plain", b"1")]
+    with pytest.raises(Unauthorized, match=f"would go to {host}"):
+        credentials.allowed(given, b"", at(host), "openai")
+    assert credentials.allowed(given, b"", at(host, key="k"), "openai") == [(b"x-plain", b"1")]
+
+
+def test_a_provider_that_takes_headers_of_others_gets_its_own_keys() -> None:
+    """Agents speak Anthropic's API with DeepSeek, and send its key in `x-api-key`."""
+    for host, name, value in (
+        ("api.deepseek.com", b"x-api-key", b"sk-1234"),
+        ("api.groq.com", b"authorization", b"Bearer gsk_abcdefghijabcdefghij"),
+        ("localhost", b"authorization", f"Bearer {OPENAI}".encode()),
+        ("api.openai.com", b"authorization", f"Bearer {LEGACY}".encode()),
+    ):
+        assert credentials.allowed([(name, value)], b"", at(host), "openai") == [(name, value)]
+
+
+@pytest.mark.parametrize(
+    "name", ["x-auth-token", "helicone-auth", "ocp-apim-subscription-key", "x-litellm-api-key"]
+)
+def test_credentials_of_other_services_do_not_reach_a_known_host(name: str) -> None:
+    """A server of somebody's own may be that service."""
+    given = [(name.encode(), b"secret"), (b"idempotency-key", b"1")]
+    assert credentials.allowed(given, b"", at("api.openai.com"), "openai") == given[1:]
+    assert credentials.allowed(given, b"", at("api.openai.com", key="k"), "openai") == given[1:]
+    assert credentials.allowed(given, b"", at("localhost"), "openai") == given
+
+
+@pytest.mark.parametrize(
+    ("host", "query", "goes"),
+    [
+        ("api.openai.com", "key=AIzaSHORT", False),
+        ("api.openai.com", "a=1&api%5Fkey=x", False),
+        ("api.openai.com", f"after={ANTHROPIC}", False),
+        ("api.groq.com", f"after={ANTHROPIC}", False),
+        ("api.openai.com", "api_key_ids=1&limit=2", True),
+        ("x.googleapis.com", "key=AIzaSHORT", True),
+        ("localhost", "key=x&token=y", True),
+    ],
+)
+def test_keys_in_queries(host: str, query: str, goes: bool) -> None:
+    """Only to a host whose clients send them so, and never beside a key of the operator."""
+    if goes:
+        credentials.allowed([], query.encode(), at(host), "openai")
+    else:
+        with pytest.raises(Unauthorized):
+            credentials.allowed([], query.encode(), at(host), "openai")
+    if host == "x.googleapis.com":
+        with pytest.raises(Unauthorized):
+            credentials.allowed([], query.encode(), at(host, key="k"), "openai")
+
+
+def test_a_browsers_key_and_session_stay_here() -> None:
+    """The key that a browser sends as a subprotocol, and the cookie of the dashboard."""
+    given = [(b"sec-websocket-protocol", b"realtime, openai-insecure-api-key.client")]
+    kept = credentials.allowed(given, b"", at("api.openai.com", key="k"), "openai")
+    assert kept == [(b"sec-websocket-protocol", b"realtime")]
+    assert credentials.allowed(given, b"", at("api.openai.com"), "openai") == given
+    cookies = [(b"cookie", b"a=1; gateway_session=tag.mac; b=2")]
+    for host in ("api.openai.com", "localhost"):
+        kept = credentials.allowed(cookies, b"", at(host), "openai")
+        assert kept == [(b"cookie", b"a=1; b=2")]
+    alone = [(b"cookie", b"gateway_session=tag.mac")]
+    assert credentials.allowed(alone, b"", at("localhost"), "openai") == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_to_another_origin_gets_no_key(status: int) -> None:
+    """By whatever header an adapter sends it, and with a hop at the first host before."""
+    arrived: list[web.BaseRequest] = []
+
+    async def elsewhere(request: web.BaseRequest) -> web.Response:
+        arrived.append(request)
+        return web.Response()
+
+    async def provider(request: web.BaseRequest) -> web.Response:
+        where = "/hop" if request.path == "/" else f"http://127.0.0.1:{other.port}/"
+        return web.Response(status=status, headers={"location": where})
+
+    other = await _listening(elsewhere)
+    first = await _listening(provider)
+    lane = NativeLane(TimeoutSettings(), max_connections=4)
+    call = ProviderCall(native=lane, provider="elevenlabs")
+    token = current_call.set(call)
+    try:
+        transport = CallTransport(httpx.AsyncHTTPTransport())
+        async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
+            url = f"http://127.0.0.1:{first.port}/"
+            with pytest.raises(httpx.TransportError, match="redirected the call"):
+                await client.post(url, headers={"xi-api-key": "key-of-the-provider"})
+    finally:
+        current_call.reset(token)
+        await lane.aclose()
+        await first.runner.cleanup()
+        await other.runner.cleanup()
+    assert arrived == []
+
+
+class Listening(NamedTuple):
+    """A server that listens, and where."""
+
+    runner: web.ServerRunner
+    port: int
+
+
+async def _listening(handler: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> Listening:
+    runner = web.ServerRunner(web.Server(handler))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return Listening(runner, runner.addresses[0][1])

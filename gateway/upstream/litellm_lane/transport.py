@@ -84,7 +84,7 @@ class ProviderCall:
     """Keys of other providers, which LiteLLM may find in the environment: never sent."""
 
     redirected_from: str = ""
-    """The host that answered with a redirect; empty after any other answer."""
+    """The origin that answered the call itself with a redirect; empty after any other answer."""
 
     _ended: bool = False
     _open: LaneResponse | None = None
@@ -95,8 +95,7 @@ class ProviderCall:
         words = {word for value in request.headers.values() for word in value.split()}
         words.update(request.url.params.values())
         host = request.url.host
-        # An image that a client names is fetched without a credential, wherever it is.
-        carries = request.method == "POST" or any(n in request.headers for n in _SECRET_HEADERS)
+        carries = _carries(request)
         if not self.withheld.isdisjoint(words):
             return _refused(
                 f"there is no key for provider {self.provider!r}: set litellm_params.api_key, or "
@@ -107,7 +106,7 @@ class ProviderCall:
                 f"provider {self.provider!r} has no address: set litellm_params.api_base; without "
                 f"one, its key would go to {host}"
             )
-        if carries and self.redirected_from not in ("", host):
+        if self.redirected_from not in ("", _origin(request.url)):
             return _refused(f"the provider redirected the call to {host}, where no key of it goes")
         return None
 
@@ -156,6 +155,16 @@ class ProviderCall:
             await answer.aclose()
 
 
+def _carries(request: httpx.Request) -> bool:
+    """Whether a request has a credential; an image that a client names is fetched without one."""
+    return request.method == "POST" or any(name in request.headers for name in _SECRET_HEADERS)
+
+
+def _origin(url: httpx.URL) -> str:
+    """Whom a URL asks: its scheme, host and port."""
+    return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
 def _refused(message: str) -> UpstreamFailure:
     return UpstreamFailure(message, status=401, type="authentication_error", code="invalid_api_key")
 
@@ -200,7 +209,10 @@ class CallTransport(httpx.AsyncBaseTransport):
             raise (call.failed(exc) if watched else httpx.NetworkError(exc.message)) from exc
         if watched:
             call.note_answer(answer)
-        call.redirected_from = request.url.host if 300 <= answer.status < 400 else ""
+        # What follows a call has its headers; an image is fetched from wherever it is.
+        follows = _carries(request) or bool(call.redirected_from)
+        moved = 300 <= answer.status < 400 and follows
+        call.redirected_from = _origin(request.url) if moved else ""
         coding = header(answer.headers, b"content-encoding").strip().lower()
         if coding not in READABLE and coding:
             await answer.aclose()
