@@ -47,7 +47,7 @@ MESSAGE: dict[str, Any] = {
 DELTA = {"choices": [{"index": 0, "delta": {"content": "fine"}, "finish_reason": None}]}
 END = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 EVENTS = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in (DELTA, END))
-PARTS = [
+PARTS: list[dict[str, Any]] = [
     {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
     {
