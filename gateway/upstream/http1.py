@@ -7,6 +7,7 @@ in one read, and can pass it on without waking the task that waits for it (`pass
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from aiohttp.connector import Connection
 from gateway.errors import UpstreamMalformed, UpstreamTimeout
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.idle import IdleGuard
-from gateway.upstream.odd_heads import has_tab_in_coding, mended
+from gateway.upstream.odd_heads import HEAD_END, codings, mended
 
 Sink = Callable[[bytes], bool]
 """Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
@@ -30,8 +31,12 @@ _MAX_HEAD_BYTES: Final = 2**18
 More than any server sends, and little enough for as many connections as there may be."""
 _JOINED_BYTES: Final = 2**13
 """A shorter body is copied behind its head; a longer one goes out with it uncopied."""
-_FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
-"""Each says where a body ends; of an answer with both it is not certain for every reader."""
+BODILESS: Final = (204, 304)
+"""RFC 9110, 15.3.5 and 15.4.5; a 304 may name the length of what it stands for."""
+_SIZE: Final = re.compile(rb"\r?\n([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r?\n").match
+"""The end of a chunk, or of the head, and the size of the next chunk with its extensions, between
+whose parts there may be white space (RFC 9112 section 7.1.1)."""
+_PART_OF_SIZE: Final = re.compile(rb"\r?|\r?\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\r\n]*)?\r?)?").fullmatch
 
 
 class PooledConnection(ResponseHandler):
@@ -86,28 +91,31 @@ class Http1Answer:
         "_failure",
         "_guard",
         "_has_head",
-        "_head",
-        "_is_odd",
+        "_keeps",
+        "_left",
         "_loop",
-        "_parser",
         "_parts",
         "_paused",
         "_protocol",
+        "_rest",
         "_reusable",
-        "_sending",
+        "_sender",
         "_silent",
         "_sink",
         "_size",
+        "_take",
         "_waiter",
         "_whole",
+        "_without_body",
         "fields",
         "headers",
-        "on_body",
         "status",
         "usage",
     )
 
-    def __init__(self, connection: Connection, guard: IdleGuard) -> None:
+    def __init__(
+        self, connection: Connection, guard: IdleGuard, *, without_body: bool = False
+    ) -> None:
         protocol = connection.protocol
         assert isinstance(protocol, PooledConnection)
         self.status = 0
@@ -119,21 +127,25 @@ class Http1Answer:
         self._guard = guard
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
-        self.on_body = self._parts.append
         self._size = 0
         self._sink: Sink | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
-        self._has_head = self._whole = self._reusable = self._paused = self._sending = False
-        self._head = b""  # what has come, until its end
-        self._is_odd = False
+        self._has_head = self._whole = self._reusable = self._paused = False
+        self._sender: asyncio.Task[None] | None = None  # while a long request is sent
+        self._without_body = without_body  # as the answer to HEAD is
+        self._keeps = False
+        self._take: Callable[[bytes], None] = self._take_head
+        self._rest = b""  # what has come of a head, of a line between chunks, or of trailers
+        self._left = 0  # of the body, or of a chunk
         self._silent = 0
-        self._parser = self._new_parser()
         protocol.answer = self
         protocol.is_idle = False
 
-    async def ask(self, head: bytes, body: bytes) -> None:
+    async def ask(self, head: bytes, body: bytes | AsyncIterator[bytes], *, chunked: bool) -> None:
         """Send the request, and wait for the head of its answer, in a block of the guard.
+
+        `chunked`: a body that arrives piece by piece goes out in chunks.
 
         Raises:
             aiohttp.ClientError, OSError: the connection was closed before that.
@@ -142,33 +154,53 @@ class Http1Answer:
         transport = self._protocol.transport
         if transport is None:
             raise aiohttp.ServerDisconnectedError
-        if len(body) < _JOINED_BYTES:
+        if not isinstance(body, bytes) or len(body) >= _BUFFER_BYTES:
+            self._sender = asyncio.ensure_future(self._send(head, body, chunked=chunked))
+            self._sender.add_done_callback(self._sent)
+        elif len(body) < _JOINED_BYTES:
             transport.write(head + body)
-        elif len(body) < _BUFFER_BYTES:
-            transport.writelines((head, body))
         else:
-            await self._send(transport, head, body)
+            transport.writelines((head, body))
         while not self._has_head:
             if self._failure is not None:
                 raise self._failure
             await self._arrival()
 
-    async def _send(self, transport: asyncio.WriteTransport, head: bytes, body: bytes) -> None:
-        """Send a long body piece by piece, at most until the answer begins: mostly a refusal."""
-        self._sending = True
-        transport.write(head)
-        for start in range(0, len(body), _BUFFER_BYTES):
-            transport.write(body[start : start + _BUFFER_BYTES])
-            drained = asyncio.ensure_future(self._protocol._drain_helper())
-            try:
-                self._waiter = self._loop.create_future()
-                await asyncio.wait({drained, self._waiter}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                self._waiter = None
-                drained.cancel()
-            if self._has_head or self._failure is not None:
-                return  # the connection is closed behind the answer
-        self._sending = False
+    async def _send(
+        self, head: bytes, body: bytes | AsyncIterator[bytes], *, chunked: bool
+    ) -> None:
+        """Send a long body piece by piece, also while the answer arrives.
+
+        The head goes with the first piece: a body that cannot be read is not begun.
+        """
+        transport, drain = self._protocol.transport, self._protocol._drain_helper
+        assert transport is not None
+        if isinstance(body, bytes):
+            transport.write(head)
+            for start in range(0, len(body), _BUFFER_BYTES):
+                transport.write(body[start : start + _BUFFER_BYTES])
+                await drain()
+            return
+        async for piece in body:
+            if piece:
+                framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
+                transport.write(head + framed)
+                head = b""
+                await drain()
+        transport.write(head + (b"0\r\n\r\n" if chunked else b""))
+
+    def _sent(self, sender: asyncio.Task[None]) -> None:
+        """Note that the request is out; what cut it short breaks its answer off, too."""
+        if sender.cancelled():
+            return
+        if (cut := sender.exception()) is None:
+            self._sender = None
+        elif not self._whole:
+            self._fail(cut)
+
+    def _stop_sending(self) -> None:
+        if self._sender is not None:
+            self._sender.cancel()
 
     def pass_to(self, sink: Sink | None) -> None:
         """Have what arrives go to `sink` while the reading task waits; None: to the task again."""
@@ -202,6 +234,7 @@ class Http1Answer:
     async def aclose(self) -> None:
         """Close the connection, unless the answer has been read to its end."""
         self._guard.stop()
+        self._stop_sending()
         self._sink = None
         if self._connection is not None:
             self._connection.close()
@@ -220,10 +253,7 @@ class Http1Answer:
     def data_received(self, data: bytes) -> None:
         """Parse; give the content to whoever waits for it."""
         try:
-            if self._has_head:
-                self._parser.feed_data(data)
-            else:
-                self._read_head(data)
+            self._take(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as exc:
             if not self._whole:
                 self._fail(ValueError(f"not HTTP: {exc}"))
@@ -248,7 +278,7 @@ class Http1Answer:
         """The end of an answer without a length; else it has broken off."""
         if self._whole:
             return
-        if self._has_head and self._failure is None and not self._is_framed():
+        if self._failure is None and self._take == self._take_all:
             self._whole = True
             self._release()
             self._wake()
@@ -257,39 +287,128 @@ class Http1Answer:
         else:
             self._fail(aiohttp.ServerDisconnectedError())
 
-    def _new_parser(self) -> Any:
+    def _take_head(self, data: bytes) -> None:
+        """Parse heads as soon as each is whole, until one is not informational.
+
+        Raises: ValueError, HttpParserError, HttpParserUpgrade: it is no answer.
+        """
+        searched = max(len(self._rest) - 3, 0)
+        self._rest += data
+        while True:
+            if self._rest[:1] in (b"\r", b"\n"):  # some servers end a body with an empty line
+                self._rest, searched = self._rest.lstrip(b"\r\n"), 0
+            if not b"HTTP/1.".startswith(self._rest[:7]):
+                raise ValueError("no status line")
+            end = HEAD_END.search(self._rest, searched)
+            if end is None:
+                return
+            head, self._rest, searched = self._rest[: end.end()], self._rest[end.end() :], 0
+            self._parse(head)
+            if not 100 <= self.status < 200 or self.status == 101:  # RFC 9110 section 15.2
+                self._begin_body()
+                return
+            self.fields.clear()
+
+    def _parse(self, head: bytes) -> None:
+        """Parse one head; one that is refused once more, as a strict parser reads it."""
+        try:
+            self._parse_strictly(head)
+        except httptools.HttpParserError:
+            self.fields.clear()
+            self._parse_strictly(mended(head))
+
+    def _parse_strictly(self, head: bytes) -> None:
         parser = httptools.HttpResponseParser(self)
         parser.set_dangerous_leniencies(
             lenient_chunked_length=True,  # a length beside chunks does not count (RFC 9112, 6.3)
             lenient_headers=True,
             lenient_optional_cr_before_lf=True,
-            lenient_spaces_after_chunk_size=True,
         )
-        return parser
+        parser.feed_data(head)
+        self.status = parser.get_status_code()
+        self._keeps = parser.should_keep_alive()
 
-    def _read_head(self, data: bytes) -> None:
-        """Parse; a head that is refused once more, when it is there as a whole (`odd_heads.py`).
+    def _begin_body(self) -> None:
+        """Choose how the body is read (RFC 9112 section 6.3). Raises: ValueError."""
+        behind, self._rest, self._silent = self._rest, b"", 0
+        named = codings(self.fields)
+        lengths = [value for name, value in self.fields if name.lower() == b"content-length"]
+        if not all(value.strip().isdigit() for value in lengths):
+            raise ValueError("a length is no number")
+        if self._without_body or self.status in BODILESS:
+            self._take = self._take_length
+        elif named:
+            if named != {b"chunked"}:
+                raise ValueError("a transfer coding that was not asked for")
+            self._take = self._take_chunks
+            behind = b"\r\n" + behind  # as between two chunks
+            self._keeps = self._keeps and not lengths  # not every reader lets the chunks count
+        elif lengths:
+            self._take, self._left = self._take_length, int(lengths[0])
+        else:
+            self._take = self._take_all
+        self._has_head = True
+        self._wake()
+        self._take(behind)
 
-        Raises: ValueError, HttpParserError, HttpParserUpgrade: it is no answer.
-        """
-        self._head += data
-        # `find`: see on_header. A tab is rare in a head, and what is behind one is searched.
-        if self._head.find(b"\t") >= 0 and not self._is_odd:
-            self._is_odd = has_tab_in_coding(self._head)
-        if not self._is_odd:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserError:
-                if self._has_head:  # what follows the head is wrong
-                    raise
-                self._is_odd = True
-        if self._is_odd and (whole := mended(self._head)) is not None:
-            self._is_odd = False
-            self.fields.clear()
-            self._parser = self._new_parser()
-            self._parser.feed_data(whole)
-        if self._has_head:
-            self._head, self._silent = b"", 0
+    def _take_all(self, data: bytes) -> None:
+        """Read a body that ends with its connection."""
+        if data:
+            self._parts.append(data)
+
+    def _take_length(self, data: bytes) -> None:
+        """Read a body of a known length."""
+        left = self._left
+        if data and left:
+            self._parts.append(data if len(data) <= left else data[:left])
+        self._left = max(left - len(data), 0)
+        if not self._left:
+            self._end(clean=len(data) <= left)
+
+    def _take_chunks(self, data: bytes) -> None:
+        """Read a body in chunks. Raises: ValueError for what is none."""
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        at, left = 0, self._left
+        while True:
+            if left:
+                piece = data[at : at + left]
+                if piece:
+                    self._parts.append(piece)
+                    left -= len(piece)
+                    at += len(piece)
+                if left:
+                    break
+            found = _SIZE(data, at)
+            if found is None:
+                self._rest = data[at:]
+                if _PART_OF_SIZE(self._rest) is None:
+                    raise ValueError("a chunk has no size, or another one")
+                break
+            at, left = found.end(), int(found[1], 16)
+            if not left:
+                self._take = self._take_trailers
+                self._take_trailers(data[at - 1 :])
+                break
+        self._left = left
+
+    def _take_trailers(self, data: bytes) -> None:
+        """Read up to the empty line that ends the trailers; none of them is passed on."""
+        searched = max(len(self._rest) - 3, 0)
+        self._rest += data
+        end = HEAD_END.search(self._rest, searched)
+        if end is not None:
+            self._end(clean=end.end() == len(self._rest))
+
+    def _end(self, *, clean: bool) -> None:
+        """Note the end; `clean`: nothing has come behind it, which nobody asked for."""
+        self._whole = True
+        self._reusable = self._keeps and clean and self._sender is None
+        self._take = self._take_more
+
+    def _take_more(self, _data: bytes) -> None:
+        """Take what comes behind the end: no part of the answer."""
+        self._reusable = False
 
     def _stays_short(self, size: int) -> bool:
         """Whether a head, or what is between pieces of content, may go on."""
@@ -334,6 +453,7 @@ class Http1Answer:
 
     def _release(self) -> None:
         """Give the connection back to the pool, or close it."""
+        self._stop_sending()
         self._protocol.answer = None
         connection, self._connection = self._connection, None
         if connection is None:
@@ -343,38 +463,10 @@ class Http1Answer:
         else:
             connection.close()
 
-    def _is_framed(self) -> bool:
-        return not _FRAMES.isdisjoint([name.lower() for name, _ in self.fields])
-
     # From the parser
-
-    def on_message_begin(self) -> None:
-        """Raises: ValueError for a second answer, which was not asked for: no part of the first."""
-        if self._whole:
-            raise ValueError("more than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect. Raises: ValueError for a head that is not text."""
         if value.find(b"\0") >= 0:  # `in` costs ten times as much (wire/response_tee.py)
             raise ValueError("a header contains a NUL")
-        if not self._has_head:
-            self.fields.append((name, value.strip(b" \t")))
-
-    def on_headers_complete(self) -> None:
-        """Note the status, unless an informational answer comes first (RFC 9110 section 15.2)."""
-        if self._has_head:
-            return
-        self.status = self._parser.get_status_code()
-        if 100 <= self.status < 200 and self.status != 101:
-            self.fields.clear()
-        else:
-            self._has_head = True
-            self._wake()
-
-    def on_message_complete(self) -> None:
-        """Note the end."""
-        if self._has_head and not self._whole:
-            self._whole = True
-            names = {name.lower() for name, _ in self.fields}
-            keeps = self._parser.should_keep_alive() and not self._sending
-            self._reusable = keeps and not names >= _FRAMES
+        self.fields.append((name, value.strip(b" \t")))

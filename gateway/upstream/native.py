@@ -2,51 +2,36 @@
 
 Straight on aiohttp's connections: an HTTP client's own redirects, cookies, URL normalisation,
 joining of repeated headers and decoding are all things a proxy must not do. Answers are read by
-`gateway/upstream/http1.py`, those of LiteLLM's calls too; aiohttp itself sends uploads of unknown
-content, `HEAD`, and what goes through a proxy.
+`gateway/upstream/http1.py`: those to every method and size, to uploads, through a proxy, and to
+LiteLLM's calls.
 """
 
 from __future__ import annotations
 
-import asyncio
-import io
 import math
 import os
 import re
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
 
 import aiohttp
 import httpx
-from multidict import CIMultiDict
 from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
-from gateway.upstream.http1 import Http1Answer
+from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
+from gateway.upstream.http1 import BODILESS, Http1Answer
 from gateway.upstream.idle import IdleGuard
-from gateway.upstream.pool import CONNECTED, Connector, Route, UploadConnector, header_text
+from gateway.upstream.pool import CONNECTED, Connector, Route, UploadConnector
 
-# aiohttp would add these to a request without them; a proxy adds nothing.
-_NEVER_ADD = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces
-_BIG_BODY = 2**20  # from here on aiohttp wants a file, which it writes piece by piece
 _STALE_S = 1.0  # a connection that was closed while idle fails within this time
 _MOST_ROUTES = 512  # as many URLs are kept prepared
-_BODILESS = (
-    204,
-    304,
-)  # RFC 9110, 15.3.5 and 15.4.5; a 304 may name the length of what it stands for
 _LENGTH = frozenset({b"content-length"})
 _SET_HERE = frozenset({b"host", b"content-length"})
-# Of one response header, and their number. aiohttp's own limits are 8 KiB, which real ones reach,
-# and 128.
-_MAX_HEADER_BYTES = 2**16
-_MAX_HEADERS = 2000
 
 
 class NativeLane:
@@ -84,19 +69,13 @@ class NativeLane:
         limit, name = _first_byte_limit(timeouts)
         began = time.monotonic()
         CONNECTED.set(False)
-        answer: LaneResponse
         if not isinstance(url, URL):  # of LiteLLM, whose headers are a whole head
             url = URL(str(url), encoded=True)
             headers = [(k.lower(), v) for k, v in headers]
             headers = end_to_end(headers, _SET_HERE)
-        route = self._route(method, url, content, fresh=fresh)
         try:
-            if route is not None:
-                assert isinstance(content, bytes)
-                answer = await self._exchange(route, headers, content)
-            else:
-                async with asyncio.timeout(limit):
-                    answer = await self._request(method, url, headers, content)
+            route = self._route(method, url, content, fresh=fresh)
+            answer = await self._exchange(route, headers, content, without_body=method == "HEAD")
         except aiohttp.ConnectionTimeoutError as exc:
             raise _translated(exc, url, timeouts) from exc
         except TimeoutError as exc:
@@ -114,35 +93,25 @@ class NativeLane:
             raise UpstreamMalformed(f"the upstream answered with status {answer.status}")
         return answer
 
-    async def _request(
+    async def _exchange(
         self,
-        method: str,
-        url: URL,
+        route: Route,
         headers: RawHeaders,
         content: bytes | AsyncIterator[bytes],
-    ) -> NativeResponse:
-        """The same by aiohttp alone."""
-        guard = IdleGuard(self._timeouts.idle_s, self._timeouts.total_s)
-        answer = await self._session_for(content).request(
-            method,
-            url,
-            headers=_multidict(headers),
-            data=_payload(content),
-            allow_redirects=False,
-            timeout=self._limits,
-        )
-        return NativeResponse(answer, guard)
-
-    async def _exchange(self, route: Route, headers: RawHeaders, content: bytes) -> Http1Answer:
-        """The answer to a POST over a connection of the pool."""
-        head = route.head(headers, len(content))
+        *,
+        without_body: bool,
+    ) -> Http1Answer:
+        """The answer to a request over a connection of the pool."""
+        length = len(content) if isinstance(content, bytes) else _length_in(headers)
+        headers = [h for h in headers if h[0] != b"content-length"]
+        head = route.head(headers, length)
         guard = IdleGuard(self._timeouts.first_byte_s, self._timeouts.total_s)
         answer = None
         try:
             with guard:
                 connection = await route.connect(self._limits)
-                answer = Http1Answer(connection, guard)
-                await answer.ask(head, content)
+                answer = Http1Answer(connection, guard, without_body=without_body)
+                await answer.ask(head, content, chunked=length is None)
         except BaseException:
             guard.stop()
             if answer is not None:
@@ -154,19 +123,17 @@ class NativeLane:
 
     def _route(
         self, method: str, url: URL, content: bytes | AsyncIterator[bytes], *, fresh: bool
-    ) -> Route | None:
-        """How to ask `url` without aiohttp's client; None for what only that can do."""
-        if self._proxied or type(content) is not bytes or method == "HEAD":
-            return None
-        if url.scheme not in ("http", "https") or url.raw_user or url.raw_password:
-            return None
-        if fresh:
-            return Route(method, url, self._session_for(None))
+    ) -> Route:
+        """How to ask `url`."""
+        proxied = self._proxied
+        if fresh or not isinstance(content, bytes):
+            return Route(method, url, self._session_for(None), proxied=proxied)
         route = self._routes.get((method, url))
         if route is None:
             if len(self._routes) >= _MOST_ROUTES:
                 self._routes.clear()
-            route = self._routes[method, url] = Route(method, url, self._session_for(content))
+            session = self._session_for(content)
+            route = self._routes[method, url] = Route(method, url, session, proxied=proxied)
         return route
 
     async def aclose(self) -> None:
@@ -175,10 +142,9 @@ class NativeLane:
             if session is not None:
                 await session.close()
 
-    def _session_for(self, content: bytes | AsyncIterator[bytes] | None) -> aiohttp.ClientSession:
-        """The pool; for a body that cannot be sent a second time, and for None, one without idle
-        connections."""
-        if isinstance(content, bytes):
+    def _session_for(self, content: bytes | None) -> aiohttp.ClientSession:
+        """The pool; for None one without idle connections, for a body that cannot be sent twice."""
+        if content is not None:
             if self._session is None:
                 self._session = self._open(Connector, keepalive_timeout=_KEEPALIVE_S)
             return self._session
@@ -190,13 +156,6 @@ class NativeLane:
         return aiohttp.ClientSession(
             connector=kind(limit=self._max_connections, ttl_dns_cache=60, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=_NEVER_ADD,
-            trust_env=self._proxied,
-            auto_decompress=False,
-            read_bufsize=2**18,
-            max_line_size=_MAX_HEADER_BYTES,
-            max_field_size=_MAX_HEADER_BYTES,
-            max_headers=_MAX_HEADERS,
         )
 
 
@@ -204,48 +163,16 @@ class StaleConnection(UpstreamUnreachable):
     """The upstream closed an idle connection just when it was used; it read nothing."""
 
 
-class NativeResponse:
-    """The upstream's answer, relayed byte for byte: nothing is decompressed or re-chunked."""
-
-    __slots__ = ("_answer", "_guard", "_whole", "headers", "status", "usage")
-
-    def __init__(self, answer: aiohttp.ClientResponse, guard: IdleGuard) -> None:
-        self._answer = answer
-        self._guard = guard
-        self._whole = False
-        self.status = answer.status
-        self.headers = _relayed(answer.raw_headers, answer.status)
-        self.usage: dict[str, Any] | None = None
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            with self._guard:
-                chunk = await self._answer.content.readany()
-        except TimeoutError as exc:
-            raise UpstreamTimeout(f"the upstream {self._guard.verdict}") from exc
-        except (aiohttp.ClientError, ValueError, OSError) as exc:
-            raise UpstreamMalformed("the upstream's answer broke off before its end") from exc
-        if not chunk:
-            self._whole = True
-            raise StopAsyncIteration
-        return chunk
-
-    async def aclose(self) -> None:
-        """Release the connection, or close it when the body has not been read to its end."""
-        self._guard.stop()
-        if self._whole:
-            self._answer.release()
-        else:
-            self._answer.close()
+def _length_in(headers: RawHeaders) -> int | None:
+    """The length that a body is announced with; None for a body in chunks."""
+    value = header(headers, b"content-length")
+    return int(value) if value.isdigit() else None
 
 
 def _relayed(headers: Iterable[tuple[bytes, bytes]], status: int) -> RawHeaders:
     """An answer's headers as they may be sent on: with a length only where it is the body's."""
     given = [(k.lower(), v) for k, v in headers]
-    other = status in _BODILESS or any(name == b"transfer-encoding" for name, _ in given)
+    other = status in BODILESS or any(name == b"transfer-encoding" for name, _ in given)
     kept = end_to_end(given, _LENGTH if other else frozenset())
     if _CONTROL.search(b"".join([v for _, v in kept])):
         kept = [(k, _CONTROL.sub(b" ", v)) for k, v in kept]
@@ -257,16 +184,6 @@ def _first_byte_limit(timeouts: TimeoutSettings) -> tuple[float | None, str]:
     first, total = timeouts.first_byte_s or math.inf, timeouts.total_s or math.inf
     limit, name = min((first, "first_byte_s"), (total, "total_s"))
     return (None if math.isinf(limit) else limit), name
-
-
-def _multidict(headers: RawHeaders) -> CIMultiDict[str]:
-    return CIMultiDict([(k.decode("latin-1"), header_text(v)) for k, v in headers])
-
-
-def _payload(content: bytes | AsyncIterator[bytes]) -> Any:
-    if isinstance(content, bytes):
-        return io.BytesIO(content) if len(content) >= _BIG_BODY else content or None
-    return content
 
 
 def _translated(exc: Exception, url: URL, timeouts: TimeoutSettings) -> UpstreamFailure:
