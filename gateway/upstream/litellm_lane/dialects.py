@@ -16,6 +16,8 @@ from gateway.upstream.litellm_lane.transport import ProviderCall
 
 _ENVELOPE = frozenset({"model", "stream", "stream_options"})
 _ENDS = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
+# Of LiteLLM's events, several of which may be in one piece; no text of a model has a bare quote.
+_END_EVENTS = tuple(mark for end in _ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"'))
 # LiteLLM ends its stream at the finish reason, before it reads `[DONE]`.
 _OPENAI_ENDS = (b'"finish_reason":"', b'"finish_reason": "', *_ENDS[1:])
 # LiteLLM would ask an `openai` deployment in Responses; this name makes it ask in chat completions.
@@ -122,7 +124,7 @@ class TranslatedStream(PrimedStream):
             raise errors.failure(broken, self._call, streaming=True)
         if event is None and not self._ended:
             raise errors.unfinished(self._call)
-        if not self._ended and any(mark in out[:200] for mark in _ENDS):
+        if not self._ended and any(mark in out for mark in _END_EVENTS):
             self._ended = True
             if not self._complete:
                 raise errors.unfinished(self._call)

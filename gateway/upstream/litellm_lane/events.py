@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
-import orjson
-
+from gateway.upstream.litellm_lane.readable import encoded, is_known, normal, parsed
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 
@@ -32,27 +32,78 @@ class ReadableEvents:
 
 
 def _rendered(events: Iterable[SSEEvent]) -> bytes:
-    return b"".join(_plain(event) for event in events if event.done or _is_json(event.data))
+    return b"".join(map(_plain, events))
 
 
 def _plain(event: SSEEvent) -> bytes:
-    name = b"event: %b\n" % event.event if event.event else b""
-    # Between the tokens of a JSON text a line end is white space, and inside of them there is none.
-    return b"%bdata: %b\n\n" % (name, event.data.replace(b"\n", b" "))
-
-
-def _is_json(data: bytes) -> bool:
+    """An event in one line of ASCII; nothing for one that is no object of JSON."""
+    if event.done:
+        return b"data: [DONE]\n\n"
     try:
-        orjson.loads(data)
+        value = parsed(event.data)
     except ValueError:
-        return _is_lenient_json(data)
-    return True
+        return b""
+    if not isinstance(value, dict | list) or not value:
+        return b""
+    name = event.event
+    if is_known(value) and "type" in value:
+        name = str(value["type"]).encode()
+    head = b"event: %b\n" % name if name else b""
+    return b"%bdata: %b\n\n" % (head, encoded(normal(value)))
 
 
-def _is_lenient_json(data: bytes) -> bool:
-    """JSON to the standard library, which takes what the fast parser refuses."""
-    try:
-        json.loads(data.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return False
-    return True
+def as_events(answer: Any) -> bytes:
+    """A whole answer, given for a stream, as the events of one; empty for a form not known here."""
+    if not isinstance(answer, dict):
+        return b""
+    if answer.get("error") or answer.get("type") == "error":
+        return b"data: %b\n\n" % encoded(answer)
+    if answer.get("choices"):
+        return _line(_chunk(answer)) + b"data: [DONE]\n\n"
+    if answer.get("type") == "message":
+        return b"".join(map(_line, _events_of(answer)))
+    return b""
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    name = b"event: %b\n" % str(value["type"]).encode() if "type" in value else b""
+    return b"%bdata: %b\n\n" % (name, encoded(value))
+
+
+def _chunk(answer: dict[str, Any]) -> dict[str, Any]:
+    choices = []
+    for choice in answer["choices"]:
+        delta = choice.get("message") or choice.get("delta") or {}
+        calls = delta.get("tool_calls") or ()
+        for at, call in enumerate(calls):
+            call.setdefault("index", at)
+        choices.append({**{k: v for k, v in choice.items() if k != "message"}, "delta": delta})
+    return {**answer, "object": "chat.completion.chunk", "choices": choices}
+
+
+def _events_of(message: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
+    for index, block in enumerate(message["content"]):
+        begun, pieces = _begun(block)
+        yield {"type": "content_block_start", "index": index, "content_block": begun}
+        for piece in pieces:
+            yield {"type": "content_block_delta", "index": index, "delta": piece}
+        yield {"type": "content_block_stop", "index": index}
+    ending = {"stop_reason": message.get("stop_reason"), "stop_sequence": None}
+    yield {"type": "message_delta", "delta": ending, "usage": message["usage"]}
+    yield {"type": "message_stop"}
+
+
+def _begun(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(the start of a block, the deltas that complete it)."""
+    if block.get("type") == "text":
+        return {**block, "text": ""}, [{"type": "text_delta", "text": block.get("text", "")}]
+    if block.get("type") == "thinking":
+        pieces = [{"type": "thinking_delta", "thinking": block.get("thinking", "")}]
+        if signature := block.get("signature"):
+            pieces.append({"type": "signature_delta", "signature": signature})
+        return {**block, "thinking": "", "signature": ""}, pieces
+    if block.get("type") == "tool_use":
+        text = json.dumps(block["input"], separators=(",", ":"))
+        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
+    return block, []
