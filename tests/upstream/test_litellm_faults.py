@@ -352,7 +352,7 @@ async def test_a_compressed_answer_of_several_members(
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("coding", ["br", "zstd", "x-own"])
+@pytest.mark.parametrize("coding", ["br", "zstd", "x-own", "gzip, x-own"])
 async def test_a_coding_that_was_not_asked_for_is_named(
     lane: LiteLLMLane, upstream: ScriptedUpstream, coding: str, streaming: bool
 ) -> None:
@@ -360,7 +360,8 @@ async def test_a_coding_that_was_not_asked_for_is_named(
     headers = {"content-encoding": coding}
     kind = "text/event-stream" if streaming else "application/json"
     upstream.script(Reply(raw=b"\x1b\x0f\x00" * 9, content_type=kind, headers=headers))
-    with pytest.raises(UpstreamFailure, match=f"not asked for: {coding}"):
+    words = "not asked for: x-own" if "x-own" in coding else "not compressed as announced"
+    with pytest.raises(UpstreamFailure, match=words):
         await lane.send(a_target(upstream), a_body(stream=streaming), [])
 
 

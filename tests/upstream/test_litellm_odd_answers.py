@@ -42,7 +42,9 @@ BODIES: dict[str, dict[str, Any]] = {
 async def lane() -> AsyncIterator[LiteLLMLane]:
     limits = TimeoutSettings(idle_s=20)
     native = NativeLane(limits, max_connections=100)
-    yield LiteLLMLane(native, limits)
+    lane = LiteLLMLane(native, limits)
+    await lane.start()
+    yield lane
     await native.aclose()
 
 

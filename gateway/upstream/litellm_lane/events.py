@@ -17,39 +17,53 @@ from gateway.wire.sse import SSEDecoder, SSEEvent
 class ReadableEvents:
     """Bytes of an event stream in any split, to events an adapter can read."""
 
-    __slots__ = ("_decoder",)
+    __slots__ = ("_decoder", "_ended", "_known", "_others")
 
     def __init__(self) -> None:
         self._decoder = SSEDecoder()
+        self._ended = self._known = self._others = False
 
     def feed(self, content: bytes) -> bytes:
         """The events that unpacked bytes complete."""
-        return _rendered(self._decoder.feed(content))
+        return self._rendered(self._decoder.feed(content))
 
     def flush(self) -> bytes:
         """The last event of a stream that ends without a blank line."""
-        return _rendered(self._decoder.flush())
+        return self._rendered(self._decoder.flush())
+
+    @property
+    def ended(self) -> bool | None:
+        """Whether the provider has ended its turn; None in a form that is not known here."""
+        return None if self._others and not self._known else self._ended
+
+    def _rendered(self, events: Iterable[SSEEvent]) -> bytes:
+        return b"".join(map(self._plain, events))
+
+    def _plain(self, event: SSEEvent) -> bytes:
+        """An event in one line of ASCII; nothing for one that is no object of JSON."""
+        if event.done:
+            return b"data: [DONE]\n\n"
+        try:
+            value = parsed(event.data)
+        except ValueError:
+            return b""
+        if not isinstance(value, dict | list) or not value:
+            return b""
+        name, value = event.event, normal(value)
+        if is_known(value):
+            self._known = True
+            self._ended = self._ended or _ends_turn(value)
+            name = str(value.get("type") or "").encode()
+        else:
+            self._others = True
+        head = b"event: %b\n" % name if name else b""
+        return b"%bdata: %b\n\n" % (head, encoded(value))
 
 
-def _rendered(events: Iterable[SSEEvent]) -> bytes:
-    return b"".join(map(_plain, events))
-
-
-def _plain(event: SSEEvent) -> bytes:
-    """An event in one line of ASCII; nothing for one that is no object of JSON."""
-    if event.done:
-        return b"data: [DONE]\n\n"
-    try:
-        value = parsed(event.data)
-    except ValueError:
-        return b""
-    if not isinstance(value, dict | list) or not value:
-        return b""
-    name = event.event
-    if is_known(value) and "type" in value:
-        name = str(value["type"]).encode()
-    head = b"event: %b\n" % name if name else b""
-    return b"%bdata: %b\n\n" % (head, encoded(normal(value)))
+def _ends_turn(value: dict[str, Any]) -> bool:
+    if value.get("type") == "message_stop":
+        return True
+    return any(choice.get("finish_reason") for choice in value.get("choices") or ())
 
 
 def as_events(answer: Any) -> bytes:

@@ -166,6 +166,7 @@ class LiteLLMLane:
         assert self._sdk is not None
         assert dialect.litellm is not None
         model, streaming = _model(target), bool(body.get("stream"))
+        call.translated = True
         provider, name = self._sdk.split(model, target.params)
         call.provider, call.withheld = provider, keys_of_others(provider, target.params, os.environ)
         kwargs, dropped = dialects.arguments(target, body, dialect.litellm)

@@ -30,11 +30,16 @@ _BLOCK_TEXTS = ("text", "thinking", "signature", "data", "partial_json")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+class TooDeep(ValueError):
+    """JSON whose depth no parser here reaches."""
+
+
 def parsed(data: bytes) -> Any:
     """The JSON value in `data`, whose text may have bytes that are no UTF-8.
 
     Raises:
-        ValueError: it is no JSON, or nested deeper than can be parsed.
+        TooDeep: it is nested deeper than can be parsed.
+        ValueError: it is no JSON.
     """
     try:
         return orjson.loads(data)
@@ -43,7 +48,7 @@ def parsed(data: bytes) -> Any:
         try:
             return json.loads(text, strict=False)
         except RecursionError as exc:
-            raise ValueError("nested too deep") from exc
+            raise TooDeep("nested too deep") from exc
 
 
 def encoded(value: Any) -> bytes:
@@ -83,10 +88,11 @@ def _chat(answer: Json) -> Json:
         if created is not None and created == created and abs(created) < 2**53:
             answer["created"] = int(created)
     _set_usage(answer)
-    if answer.get("object") != "chat.completion.chunk" and _has_messages(answer):
+    streamed = answer.get("object") == "chat.completion.chunk" or not _has_messages(answer)
+    if not streamed:
         answer.setdefault("service_tier", None)  # one adapter reads it without looking
     answer["choices"] = [
-        _choice(choice, at)
+        _choice(choice, at, streamed=streamed)
         for at, choice in enumerate(as_list(answer.get("choices")))
         if isinstance(choice, dict)
     ]
@@ -97,11 +103,17 @@ def _has_messages(answer: Json) -> bool:
     return any("message" in as_mapping(c) for c in as_list(answer.get("choices")))
 
 
-def _choice(choice: Json, at: int) -> Json:
+def _choice(choice: Json, at: int, *, streamed: bool) -> Json:
     choice["index"] = _index(choice.get("index"), at)
-    for name in ("message", "delta"):
-        if name in choice or (name == "delta" and "message" not in choice):
-            choice[name] = _message(choice.get(name))
+    if streamed:
+        given = choice.pop("message", None)
+        choice["delta"] = _message(choice.get("delta") or given)
+    elif "message" in choice:
+        choice["message"] = {**_message(choice["message"]), "role": "assistant"}
+    for call in as_mapping(choice.get("message")).get("tool_calls") or ():
+        function = call.get("function")
+        if isinstance(function, dict) and not function.get("arguments"):
+            function["arguments"] = "{}"
     reason = choice.get("finish_reason")
     choice["finish_reason"] = reason if isinstance(reason, str) and reason else None
     if reason and not isinstance(reason, str):

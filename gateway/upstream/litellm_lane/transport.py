@@ -21,7 +21,7 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
 from gateway.upstream.litellm_lane.events import ReadableEvents, as_events
-from gateway.upstream.litellm_lane.readable import encoded, normal, parsed
+from gateway.upstream.litellm_lane.readable import TooDeep, encoded, is_known, normal, parsed
 from gateway.wire.response_tee import UNPACKABLE, Inflater
 
 _TAIL_BYTES = 1 << 14
@@ -39,6 +39,9 @@ _LINES = (b"application/x-ndjson", b"application/stream+json", b"application/jso
 """Streams of one JSON text a line, which are not read to their end first."""
 _OTHER_FORMS = (b"application/vnd.amazon", b"image/", b"audio/", b"video/", b"multipart/")
 _STREAMED = re.compile(rb'"stream"\s{0,3}:\s{0,3}true')
+
+_NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+"""Other dialects have to have a usage, and an adapter fails without one."""
 
 _RETRIED = frozenset({408, 409, 429, *range(500, 600)})
 """Answers after which the clients inside LiteLLM send a call again, whatever they are told."""
@@ -86,6 +89,9 @@ class ProviderCall:
     secrets: set[str] = dataclasses.field(default_factory=set)
     """The credentials that were sent, to be removed from error messages."""
 
+    translated: bool = False
+    """Whether LiteLLM answers in another dialect than chat completions."""
+
     provider: str = ""
     """LiteLLM's name of the provider that is called."""
 
@@ -97,6 +103,9 @@ class ProviderCall:
 
     redirected_from: str = ""
     """The host that answered with a redirect; empty after any other answer."""
+
+    events: ReadableEvents | None = None
+    """The reader of the last answer, if that is an event stream."""
 
     _ended: bool = False
     _open: LaneResponse | None = None
@@ -152,7 +161,9 @@ class ProviderCall:
 
     @property
     def ended(self) -> bool:
-        """Whether the provider ended the turn; True where no end mark is expected."""
+        """Whether the provider ended the turn; True where nothing says how it ends."""
+        if self.events is not None and (ended := self.events.ended) is not None:
+            return ended
         return self._ended or not self.end_marks
 
     def failed(self, failure: UpstreamFailure) -> httpx.TransportError:
@@ -255,6 +266,10 @@ def _is_binary(kind: bytes) -> bool:
     return kind.startswith(_OTHER_FORMS)
 
 
+def _too_deep(call: ProviderCall) -> str:
+    return f"the answer of {call.provider or 'the provider'} is nested too deep to be translated"
+
+
 async def _error_body(response: httpx.Response) -> bytes:
     """The decoded body of an error answer; empty when its compression is broken."""
     try:
@@ -273,6 +288,7 @@ class _WatchedBody(httpx.AsyncByteStream):
         self._chunks = self._unpacked()
         self._first: list[bytes] = []
         self._events: ReadableEvents | None = None
+        call.events = None
 
     async def prepare(self, kind: bytes, *, streamed: bool) -> bytes:
         """Read as far as it takes to know the form of a successful answer, whatever it is called;
@@ -280,27 +296,33 @@ class _WatchedBody(httpx.AsyncByteStream):
         try:
             start = await self._start()
             if _EVENT_FIELD.match(start) or (not start and kind.startswith(_EVENT_STREAM)):
-                self._events = ReadableEvents()
-                return _EVENT_STREAM
+                return self._read_events()
             if kind.startswith(_EVENT_STREAM) and streamed and not start.startswith((b"{", b"[")):
-                self._events = ReadableEvents()
-                return _EVENT_STREAM
-            if not start.startswith((b"{", b"[")) or kind.startswith(_LINES):
+                return self._read_events()
+            if not start.startswith((b"{", b"[")) or (streamed and kind.startswith(_LINES)):
                 return kind
             whole = b"".join(self._first) + b"".join([chunk async for chunk in self._chunks])
         except UpstreamFailure as exc:
             raise self._call.failed(exc) from exc
         try:
             value = parsed(whole)
+        except TooDeep as exc:
+            raise self._call.failed(UpstreamMalformed(_too_deep(self._call))) from exc
         except ValueError:
             self._first = [whole]
             return kind
         value = normal(value)
+        if self._call.translated and is_known(value) and "choices" in value:
+            value.setdefault("usage", dict(_NO_USAGE))
         if streamed and (events := as_events(value)):
             self._first = [events]
             return _EVENT_STREAM
         self._first = [encoded(value)]
         return b"application/json"
+
+    def _read_events(self) -> bytes:
+        self._call.events = self._events = ReadableEvents()
+        return _EVENT_STREAM
 
     async def _start(self) -> bytes:
         """The first bytes that are no white space; empty for an empty body."""
