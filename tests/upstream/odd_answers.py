@@ -68,7 +68,11 @@ def good(wire: str, *, stream: bool) -> list[Json]:
 
 
 def _chat_whole() -> list[Json]:
-    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": ARGUMENTS}}
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "read", "arguments": ARGUMENTS},
+    }
     message = {"role": "assistant", "content": TEXT, "tool_calls": [call]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}
     usage = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
@@ -308,7 +312,7 @@ USAGES = [
     Case(
         "usage",
         "details list",
-        parts=_usage(lambda usage: {**usage, **dict.fromkeys(_DETAILS, [])}),
+        parts=_usage(lambda usage: {**usage, **{name: [] for name in _DETAILS}}),
     ),
     Case(
         "usage",
@@ -480,7 +484,13 @@ HEADS = [
     _chat("head", "unknown", _each_part(x_own={"a": [1]}, provider="P", type="x")),
     Case("head", "type only", parts=_each_part(x_own=None)),
     Case("head", "id of messages", parts=_each_part(id=None), wires=("messages",), forms=WHOLE),
-    Case("head", "no model of messages", parts=_each_part(model=...), wires=("messages",), forms=WHOLE),
+    Case(
+        "head",
+        "no model of messages",
+        parts=_each_part(model=...),
+        wires=("messages",),
+        forms=WHOLE,
+    ),
     Case("head", "role of messages", parts=_each_part(role=None), wires=("messages",), forms=WHOLE),
 ]
 
@@ -538,7 +548,12 @@ BYTES = [
         views=tuple(_says(TEXT.replace("é", mark)) for mark in ("\ud83d", "?", "\ufffd")),
     ),
     Case("bytes", "BOM", body=lambda pieces: [b"\xef\xbb\xbf" + pieces[0], *pieces[1:]]),
-    Case("bytes", "white space around", body=lambda p: [b"\r\n \n" + p[0], *p[1:], b"\n\n  "], forms=WHOLE),
+    Case(
+        "bytes",
+        "white space around",
+        body=lambda p: [b"\r\n \n" + p[0], *p[1:], b"\n\n  "],
+        forms=WHOLE,
+    ),
     *(
         Case(
             "bytes",
@@ -561,7 +576,12 @@ BYTES = [
         views=(_says(TEXT.replace("é", "\t")), None),
     ),
     *(
-        Case("bytes", f"text {said}", body=_replaced("é", said.encode()), views=(_says(TEXT.replace("é", said)),))
+        Case(
+            "bytes",
+            f"text {said}",
+            body=_replaced("é", said.encode()),
+            views=(_says(TEXT.replace("é", said)),),
+        )
         for said in ("[DONE]", "data: x", "event: error", " message_stop ", "<|x|>", "error")
     ),
     Case("bytes", "NaN", body=_replaced('"c1"', b"NaN"), wires=("chat",), views=EITHER),
@@ -627,7 +647,12 @@ ARGUMENT_CASES = [
     _chat("arguments", "list text", _arguments("[1]"), views=(*_called("[1]"), None)),
     _chat("arguments", "number", _arguments(5), views=(*_called("5"), None)),
     _chat("arguments", "not JSON", _arguments('{"path": a'), views=(*_called('{"path": a'), None)),
-    Case("arguments", "1 MB", parts=lambda parts: _arguments(_value(parts, LONG))(parts), views=_called(LONG)),
+    Case(
+        "arguments",
+        "1 MB",
+        parts=lambda parts: _arguments(_value(parts, LONG))(parts),
+        views=_called(LONG),
+    ),
     *(
         Case("arguments", f"nested {n}", parts=_marked, body=_deep(n), views=_called(nested(n)))
         for n in (400, 990, 1100, 5000, 100_000)
@@ -694,17 +719,41 @@ _ANY = tuple(View(finish=reason) for reason in ("tool_calls", "stop", "odd", "le
 FINISHES = [
     Case("finish", "unknown", parts=_finish("odd"), views=_ANY),
     Case("finish", "stop", parts=_finish("stop"), wires=("chat",), views=_ANY),
-    Case("finish", "length", parts=_finish("length"), wires=("chat",), views=(View(finish="length"),)),
-    Case("finish", "max_tokens", parts=_finish("max_tokens"), wires=("messages",), views=(View(finish="length"),)),
-    Case("finish", "content_filter", parts=_finish("content_filter"), wires=("chat",), views=(View(finish="content_filter"), *_ANY)),
+    Case(
+        "finish", "length", parts=_finish("length"), wires=("chat",), views=(View(finish="length"),)
+    ),
+    Case(
+        "finish",
+        "max_tokens",
+        parts=_finish("max_tokens"),
+        wires=("messages",),
+        views=(View(finish="length"),),
+    ),
+    Case(
+        "finish",
+        "content_filter",
+        parts=_finish("content_filter"),
+        wires=("chat",),
+        views=(View(finish="content_filter"), *_ANY),
+    ),
     Case("finish", "empty", parts=_finish(""), views=(*_ANY, None)),
     Case("finish", "null", parts=_finish(None), views=(*_ANY, None)),
     Case("finish", "number", parts=_finish(3), views=(*_ANY, View(finish="3"), None)),
     _chat("finish", "upper case", _finish("TOOL_CALLS"), views=(*_ANY, View(finish="TOOL_CALLS"))),
     _chat("finish", "eos", _finish("eos"), views=_ANY),
     _chat("finish", "twice", lambda parts: [*parts[:-1], parts[-2], parts[-1]], forms=STREAM),
-    _chat("finish", "with usage", lambda parts: [*parts[:-2], {**parts[-2], "usage": parts[-1]["usage"]}], forms=STREAM),
-    _chat("finish", "text behind it", _insert(8, {"choices": [{"index": 0, "delta": {"content": ""}}]}), forms=STREAM),
+    _chat(
+        "finish",
+        "with usage",
+        lambda parts: [*parts[:-2], {**parts[-2], "usage": parts[-1]["usage"]}],
+        forms=STREAM,
+    ),
+    _chat(
+        "finish",
+        "text behind it",
+        _insert(8, {"choices": [{"index": 0, "delta": {"content": ""}}]}),
+        forms=STREAM,
+    ),
 ]
 
 
@@ -723,7 +772,9 @@ def _named(name: bytes) -> Callable[[list[bytes]], list[bytes]]:
 FRAMING = [
     _events("no DONE", lambda p: p[:-1], wires=("chat",)),
     _events("DONE twice", lambda p: [*p, p[-1]], wires=("chat",)),
-    _events("data after DONE", lambda p: [*p, p[1]], wires=("chat",), views=(View(), View(text=TEXT))),
+    _events(
+        "data after DONE", lambda p: [*p, p[1]], wires=("chat",), views=(View(), View(text=TEXT))
+    ),
     _events("junk after DONE", lambda p: [*p, b"data: {]\n\n\xff"], wires=("chat",)),
     _events("DONE in spaces", lambda p: [*p[:-1], b"data:   [DONE]  \n\n"], wires=("chat",)),
     _events("comments", lambda p: [b": hi\n\n", *(b": c\n" + piece + b":\n\n" for piece in p)]),
@@ -739,13 +790,47 @@ FRAMING = [
     _events("many blank lines", lambda p: [b"\n\n\n" + piece + b"\n\n" for piece in p]),
     _events("no last blank line", lambda p: [*p[:-1], p[-1].rstrip(b"\n")]),
     _events("no last two", lambda p: [*p[:-1], p[-1].rstrip(b"\n")], wires=("messages",)),
-    _events("pings", lambda p: [y for x in p for y in (b'event: ping\ndata: {"type": "ping"}\n\n', x)], wires=("messages",)),
-    _events("odd events", lambda p: [y for x in p for y in (x, b"data: null\n\n", b"data: 1\n\n", b'data: "x"\n\n', b"data: []\n\n", b"data: {}\n\n")][:-5] if b"DONE" in p[-1] else [y for x in p for y in (b"data: null\n\n", b"data: []\n\n", b"data: {}\n\n", x)]),
-    _events("unknown types", lambda p: [y for x in p for y in (b'event: new\ndata: {"type": "new", "a": 1}\n\n', x)], wires=("messages",)),
-    _events("unknown objects", lambda p: [y for x in p for y in (b'data: {"object": "chat.ping", "a": 1}\n\n', x)], wires=("chat",)),
+    _events(
+        "pings",
+        lambda p: [y for x in p for y in (b'event: ping\ndata: {"type": "ping"}\n\n', x)],
+        wires=("messages",),
+    ),
+    _events(
+        "odd events",
+        lambda p: (
+            [
+                y
+                for x in p
+                for y in (
+                    x,
+                    b"data: null\n\n",
+                    b"data: 1\n\n",
+                    b'data: "x"\n\n',
+                    b"data: []\n\n",
+                    b"data: {}\n\n",
+                )
+            ][:-5]
+            if b"DONE" in p[-1]
+            else [y for x in p for y in (b"data: null\n\n", b"data: []\n\n", b"data: {}\n\n", x)]
+        ),
+    ),
+    _events(
+        "unknown types",
+        lambda p: [y for x in p for y in (b'event: new\ndata: {"type": "new", "a": 1}\n\n', x)],
+        wires=("messages",),
+    ),
+    _events(
+        "unknown objects",
+        lambda p: [y for x in p for y in (b'data: {"object": "chat.ping", "a": 1}\n\n', x)],
+        wires=("chat",),
+    ),
     _events("in one write", lambda p: [b"".join(p)]),
     _events("bytewise", _cut_up(1)),
-    _events("1 MB event", lambda p: [x.replace("é".encode(), b"y" * 2**20) for x in p], views=(_says(TEXT.replace("é", "y" * 2**20)),)),
+    _events(
+        "1 MB event",
+        lambda p: [x.replace("é".encode(), b"y" * 2**20) for x in p],
+        views=(_says(TEXT.replace("é", "y" * 2**20)),),
+    ),
     _events("cut", lambda p: p[:4], views=ERROR),
     _events("cut in an event", lambda p: [*p[:4], p[4][:-20]], views=ERROR),
 ]
@@ -760,31 +845,140 @@ def _error_event(message: str, *, wire: str = "chat") -> bytes:
 
 WORDS = "Too many of you."
 ERRORS = [
-    Case("errors", "first", body=lambda p: [_error_event(WORDS)], wires=("chat",), forms=STREAM, views=ERROR),
-    Case("errors", "in the middle", body=lambda p: [*p[:4], _error_event(WORDS)], wires=("chat",), forms=STREAM, views=ERROR),
-    Case("errors", "first, of messages", body=lambda p: [_error_event(WORDS, wire="m")], wires=("messages",), forms=STREAM, views=ERROR),
-    Case("errors", "in the middle, of messages", body=lambda p: [*p[:4], _error_event(WORDS, wire="m")], wires=("messages",), forms=STREAM, views=ERROR),
-    Case("errors", "text", body=lambda p: [json.dumps({"error": WORDS}).encode()], forms=WHOLE, views=ERROR),
-    Case("errors", "object", body=lambda p: [json.dumps({"error": {"message": WORDS, "code": 500}}).encode()], forms=WHOLE, views=ERROR),
-    Case("errors", "object for a stream", body=lambda p: [json.dumps({"error": {"message": WORDS, "code": 500}}).encode()], content_type="application/json", forms=STREAM, views=ERROR),
-    Case("errors", "code text", body=lambda p: [b"data: %b\n\n" % json.dumps({"error": {"message": WORDS, "code": "x"}}).encode()], wires=("chat",), forms=STREAM, views=ERROR),
-    Case("errors", "text event", body=lambda p: [b"data: %b\n\n" % json.dumps({"error": WORDS}).encode()], wires=("chat",), forms=STREAM, views=ERROR),
-    Case("errors", "named event", body=lambda p: [*p[:4], b"event: error\ndata: %b\n\n" % json.dumps({"message": WORDS}).encode()], wires=("chat",), forms=STREAM, views=ERROR),
+    Case(
+        "errors",
+        "first",
+        body=lambda p: [_error_event(WORDS)],
+        wires=("chat",),
+        forms=STREAM,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "in the middle",
+        body=lambda p: [*p[:4], _error_event(WORDS)],
+        wires=("chat",),
+        forms=STREAM,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "first, of messages",
+        body=lambda p: [_error_event(WORDS, wire="m")],
+        wires=("messages",),
+        forms=STREAM,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "in the middle, of messages",
+        body=lambda p: [*p[:4], _error_event(WORDS, wire="m")],
+        wires=("messages",),
+        forms=STREAM,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "text",
+        body=lambda p: [json.dumps({"error": WORDS}).encode()],
+        forms=WHOLE,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "object",
+        body=lambda p: [json.dumps({"error": {"message": WORDS, "code": 500}}).encode()],
+        forms=WHOLE,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "object for a stream",
+        body=lambda p: [json.dumps({"error": {"message": WORDS, "code": 500}}).encode()],
+        content_type="application/json",
+        forms=STREAM,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "code text",
+        body=lambda p: [
+            b"data: %b\n\n" % json.dumps({"error": {"message": WORDS, "code": "x"}}).encode()
+        ],
+        wires=("chat",),
+        forms=STREAM,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "text event",
+        body=lambda p: [b"data: %b\n\n" % json.dumps({"error": WORDS}).encode()],
+        wires=("chat",),
+        forms=STREAM,
+        views=ERROR,
+    ),
+    Case(
+        "errors",
+        "named event",
+        body=lambda p: [
+            *p[:4],
+            b"event: error\ndata: %b\n\n" % json.dumps({"message": WORDS}).encode(),
+        ],
+        wires=("chat",),
+        forms=STREAM,
+        views=ERROR,
+    ),
 ]
 BODIES = [
     Case("body", "empty", body=lambda p: [], views=ERROR),
     Case("body", "blank", body=lambda p: [b"\n\n"], views=ERROR),
     Case("body", "HTML", body=lambda p: [b"<html><body>Welcome</body></html>"], views=ERROR),
-    Case("body", "HTML of its type", body=lambda p: [b"<html>Hi</html>"], content_type="text/html", views=ERROR),
+    Case(
+        "body",
+        "HTML of its type",
+        body=lambda p: [b"<html>Hi</html>"],
+        content_type="text/html",
+        views=ERROR,
+    ),
     Case("body", "cut", body=lambda p: [b"".join(p)[:-20]], forms=WHOLE, views=ERROR),
     Case("body", "list", body=lambda p: [b"[]"], views=ERROR),
     Case("body", "null", body=lambda p: [b"null"], views=ERROR),
     Case("body", "number", body=lambda p: [b"1"], views=ERROR),
     Case("body", "empty object", body=lambda p: [b"{}"], views=ERROR),
     Case("body", "JSON twice", body=lambda p: [b"".join(p) * 2], forms=WHOLE, views=(View(), None)),
-    Case("body", "whole for a stream", body=lambda p: [json.dumps(good("messages" if b"message_start" in p[0] else "chat", stream=False)[0]).encode()], content_type="application/json", forms=STREAM),
-    Case("body", "whole for a stream, mislabelled", body=lambda p: [json.dumps(good("messages" if b"message_start" in p[0] else "chat", stream=False)[0]).encode()], forms=STREAM),
-    Case("body", "stream for whole", body=lambda p: Answer(good("messages" if b'"msg_1"' in p[0] else "chat", stream=True), True, "messages" if b'"msg_1"' in p[0] else "chat").encoded(), content_type="text/event-stream", forms=WHOLE, views=(View(), None)),
+    Case(
+        "body",
+        "whole for a stream",
+        body=lambda p: [
+            json.dumps(
+                good("messages" if b"message_start" in p[0] else "chat", stream=False)[0]
+            ).encode()
+        ],
+        content_type="application/json",
+        forms=STREAM,
+    ),
+    Case(
+        "body",
+        "whole for a stream, mislabelled",
+        body=lambda p: [
+            json.dumps(
+                good("messages" if b"message_start" in p[0] else "chat", stream=False)[0]
+            ).encode()
+        ],
+        forms=STREAM,
+    ),
+    Case(
+        "body",
+        "stream for whole",
+        body=lambda p: Answer(
+            good("messages" if b'"msg_1"' in p[0] else "chat", stream=True),
+            True,
+            "messages" if b'"msg_1"' in p[0] else "chat",
+        ).encoded(),
+        content_type="text/event-stream",
+        forms=WHOLE,
+        views=(View(), None),
+    ),
 ]
 
 
@@ -818,18 +1012,56 @@ BLOCKS = [
     _blocks("unknown kind", _block_added({"type": "new_kind", "data": [1]})),
     _blocks("text null", _block_added({"type": "text", "text": None})),
     _blocks("thinking empty", _block_added({"type": "thinking", "thinking": "", "signature": ""})),
-    _blocks("thinking null", _block_added({"type": "thinking", "thinking": None, "signature": None})),
+    _blocks(
+        "thinking null", _block_added({"type": "thinking", "thinking": None, "signature": None})
+    ),
     _blocks("redacted", _block_added({"type": "redacted_thinking", "data": "x"})),
-    _blocks("delta unknown", lambda p: [*p[:4], {"type": "content_block_delta", "index": 0, "delta": {"type": "new_delta", "a": 1}}, *p[4:]], forms=STREAM),
-    _blocks("delta null", lambda p: [*p[:4], {"type": "content_block_delta", "index": 0, "delta": None}, *p[4:]], forms=STREAM),
-    _blocks("delta text null", lambda p: [*p[:4], {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": None}}, *p[4:]], forms=STREAM),
+    _blocks(
+        "delta unknown",
+        lambda p: [
+            *p[:4],
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "new_delta", "a": 1}},
+            *p[4:],
+        ],
+        forms=STREAM,
+    ),
+    _blocks(
+        "delta null",
+        lambda p: [*p[:4], {"type": "content_block_delta", "index": 0, "delta": None}, *p[4:]],
+        forms=STREAM,
+    ),
+    _blocks(
+        "delta text null",
+        lambda p: [
+            *p[:4],
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": None},
+            },
+            *p[4:],
+        ],
+        forms=STREAM,
+    ),
     _blocks("no index", _each_part(index=...), forms=STREAM),
     _blocks("no message_stop", lambda p: p[:-1], forms=STREAM, views=(View(), None)),
-    _blocks("no block stops", lambda p: [x for x in p if x["type"] != "content_block_stop"], forms=STREAM),
+    _blocks(
+        "no block stops",
+        lambda p: [x for x in p if x["type"] != "content_block_stop"],
+        forms=STREAM,
+    ),
     _blocks("input null", lambda p: _started_input(p, None), views=_called("{}")),
-    _blocks("input text", lambda p: _started_input(p, ARGUMENTS), views=(*_called(ARGUMENTS), None)),
-    _blocks("input list", lambda p: _started_input(p, [1]), views=(*_called("[1]"), *_called('{"arguments":[1]}'), None)),
-    _blocks("message null", lambda p: [{"type": "message_start", "message": None}, *p[1:]], forms=STREAM),
+    _blocks(
+        "input text", lambda p: _started_input(p, ARGUMENTS), views=(*_called(ARGUMENTS), None)
+    ),
+    _blocks(
+        "input list",
+        lambda p: _started_input(p, [1]),
+        views=(*_called("[1]"), *_called('{"arguments":[1]}'), None),
+    ),
+    _blocks(
+        "message null", lambda p: [{"type": "message_start", "message": None}, *p[1:]], forms=STREAM
+    ),
     _blocks("no message_start", lambda p: p[1:], forms=STREAM),
 ]
 

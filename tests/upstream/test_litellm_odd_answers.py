@@ -107,7 +107,12 @@ def _of_response_events(events: Any) -> View:
     return view
 
 
-_STOPS = {"tool_use": "tool_calls", "end_turn": "stop", "max_tokens": "length", "refusal": "content_filter"}
+_STOPS = {
+    "tool_use": "tool_calls",
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "refusal": "content_filter",
+}
 
 
 def _of_message(answer: Any) -> View:

@@ -61,7 +61,8 @@ class ReadableEvents:
 
 
 def _ends_turn(value: dict[str, Any]) -> bool:
-    if value.get("type") == "message_stop":
+    kind = value.get("type")
+    if kind == "message_stop" or (kind == "message_delta" and value["delta"].get("stop_reason")):
         return True
     return any(choice.get("finish_reason") for choice in value.get("choices") or ())
 

@@ -89,8 +89,12 @@ def _chat(answer: Json) -> Json:
             answer["created"] = int(created)
     _set_usage(answer)
     streamed = answer.get("object") == "chat.completion.chunk" or not _has_messages(answer)
-    if not streamed:
-        answer.setdefault("service_tier", None)  # one adapter reads it without looking
+    # Adapters read these without looking.
+    if streamed:
+        for name, nothing in (("id", ""), ("created", 0), ("model", "")):
+            answer.setdefault(name, nothing)
+    else:
+        answer.setdefault("service_tier", None)
     answer["choices"] = [
         _choice(choice, at, streamed=streamed)
         for at, choice in enumerate(as_list(answer.get("choices")))

@@ -312,6 +312,8 @@ class _WatchedBody(httpx.AsyncByteStream):
             self._first = [whole]
             return kind
         value = normal(value)
+        if not streamed and is_known(value) and value.get("choices") == []:
+            raise self._call.failed(UpstreamMalformed("the provider's answer has no choices"))
         if self._call.translated and is_known(value) and "choices" in value:
             value.setdefault("usage", dict(_NO_USAGE))
         if streamed and (events := as_events(value)):
