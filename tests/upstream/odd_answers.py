@@ -715,7 +715,7 @@ def _finish(value: Any) -> Callable[[list[Json]], None]:
     return change
 
 
-_ANY = tuple(View(finish=reason) for reason in ("tool_calls", "stop", "odd", "length"))
+_ANY = tuple(View(finish=reason) for reason in ("tool_calls", "stop", "odd", "length", ""))
 FINISHES = [
     Case("finish", "unknown", parts=_finish("odd"), views=_ANY),
     Case("finish", "stop", parts=_finish("stop"), wires=("chat",), views=_ANY),
@@ -738,7 +738,9 @@ FINISHES = [
     ),
     Case("finish", "empty", parts=_finish(""), views=(*_ANY, None)),
     Case("finish", "null", parts=_finish(None), views=(*_ANY, None)),
-    Case("finish", "number", parts=_finish(3), views=(*_ANY, View(finish="3"), None)),
+    Case(
+        "finish", "number", parts=_finish(3), views=(*_ANY, View(finish="3"), View(finish=3), None)
+    ),
     _chat("finish", "upper case", _finish("TOOL_CALLS"), views=(*_ANY, View(finish="TOOL_CALLS"))),
     _chat("finish", "eos", _finish("eos"), views=_ANY),
     _chat("finish", "twice", lambda parts: [*parts[:-1], parts[-2], parts[-1]], forms=STREAM),
@@ -773,7 +775,7 @@ FRAMING = [
     _events("no DONE", lambda p: p[:-1], wires=("chat",)),
     _events("DONE twice", lambda p: [*p, p[-1]], wires=("chat",)),
     _events(
-        "data after DONE", lambda p: [*p, p[1]], wires=("chat",), views=(View(), View(text=TEXT))
+        "data after DONE", lambda p: [*p, p[1]], wires=("chat",), 
     ),
     _events("junk after DONE", lambda p: [*p, b"data: {]\n\n\xff"], wires=("chat",)),
     _events("DONE in spaces", lambda p: [*p[:-1], b"data:   [DONE]  \n\n"], wires=("chat",)),

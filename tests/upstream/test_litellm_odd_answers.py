@@ -126,13 +126,13 @@ def _of_message_events(events: Any) -> View:
     text, stop, blocks = "", "", {}
     for event in events:
         if event["type"] == "content_block_start" and event["content_block"]["type"] == "tool_use":
-            blocks[event["index"]] = (event["content_block"]["name"], "")
+            blocks[event.get("index")] = (event["content_block"]["name"], "")
         elif event["type"] == "content_block_delta":
             delta = event["delta"]
             text += delta.get("text") or ""
             if "partial_json" in delta:
-                name, arguments = blocks[event["index"]]
-                blocks[event["index"]] = (name, arguments + delta["partial_json"])
+                name, arguments = blocks[event.get("index")]
+                blocks[event.get("index")] = (name, arguments + delta["partial_json"])
         elif event["type"] == "message_delta":
             stop = event["delta"]["stop_reason"] or stop
     assert events[-1]["type"] == "message_stop"
@@ -144,7 +144,7 @@ def _dumped(value: Any) -> str:
 
 
 def _view(text: Any, calls: list[tuple[str, str]], finish: str) -> View:
-    return View(text or "", tuple((name, _compact(said)) for name, said in calls), finish)
+    return View(text or "", tuple((name, _compact(said)) for name, said in calls), finish or "")
 
 
 def _compact(arguments: str) -> str:

@@ -10,18 +10,19 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.upstream.litellm_lane.readable import encoded, is_known, normal, parsed
+from gateway.upstream.litellm_lane.readable import Json, encoded, is_known, normal, parsed
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 
 class ReadableEvents:
     """Bytes of an event stream in any split, to events an adapter can read."""
 
-    __slots__ = ("_decoder", "_ended", "_known", "_others")
+    __slots__ = ("_closed", "_decoder", "_early", "_ended", "_known", "_others")
 
     def __init__(self) -> None:
         self._decoder = SSEDecoder()
-        self._ended = self._known = self._others = False
+        self._closed = self._ended = self._known = self._others = False
+        self._early: dict[Any, Json] = {}
 
     def feed(self, content: bytes) -> bytes:
         """The events that unpacked bytes complete."""
@@ -40,8 +41,12 @@ class ReadableEvents:
         return b"".join(map(self._plain, events))
 
     def _plain(self, event: SSEEvent) -> bytes:
-        """An event in one line of ASCII; nothing for one that is no object of JSON."""
+        """An event in one line of ASCII; nothing for one that is no object of JSON, or that comes
+        after the end marker."""
+        if self._closed:
+            return b""
         if event.done:
+            self._closed = True
             return b"data: [DONE]\n\n"
         try:
             value = parsed(event.data)
@@ -49,18 +54,44 @@ class ReadableEvents:
             return b""
         if not isinstance(value, dict | list) or not value:
             return b""
-        name, value = event.event, normal(value)
-        if is_known(value):
-            self._known = True
-            self._ended = self._ended or _ends_turn(value)
-            name = str(value.get("type") or "").encode()
+        value = normal(value)
+        if not is_known(value):
+            self._note_other(value)
+            return _line(value, event.event)
+        self._known = True
+        self._ended = self._ended or _ends_turn(value)
+        return self._late_input(value) + _line(value)
+
+    def _note_other(self, value: Any) -> None:
+        failed = isinstance(value, dict) and (value.get("error") or value.get("type") == "error")
+        if failed:
+            self._known = True  # so that no end is made up for the stream
         else:
             self._others = True
-        head = b"event: %b\n" % name if name else b""
-        return b"%bdata: %b\n\n" % (head, encoded(value))
+
+    def _late_input(self, event: Json) -> bytes:
+        """The input of a call that came with its start and in no delta, as a delta.
+
+        Anthropic sends it in deltas. Servers that imitate it send it at the start, which adapters
+        take for the usual empty placeholder.
+        """
+        index, kind = event.get("index"), event.get("type")
+        if kind == "content_block_start" and event["content_block"].get("type") == "tool_use":
+            self._early[index] = event["content_block"]["input"]
+            event["content_block"]["input"] = {}
+        elif kind == "content_block_delta" and event["delta"].get("type") == "input_json_delta":
+            self._early.pop(index, None)
+        elif kind == "content_block_stop" and (early := self._early.pop(index, None)):
+            return _line({**event, "type": "content_block_delta", "delta": _input_delta(early)})
+        return b""
 
 
-def _ends_turn(value: dict[str, Any]) -> bool:
+def _input_delta(value: Json) -> Json:
+    text = json.dumps(value, separators=(",", ":"))
+    return {"type": "input_json_delta", "partial_json": text}
+
+
+def _ends_turn(value: Json) -> bool:
     kind = value.get("type")
     if kind == "message_stop" or (kind == "message_delta" and value["delta"].get("stop_reason")):
         return True
@@ -80,12 +111,15 @@ def as_events(answer: Any) -> bytes:
     return b""
 
 
-def _line(value: dict[str, Any]) -> bytes:
-    name = b"event: %b\n" % str(value["type"]).encode() if "type" in value else b""
-    return b"%bdata: %b\n\n" % (name, encoded(value))
+def _line(value: Any, name: bytes = b"") -> bytes:
+    """An event; one whose JSON has a type is named after it."""
+    if is_known(value):
+        name = str(value.get("type") or "").encode()
+    head = b"event: %b\n" % name if name else b""
+    return b"%bdata: %b\n\n" % (head, encoded(value))
 
 
-def _chunk(answer: dict[str, Any]) -> dict[str, Any]:
+def _chunk(answer: Json) -> Json:
     choices = []
     for choice in answer["choices"]:
         delta = choice.get("message") or choice.get("delta") or {}
@@ -96,7 +130,7 @@ def _chunk(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "object": "chat.completion.chunk", "choices": choices}
 
 
-def _events_of(message: dict[str, Any]) -> Iterable[dict[str, Any]]:
+def _events_of(message: Json) -> Iterable[Json]:
     yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
     for index, block in enumerate(message["content"]):
         begun, pieces = _begun(block)
@@ -109,7 +143,7 @@ def _events_of(message: dict[str, Any]) -> Iterable[dict[str, Any]]:
     yield {"type": "message_stop"}
 
 
-def _begun(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _begun(block: Json) -> tuple[Json, list[Json]]:
     """(the start of a block, the deltas that complete it)."""
     if block.get("type") == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": block.get("text", "")}]
@@ -119,6 +153,5 @@ def _begun(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
             pieces.append({"type": "signature_delta", "signature": signature})
         return {**block, "thinking": "", "signature": ""}, pieces
     if block.get("type") == "tool_use":
-        text = json.dumps(block["input"], separators=(",", ":"))
-        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
+        return {**block, "input": {}}, [_input_delta(block["input"])]
     return block, []

@@ -188,7 +188,10 @@ class LiteLLMLane:
         )
         passed = _passed_on(call, dropped)
         if not streaming:
-            return CompleteAnswer(dialects.plain(result), passed)
+            whole = dialects.plain(result)
+            if not dialects.is_answer(whole):
+                raise ValueError("an answer without content")
+            return CompleteAnswer(whole, passed)
         answer = dialects.TranslatedStream(result.__aiter__(), call, passed)
         await answer.prime()
         return answer

@@ -67,14 +67,23 @@ def normal(value: Any) -> Any:
         return value
     if not value.get("error"):
         value.pop("error", None)
-    if "choices" in value or str(value.get("object")).startswith("chat.completion"):
+    if _is_chat(value):
         return _chat(value)
-    return _messages(value) if value.get("type") in _OF_MESSAGES else value
+    return _messages(value) if is_known(value) else value
 
 
 def is_known(value: Any) -> bool:
     """Whether a value is an answer, or a part of one, in a form that is known here."""
-    return isinstance(value, dict) and ("choices" in value or value.get("type") in _OF_MESSAGES)
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("type")
+    return _is_chat(value) or (isinstance(kind, str) and kind in _OF_MESSAGES)
+
+
+def _is_chat(value: Json) -> bool:
+    return not value.get("error") and (
+        "choices" in value or str(value.get("object")).startswith("chat.")
+    )
 
 
 def _chat(answer: Json) -> Json:

@@ -299,6 +299,8 @@ class _WatchedBody(httpx.AsyncByteStream):
                 return self._read_events()
             if kind.startswith(_EVENT_STREAM) and streamed and not start.startswith((b"{", b"[")):
                 return self._read_events()
+            if streamed and start.startswith(b"<"):
+                raise UpstreamMalformed("the provider answered with a page instead of a stream")
             if not start.startswith((b"{", b"[")) or (streamed and kind.startswith(_LINES)):
                 return kind
             whole = b"".join(self._first) + b"".join([chunk async for chunk in self._chunks])
@@ -318,7 +320,9 @@ class _WatchedBody(httpx.AsyncByteStream):
             value.setdefault("usage", dict(_NO_USAGE))
         if streamed and (events := as_events(value)):
             self._first = [events]
-            return _EVENT_STREAM
+            return self._read_events()
+        if streamed and not value:
+            raise self._call.failed(UpstreamMalformed("the provider's stream has no events"))
         self._first = [encoded(value)]
         return b"application/json"
 
