@@ -282,7 +282,7 @@ def _counts(value: Any) -> Callable[[Json], Json]:
     return lambda usage: dict.fromkeys(usage, value)
 
 
-_DETAILS = {
+_DETAILS: Json = {
     "prompt_tokens_details": None,
     "completion_tokens_details": {"reasoning_tokens": None, "text_tokens": "x", "more": {"a": []}},
     "cache_creation": None,
@@ -738,9 +738,7 @@ FINISHES = [
     ),
     Case("finish", "empty", parts=_finish(""), views=(*_ANY, None)),
     Case("finish", "null", parts=_finish(None), views=(*_ANY, None)),
-    Case(
-        "finish", "number", parts=_finish(3), views=(*_ANY, View(finish="3"), View(finish=3), None)
-    ),
+    Case("finish", "number", parts=_finish(3), views=(*_ANY, View(finish="3"), None)),
     _chat("finish", "upper case", _finish("TOOL_CALLS"), views=(*_ANY, View(finish="TOOL_CALLS"))),
     _chat("finish", "eos", _finish("eos"), views=_ANY),
     _chat("finish", "twice", lambda parts: [*parts[:-1], parts[-2], parts[-1]], forms=STREAM),
@@ -775,7 +773,9 @@ FRAMING = [
     _events("no DONE", lambda p: p[:-1], wires=("chat",)),
     _events("DONE twice", lambda p: [*p, p[-1]], wires=("chat",)),
     _events(
-        "data after DONE", lambda p: [*p, p[1]], wires=("chat",), 
+        "data after DONE",
+        lambda p: [*p, p[1]],
+        wires=("chat",),
     ),
     _events("junk after DONE", lambda p: [*p, b"data: {]\n\n\xff"], wires=("chat",)),
     _events("DONE in spaces", lambda p: [*p[:-1], b"data:   [DONE]  \n\n"], wires=("chat",)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -51,7 +52,7 @@ async def lane() -> AsyncIterator[LiteLLMLane]:
 def a_client_of(dialect: Dialect, body: bytes, *, stream: bool) -> View:
     """The parts of an answer, as a client of the dialect puts them together."""
     if not stream:
-        return VIEWS[dialect.name, False](json.loads(body))
+        return VIEWS[dialect.name, False](json.loads(_shallow(body.decode())))
     data = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: ")]
     return VIEWS[dialect.name, True]([json.loads(item) for item in data if item != b"[DONE]"])
 
@@ -68,7 +69,8 @@ def _of_chat(answer: Any) -> View:
 
 
 def _of_chunks(chunks: Any) -> View:
-    text, finish, calls = "", "", {}
+    calls: dict[int, tuple[str, str]] = {}
+    text, finish = "", ""
     for chunk in chunks:
         for choice in chunk["choices"]:
             delta = choice["delta"]
@@ -123,7 +125,8 @@ def _of_message(answer: Any) -> View:
 
 
 def _of_message_events(events: Any) -> View:
-    text, stop, blocks = "", "", {}
+    blocks: dict[int | None, tuple[str, str]] = {}
+    text, stop = "", ""
     for event in events:
         if event["type"] == "content_block_start" and event["content_block"]["type"] == "tool_use":
             blocks[event.get("index")] = (event["content_block"]["name"], "")
@@ -144,13 +147,25 @@ def _dumped(value: Any) -> str:
 
 
 def _view(text: Any, calls: list[tuple[str, str]], finish: str) -> View:
-    return View(text or "", tuple((name, _compact(said)) for name, said in calls), finish or "")
+    return View(
+        text or "", tuple((name, _compact(said)) for name, said in calls), str(finish or "")
+    )
+
+
+def _shallow(text: str) -> str:
+    """JSON without the depth of `nested`, which the parser of these tests does not reach."""
+    return re.sub(r'(?:\{"a":){300,}1\}+', _depth, text)
+
+
+def _depth(found: re.Match[str]) -> str:
+    opened, closed = found[0].count("{"), found[0].count("}")
+    return f'{{"depth":{opened}}}' + "}" * (closed - opened)
 
 
 def _compact(arguments: str) -> str:
     """Arguments without the spaces in which forms differ; as they are if they are no JSON."""
     try:
-        return _dumped(json.loads(arguments))
+        return _dumped(json.loads(_shallow(arguments)))
     except (ValueError, RecursionError):
         return arguments
 

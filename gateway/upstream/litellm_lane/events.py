@@ -7,6 +7,7 @@ the answer still to come. Here such events are left out, and the others written 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,9 +18,11 @@ from gateway.wire.sse import SSEDecoder, SSEEvent
 class ReadableEvents:
     """Bytes of an event stream in any split, to events an adapter can read."""
 
-    __slots__ = ("_closed", "_decoder", "_early", "_ended", "_known", "_others")
+    __slots__ = ("_calls", "_closed", "_decoder", "_early", "_ended", "_known", "_others")
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_ids: bool = False) -> None:
+        """`with_ids`: a call without an id gets one; LiteLLM's translations leave it out."""
+        self._calls: set[Any] | None = set() if with_ids else None
         self._decoder = SSEDecoder()
         self._closed = self._ended = self._known = self._others = False
         self._early: dict[Any, Json] = {}
@@ -60,7 +63,17 @@ class ReadableEvents:
             return _line(value, event.event)
         self._known = True
         self._ended = self._ended or _ends_turn(value)
+        for choice in value.get("choices") or () if self._calls is not None else ():
+            for call in choice["delta"].get("tool_calls") or ():
+                self._give_id(choice["index"], call)
         return self._late_input(value) + _line(value)
+
+    def _give_id(self, choice: int, call: Json) -> None:
+        assert self._calls is not None
+        slot = (choice, call.get("index"))
+        if slot not in self._calls and not call.get("id"):
+            call["id"] = f"call_{uuid.uuid4().hex}"
+        self._calls.add(slot)
 
     def _note_other(self, value: Any) -> None:
         failed = isinstance(value, dict) and (value.get("error") or value.get("type") == "error")

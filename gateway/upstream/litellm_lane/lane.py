@@ -140,7 +140,9 @@ class LiteLLMLane:
         passed = _passed_on(call, prepared.dropped)
         if not streaming:
             completion = completions.completion(result.model_dump(), model=name)
-            return CompleteAnswer(legacy.as_legacy(completion) if old_form else completion, passed)
+            return CompleteAnswer(
+                legacy.as_legacy(completion) if old_form else completion, passed, call.nested
+            )
         answer = StreamedAnswer(
             result,
             call,
@@ -191,7 +193,7 @@ class LiteLLMLane:
             whole = dialects.plain(result)
             if not dialects.is_answer(whole):
                 raise ValueError("an answer without content")
-            return CompleteAnswer(whole, passed)
+            return CompleteAnswer(whole, passed, call.nested)
         answer = dialects.TranslatedStream(result.__aiter__(), call, passed)
         await answer.prime()
         return answer

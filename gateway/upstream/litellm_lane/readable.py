@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +28,10 @@ _OPTIONAL_TEXTS = ("reasoning_content", "reasoning", "refusal")
 _STARTS = frozenset({"message_start", "content_block_start", "content_block_delta"})
 _OF_MESSAGES = _STARTS | {"content_block_stop", "message_delta", "message_stop", "message", "ping"}
 _BLOCK_TEXTS = ("text", "thinking", "signature", "data", "partial_json")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_MOST_DEEP = 200  # parsers and encoders stop between 255 and 1,024
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
+_STAND_IN = re.compile(rb'\{(\\?)"nested_arguments\\?": ?\\?"([0-9a-f]{32})\\?"\}')
 
 
 class TooDeep(ValueError):
@@ -58,6 +62,68 @@ def encoded(value: Any) -> bytes:
     """
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("[DONE]", "[DONE\\u005d").encode()
+
+
+def without_depth(data: bytes, nested: dict[bytes, bytes]) -> bytes:
+    """The body of an answer of Messages, with a stand-in for input that is nested too deep to be
+    translated; the input itself is put into `nested`, for `restored`."""
+    if data.count(b"{") + data.count(b"[") <= _MOST_DEEP:
+        return data
+    out: list[bytes] = []
+    depth = deepest = done = named_at = 0
+    start, base = -1, 0
+    for token in _TOKEN.finditer(data):
+        mark = token.group()
+        if mark in (b"{", b"["):
+            if start < 0 and named_at and data[named_at : token.start()].strip() == b":":
+                start, base, deepest = token.start(), depth, depth
+            depth += 1
+            deepest = max(deepest, depth)
+        elif mark in (b"}", b"]"):
+            depth -= 1
+            if start >= 0 and depth <= base:
+                if deepest - base > _MOST_DEEP:
+                    out += data[done:start], _stand_in(data[start : token.end()], nested)
+                    done = token.end()
+                start = -1
+        named_at = token.end() if mark == b'"input"' else 0
+    return b"".join([*out, data[done:]])
+
+
+def shallow_calls(answer: Json, nested: dict[bytes, bytes]) -> None:
+    """The same for the arguments of an answer of chat completions, which are texts."""
+    for choice in answer.get("choices") or ():
+        for call in as_mapping(choice.get("message")).get("tool_calls") or ():
+            function = call.get("function")
+            text = as_text(as_mapping(function).get("arguments"), "")
+            if text.count("{") + text.count("[") > _MOST_DEEP and text.lstrip().startswith("{"):
+                held: dict[bytes, bytes] = {}
+                named = b'"input":%b' % text.encode("utf-8", "replace")
+                if without_depth(named, held) != named and len(held) == 1:
+                    nested.update(held)
+                    function["arguments"] = _named(next(iter(held))).decode()
+
+
+def restored(body: bytes, nested: Mapping[bytes, bytes]) -> bytes:
+    """A translated answer with the arguments instead of their stand-ins."""
+
+    def given(match: re.Match[bytes]) -> bytes:
+        text = nested.get(match[2])
+        if text is None:
+            return match[0]
+        return json.dumps(text.decode("utf-8", "replace"))[1:-1].encode() if match[1] else text
+
+    return _STAND_IN.sub(given, body) if nested else body
+
+
+def _stand_in(text: bytes, nested: dict[bytes, bytes]) -> bytes:
+    name = uuid.uuid4().hex.encode()
+    nested[name] = text
+    return _named(name)
+
+
+def _named(name: bytes) -> bytes:
+    return b'{"nested_arguments":"%b"}' % name
 
 
 def normal(value: Any) -> Any:

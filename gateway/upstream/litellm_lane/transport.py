@@ -21,7 +21,15 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
 from gateway.upstream.litellm_lane.events import ReadableEvents, as_events
-from gateway.upstream.litellm_lane.readable import TooDeep, encoded, is_known, normal, parsed
+from gateway.upstream.litellm_lane.readable import (
+    TooDeep,
+    encoded,
+    is_known,
+    normal,
+    parsed,
+    shallow_calls,
+    without_depth,
+)
 from gateway.wire.response_tee import UNPACKABLE, Inflater
 
 _TAIL_BYTES = 1 << 14
@@ -88,6 +96,9 @@ class ProviderCall:
 
     secrets: set[str] = dataclasses.field(default_factory=set)
     """The credentials that were sent, to be removed from error messages."""
+
+    nested: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
+    """Arguments that are nested too deep to be translated, by the name of their stand-in."""
 
     translated: bool = False
     """Whether LiteLLM answers in another dialect than chat completions."""
@@ -307,7 +318,7 @@ class _WatchedBody(httpx.AsyncByteStream):
         except UpstreamFailure as exc:
             raise self._call.failed(exc) from exc
         try:
-            value = parsed(whole)
+            value = parsed(whole if streamed else without_depth(whole, self._call.nested))
         except TooDeep as exc:
             raise self._call.failed(UpstreamMalformed(_too_deep(self._call))) from exc
         except ValueError:
@@ -316,6 +327,8 @@ class _WatchedBody(httpx.AsyncByteStream):
         value = normal(value)
         if not streamed and is_known(value) and value.get("choices") == []:
             raise self._call.failed(UpstreamMalformed("the provider's answer has no choices"))
+        if not streamed and is_known(value):
+            shallow_calls(value, self._call.nested)
         if self._call.translated and is_known(value) and "choices" in value:
             value.setdefault("usage", dict(_NO_USAGE))
         if streamed and (events := as_events(value)):
@@ -327,7 +340,7 @@ class _WatchedBody(httpx.AsyncByteStream):
         return b"application/json"
 
     def _read_events(self) -> bytes:
-        self._call.events = self._events = ReadableEvents()
+        self._call.events = self._events = ReadableEvents(with_ids=self._call.translated)
         return _EVENT_STREAM
 
     async def _start(self) -> bytes:
