@@ -8,6 +8,9 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import brotli
+from backports import zstd
+
 from gateway.wire.sse import SSEDecoder, SSEEvent, parse_event
 
 # zlib's window argument that accepts both gzip and zlib headers.
@@ -23,8 +26,12 @@ READABLE: Final = (b"identity", b"gzip", b"x-gzip", b"deflate")
 """Content codings that can be decoded here."""
 
 
+UNPACKABLE: Final = (*READABLE, b"br", b"zstd")
+"""The same, with those that are never asked for and sent nevertheless."""
+
+
 class _Member(Protocol):
-    """One compressed member: zlib's decompressor, which has no public type."""
+    """One compressed member: zlib's decompressor, which has no public type, or one like it."""
 
     @property
     def eof(self) -> bool: ...
@@ -33,19 +40,36 @@ class _Member(Protocol):
     def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
 
 
+class _BrotliMember:
+    """Brotli's decompressor in the form of zlib's; what follows its end is not told apart."""
+
+    def __init__(self) -> None:
+        self._inner = brotli.Decompressor()
+        self.unused_data = b""
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inner.is_finished())
+
+    def decompress(self, data: bytes, /, max_length: int) -> bytes:
+        return bytes(self._inner.process(data, output_buffer_limit=max_length))
+
+
 class Inflater:
     """Decompresses a body, which may consist of several members (RFC 1952 section 2.2)."""
 
-    __slots__ = ("_begun", "_member")
+    __slots__ = ("_begun", "_coding", "_first", "_member")
 
-    def __init__(self) -> None:
-        self._member: _Member = zlib.decompressobj(_ANY_ZLIB_HEADER)
+    def __init__(self, coding: bytes = b"gzip") -> None:
+        self._coding = coding
+        self._first = b""
+        self._member: _Member | None = None
         self._begun = False
 
     @property
     def cut(self) -> bool:
         """Whether the last member has no end yet."""
-        return self._begun and not self._member.eof
+        return self._begun and (self._member is None or not self._member.eof)
 
     def decompress(self, data: bytes, limit: int) -> bytes:
         """At most `limit` bytes of what `data` adds. Raises: zlib.error when it is something else.
@@ -54,16 +78,36 @@ class Inflater:
         """
         out: list[bytes] = []
         self._begun = self._begun or bool(data)
-        while data and limit > 0:
-            if self._member.eof:
-                data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
-                if not data:
-                    break
-                self._member = zlib.decompressobj(_ANY_ZLIB_HEADER)
-            out.append(self._member.decompress(data, limit))
-            limit -= len(out[-1])
-            data = self._member.unused_data
+        try:
+            while data and limit > 0:
+                if self._member is not None and self._member.eof:
+                    data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
+                    self._member = None
+                if self._member is None:
+                    data, self._first = self._first + data, b""
+                    if len(data) < 2:
+                        self._first = data
+                        break
+                    self._member = self._opened(data)
+                out.append(self._member.decompress(data, limit))
+                limit -= len(out[-1])
+                data = self._member.unused_data
+        except (brotli.error, zstd.ZstdError) as exc:
+            raise zlib.error(str(exc)) from exc
         return b"".join(out)
+
+    def _opened(self, data: bytes) -> _Member:
+        if self._coding == b"br":
+            return _BrotliMember()
+        if self._coding == b"zstd":
+            return zstd.ZstdDecompressor()
+        # Some servers leave zlib's head out of `deflate` (RFC 9110, section 8.4.1.2).
+        headed = self._coding != b"deflate" or data[:2] == b"\x1f\x8b" or _is_zlib_head(data)
+        return zlib.decompressobj(_ANY_ZLIB_HEADER if headed else -zlib.MAX_WBITS)
+
+
+def _is_zlib_head(data: bytes) -> bool:
+    return data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
 
 
 class ResponseWatch:

@@ -12,6 +12,7 @@ import orjson
 
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.litellm_lane import chunks, completions, errors, legacy
+from gateway.upstream.litellm_lane.readable import restored
 from gateway.upstream.litellm_lane.transport import ProviderCall
 
 _END = object()
@@ -28,8 +29,10 @@ def encode(value: Any) -> bytes:
 class CompleteAnswer:
     """A completion in one piece."""
 
-    def __init__(self, completion: Mapping[str, Any], headers: RawHeaders) -> None:
-        self._body = encode(completion)
+    def __init__(
+        self, completion: Mapping[str, Any], headers: RawHeaders, nested: Mapping[bytes, bytes]
+    ) -> None:
+        self._body = restored(encode(completion), nested)
         self.status = 200
         self.usage: dict[str, Any] | None = completion.get("usage")
         self.headers: RawHeaders = [

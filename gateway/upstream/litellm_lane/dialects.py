@@ -16,6 +16,8 @@ from gateway.upstream.litellm_lane.transport import ProviderCall
 
 _ENVELOPE = frozenset({"model", "stream", "stream_options"})
 _ENDS = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
+# Of LiteLLM's events, several of which may be in one piece; no text of a model has a bare quote.
+_END_EVENTS = tuple(mark for end in _ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"'))
 # LiteLLM ends its stream at the finish reason, before it reads `[DONE]`.
 _OPENAI_ENDS = (b'"finish_reason":"', b'"finish_reason": "', *_ENDS[1:])
 # LiteLLM would ask an `openai` deployment in Responses; this name makes it ask in chat completions.
@@ -74,6 +76,34 @@ def plain(answer: Any) -> Any:
     return values
 
 
+def is_answer(answer: Any) -> bool:
+    """Whether a whole answer has anything in it; an error of status 200 has not."""
+    if not isinstance(answer, Mapping):
+        return False
+    return isinstance(answer.get("content"), list) or isinstance(answer.get("output"), list)
+
+
+def _join_arguments(source: Any, event: Any) -> None:
+    """Join the waiting deltas of a call's arguments to `event`, the first of them.
+
+    LiteLLM cuts arguments into ten characters each: a megabyte took the event loop for minutes.
+    """
+    waiting = getattr(source, "_pending_tool_events", None)
+    kind = getattr(event, "type", None)
+    if not waiting or kind != "response.function_call_arguments.delta":
+        return
+    count = next(
+        (
+            at
+            for at, later in enumerate(waiting)
+            if later.type != kind or later.item_id != event.item_id
+        ),
+        len(waiting),
+    )
+    event.delta += "".join([later.delta for later in waiting[:count]])
+    del waiting[:count]
+
+
 def _set_right(item: Any) -> None:
     """Remove the role that LiteLLM gives to reasoning: with it, it would be read as a message."""
     if isinstance(item, dict) and item.get("type") == "reasoning":
@@ -105,6 +135,8 @@ class TranslatedStream(PrimedStream):
     @property
     def _complete(self) -> bool:
         """Whether the provider ended its turn, or answered without a stream."""
+        if self._call.events is not None:
+            return self._call.ended
         streamed = b"event-stream" in header(self._call.headers, b"content-type")
         return self._call.ended or not streamed
 
@@ -115,6 +147,7 @@ class TranslatedStream(PrimedStream):
             if self._ended:
                 return b""
             raise errors.failure(exc, self._call, streaming=True) from exc
+        _join_arguments(self._source, event)
         out = b"" if event is None else self._encoded(event)
         if out.startswith(b"event: error"):
             # LiteLLM's own message; what the transport saw says more.
@@ -122,7 +155,7 @@ class TranslatedStream(PrimedStream):
             raise errors.failure(broken, self._call, streaming=True)
         if event is None and not self._ended:
             raise errors.unfinished(self._call)
-        if not self._ended and any(mark in out[:200] for mark in _ENDS):
+        if not self._ended and any(mark in out for mark in _END_EVENTS):
             self._ended = True
             if not self._complete:
                 raise errors.unfinished(self._call)

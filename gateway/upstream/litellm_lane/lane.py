@@ -140,7 +140,9 @@ class LiteLLMLane:
         passed = _passed_on(call, prepared.dropped)
         if not streaming:
             completion = completions.completion(result.model_dump(), model=name)
-            return CompleteAnswer(legacy.as_legacy(completion) if old_form else completion, passed)
+            return CompleteAnswer(
+                legacy.as_legacy(completion) if old_form else completion, passed, call.nested
+            )
         answer = StreamedAnswer(
             result,
             call,
@@ -166,6 +168,7 @@ class LiteLLMLane:
         assert self._sdk is not None
         assert dialect.litellm is not None
         model, streaming = _model(target), bool(body.get("stream"))
+        call.translated = True
         provider, name = self._sdk.split(model, target.params)
         call.provider, call.withheld = provider, keys_of_others(provider, target.params, os.environ)
         kwargs, dropped = dialects.arguments(target, body, dialect.litellm)
@@ -187,7 +190,10 @@ class LiteLLMLane:
         )
         passed = _passed_on(call, dropped)
         if not streaming:
-            return CompleteAnswer(dialects.plain(result), passed)
+            whole = dialects.plain(result)
+            if not dialects.is_answer(whole):
+                raise ValueError("an answer without content")
+            return CompleteAnswer(whole, passed, call.nested)
         answer = dialects.TranslatedStream(result.__aiter__(), call, passed)
         await answer.prime()
         return answer

@@ -9,6 +9,7 @@ native lane's pool under the gateway's limits, and notes what the provider answe
 from __future__ import annotations
 
 import dataclasses
+import re
 import zlib
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
@@ -19,14 +20,36 @@ import httpx
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
-from gateway.upstream.litellm_lane.events import ReadableEvents
-from gateway.wire.response_tee import READABLE, Inflater
+from gateway.upstream.litellm_lane.events import ReadableEvents, as_events
+from gateway.upstream.litellm_lane.readable import (
+    TooDeep,
+    encoded,
+    is_known,
+    normal,
+    parsed,
+    shallow_calls,
+    without_depth,
+)
+from gateway.wire.response_tee import UNPACKABLE, Inflater
 
 _TAIL_BYTES = 1 << 14
 _MOST_AT_ONCE = 2**26  # bytes that one chunk may unpack to; no provider's chunk comes near
 _MARK_BYTES = 32  # longer than any end mark
 SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+
+_NO_CODING = (b"", b"identity", b"none", b"utf-8")
+_OF_THE_CODED = frozenset({b"content-encoding", b"content-length", b"content-type"})
+_EVENT_STREAM = b"text/event-stream"
+_EVENT_FIELD = re.compile(rb"(?:data|event|id|retry)?:")
+_FIELD_BYTES = 6  # the longest field of an event stream, with its colon
+_LINES = (b"application/x-ndjson", b"application/stream+json", b"application/jsonl")
+"""Streams of one JSON text a line, which are not read to their end first."""
+_OTHER_FORMS = (b"application/vnd.amazon", b"image/", b"audio/", b"video/", b"multipart/")
+_STREAMED = re.compile(rb'"stream"\s{0,3}:\s{0,3}true')
+
+_NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+"""Other dialects have to have a usage, and an adapter fails without one."""
 
 _RETRIED = frozenset({408, 409, 429, *range(500, 600)})
 """Answers after which the clients inside LiteLLM send a call again, whatever they are told."""
@@ -74,6 +97,12 @@ class ProviderCall:
     secrets: set[str] = dataclasses.field(default_factory=set)
     """The credentials that were sent, to be removed from error messages."""
 
+    nested: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
+    """Arguments that are nested too deep to be translated, by the name of their stand-in."""
+
+    translated: bool = False
+    """Whether LiteLLM answers in another dialect than chat completions."""
+
     provider: str = ""
     """LiteLLM's name of the provider that is called."""
 
@@ -85,6 +114,9 @@ class ProviderCall:
 
     redirected_from: str = ""
     """The origin that answered the call itself with a redirect; empty after any other answer."""
+
+    events: ReadableEvents | None = None
+    """The reader of the last answer, if that is an event stream."""
 
     _ended: bool = False
     _open: LaneResponse | None = None
@@ -139,7 +171,9 @@ class ProviderCall:
 
     @property
     def ended(self) -> bool:
-        """Whether the provider ended the turn; True where no end mark is expected."""
+        """Whether the provider ended the turn; True where nothing says how it ends."""
+        if self.events is not None and (ended := self.events.ended) is not None:
+            return ended
         return self._ended or not self.end_marks
 
     def failed(self, failure: UpstreamFailure) -> httpx.TransportError:
@@ -198,8 +232,7 @@ class CallTransport(httpx.AsyncBaseTransport):
             return httpx.Response(status, headers=headers, content=content, request=request)
         if watched:
             call.note_request(request)
-        if call.end_marks:
-            request.headers["accept-encoding"] = "identity"
+        request.headers["accept-encoding"] = "identity" if call.end_marks else "gzip, deflate"
         content = await request.aread()
         try:
             answer = await call.native.send(
@@ -213,23 +246,27 @@ class CallTransport(httpx.AsyncBaseTransport):
         follows = _carries(request) or bool(call.redirected_from)
         moved = 300 <= answer.status < 400 and follows
         call.redirected_from = _origin(request.url) if moved else ""
-        coding = header(answer.headers, b"content-encoding").strip().lower()
-        if coding not in READABLE and coding:
+        codings = _codings(answer.headers)
+        if unknown := [coding for coding in codings if coding not in UNPACKABLE]:
             await answer.aclose()
             if answer.status >= 400:  # the status says enough
                 call.error_body = b""
                 return httpx.Response(answer.status, content=b"", request=request)
-            named = coding.decode("latin-1")
+            named = b", ".join(unknown).decode("latin-1")
             raise call.failed(
                 UpstreamMalformed(
                     f"the provider answered in a coding that was not asked for: {named}"
                 )
             )
-        headers, events = answer.headers, _events_of(answer)
-        inflater = Inflater() if coding not in (b"", b"identity") else None
-        if events is not None or inflater is not None:  # LiteLLM gets them uncompressed
-            headers = [h for h in headers if h[0] not in (b"content-encoding", b"content-length")]
-        body = _WatchedBody(answer, call, events, inflater)
+        body = _WatchedBody(answer, call, [Inflater(coding) for coding in reversed(codings)])
+        readable = watched and answer.status < 300
+        kind = header(answer.headers, b"content-type").lower()
+        if readable and not _is_binary(kind):
+            streamed = _STREAMED.search(content) is not None
+            kind = await body.prepare(kind, streamed=streamed)
+        headers = [(k, v) for k, v in answer.headers if k not in _OF_THE_CODED]
+        if kind:
+            headers.append((b"content-type", kind))
         response = httpx.Response(answer.status, headers=headers, stream=body, request=request)
         if watched and answer.status >= 400:
             call.error_body = await _error_body(response)
@@ -241,12 +278,19 @@ class CallTransport(httpx.AsyncBaseTransport):
         await self._fallback.aclose()
 
 
-def _events_of(answer: LaneResponse) -> ReadableEvents | None:
-    """What makes a successful event stream readable; None for any other answer."""
-    kind = header(answer.headers, b"content-type").lower()
-    if answer.status >= 300 or not kind.startswith(b"text/event-stream"):
-        return None
-    return ReadableEvents()
+def _codings(headers: RawHeaders) -> list[bytes]:
+    """The content codings in the order in which they were applied, without those that are none."""
+    named = header(headers, b"content-encoding").lower().split(b",")
+    return [name for item in named if (name := item.strip()) not in _NO_CODING]
+
+
+def _is_binary(kind: bytes) -> bool:
+    """Whether the body is in a form of another wire, which its adapter reads itself."""
+    return kind.startswith(_OTHER_FORMS)
+
+
+def _too_deep(call: ProviderCall) -> str:
+    return f"the answer of {call.provider or 'the provider'} is nested too deep to be translated"
 
 
 async def _error_body(response: httpx.Response) -> bytes:
@@ -260,41 +304,98 @@ async def _error_body(response: httpx.Response) -> bytes:
 class _WatchedBody(httpx.AsyncByteStream):
     """A response body that leaves its tail and its failure with the call."""
 
-    def __init__(
-        self,
-        answer: LaneResponse,
-        call: ProviderCall,
-        events: ReadableEvents | None,
-        inflater: Inflater | None,
-    ) -> None:
+    def __init__(self, answer: LaneResponse, call: ProviderCall, inflaters: list[Inflater]) -> None:
         self._answer = answer
         self._call = call
-        self._events = events
-        self._inflater = inflater
+        self._inflaters = inflaters
+        self._chunks = self._unpacked()
+        self._first: list[bytes] = []
+        self._events: ReadableEvents | None = None
+        call.events = None
+
+    async def prepare(self, kind: bytes, *, streamed: bool) -> bytes:
+        """Read as far as it takes to know the form of a successful answer, whatever it is called;
+        gives its content type. `streamed`: a stream was asked for."""
+        try:
+            start = await self._start()
+            if _EVENT_FIELD.match(start) or (not start and kind.startswith(_EVENT_STREAM)):
+                return self._read_events()
+            if kind.startswith(_EVENT_STREAM) and streamed and not start.startswith((b"{", b"[")):
+                return self._read_events()
+            if streamed and start.startswith(b"<"):
+                raise UpstreamMalformed("the provider answered with a page instead of a stream")
+            if not start.startswith((b"{", b"[")) or (streamed and kind.startswith(_LINES)):
+                return kind
+            whole = b"".join(self._first) + b"".join([chunk async for chunk in self._chunks])
+        except UpstreamFailure as exc:
+            raise self._call.failed(exc) from exc
+        try:
+            value = parsed(whole if streamed else without_depth(whole, self._call.nested))
+        except TooDeep as exc:
+            raise self._call.failed(UpstreamMalformed(_too_deep(self._call))) from exc
+        except ValueError:
+            self._first = [whole]
+            return kind
+        value = normal(value)
+        if not streamed and is_known(value) and value.get("choices") == []:
+            raise self._call.failed(UpstreamMalformed("the provider's answer has no choices"))
+        if not streamed and is_known(value):
+            shallow_calls(value, self._call.nested)
+        if self._call.translated and is_known(value) and "choices" in value:
+            value.setdefault("usage", dict(_NO_USAGE))
+        if streamed and (events := as_events(value)):
+            self._first = [events]
+            return self._read_events()
+        if streamed and not value:
+            raise self._call.failed(UpstreamMalformed("the provider's stream has no events"))
+        self._first = [encoded(value)]
+        return b"application/json"
+
+    def _read_events(self) -> bytes:
+        self._call.events = self._events = ReadableEvents(with_ids=self._call.translated)
+        return _EVENT_STREAM
+
+    async def _start(self) -> bytes:
+        """The first bytes that are no white space; empty for an empty body."""
+        start = b""
+        async for chunk in self._chunks:
+            self._first.append(chunk)
+            start = b"".join(self._first).removeprefix(b"\xef\xbb\xbf").lstrip()
+            if len(start) >= _FIELD_BYTES:
+                break
+        return start
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         call, events = self._call, self._events
+        first, self._first = self._first, []
         try:
-            async for chunk in self._answer:
-                content = self._unpacked(chunk)
-                call.note_bytes(content)
-                if ready := content if events is None else events.feed(content):
+            for chunk in first:
+                if ready := chunk if events is None else events.feed(chunk):
                     yield ready
-            if self._inflater is not None and self._inflater.cut:
-                raise UpstreamMalformed("the provider's answer broke off before its end")
+            async for chunk in self._chunks:
+                if ready := chunk if events is None else events.feed(chunk):
+                    yield ready
         except UpstreamFailure as exc:
             raise call.failed(exc) from exc
         if events is not None and (rest := events.flush()):
             yield rest
 
-    def _unpacked(self, chunk: bytes) -> bytes:
-        """The chunk without its compression, which may be of several members."""
-        if self._inflater is None:
-            return chunk
-        try:
-            return self._inflater.decompress(chunk, _MOST_AT_ONCE)
-        except zlib.error as exc:
-            raise UpstreamMalformed("the provider's answer is not compressed as announced") from exc
+    async def _unpacked(self) -> AsyncIterator[bytes]:
+        """The chunks without their compression."""
+        async for chunk in self._answer:
+            content = chunk
+            try:
+                for inflater in self._inflaters:
+                    content = inflater.decompress(content, _MOST_AT_ONCE)
+            except zlib.error as exc:
+                raise UpstreamMalformed(
+                    "the provider's answer is not compressed as announced"
+                ) from exc
+            self._call.note_bytes(content)
+            if content:
+                yield content
+        if any(inflater.cut for inflater in self._inflaters):
+            raise UpstreamMalformed("the provider's answer broke off before its end")
 
     async def aclose(self) -> None:
         await self._answer.aclose()

@@ -1,0 +1,368 @@
+"""A provider's answers in the form that LiteLLM's adapters can read. Pure.
+
+The adapters raise at a field of an unexpected type, at any depth, although nothing of the answer
+depends on it; a client of the native lane gets the same answer and reads over it. So a count that
+is none, an odd role or a null list are left out here, and what the fields mean is not changed.
+Fields that are not known are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from gateway.wire.arguments import arguments_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
+
+Json = dict[str, Any]
+
+_TEXTS = ("id", "object", "model", "system_fingerprint", "service_tier")
+_OPTIONAL = ("annotations", "images", "thinking_blocks", "reasoning_details", "tool_calls")
+_OPTIONAL_MAPPINGS = ("audio", "function_call", "provider_specific_fields")
+_OPTIONAL_TEXTS = ("reasoning_content", "reasoning", "refusal")
+_STARTS = frozenset({"message_start", "content_block_start", "content_block_delta"})
+_OF_MESSAGES = _STARTS | {"content_block_stop", "message_delta", "message_stop", "message", "ping"}
+_BLOCK_TEXTS = ("text", "thinking", "signature", "data", "partial_json")
+
+_MOST_DEEP = 200  # parsers and encoders stop between 255 and 1,024
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
+_STAND_IN = re.compile(rb'\{(\\?)"nested_arguments\\?": ?\\?"([0-9a-f]{32})\\?"\}')
+
+
+class TooDeep(ValueError):
+    """JSON whose depth no parser here reaches."""
+
+
+def parsed(data: bytes) -> Any:
+    """The JSON value in `data`, whose text may have bytes that are no UTF-8.
+
+    Raises:
+        TooDeep: it is nested deeper than can be parsed.
+        ValueError: it is no JSON.
+    """
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+        try:
+            return json.loads(text, strict=False)
+        except RecursionError as exc:
+            raise TooDeep("nested too deep") from exc
+
+
+def encoded(value: Any) -> bytes:
+    """JSON in ASCII, without the marks that LiteLLM looks for in the text of a line.
+
+    Its line reader takes U+2028 and the like for line ends, and `[DONE]` anywhere for the end.
+    """
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("[DONE]", "[DONE\\u005d").encode()
+
+
+def without_depth(data: bytes, nested: dict[bytes, bytes]) -> bytes:
+    """The body of an answer of Messages, with a stand-in for input that is nested too deep to be
+    translated; the input itself is put into `nested`, for `restored`."""
+    if data.count(b"{") + data.count(b"[") <= _MOST_DEEP:
+        return data
+    out: list[bytes] = []
+    depth = deepest = done = named_at = 0
+    start, base = -1, 0
+    for token in _TOKEN.finditer(data):
+        mark = token.group()
+        if mark in (b"{", b"["):
+            if start < 0 and named_at and data[named_at : token.start()].strip() == b":":
+                start, base, deepest = token.start(), depth, depth
+            depth += 1
+            deepest = max(deepest, depth)
+        elif mark in (b"}", b"]"):
+            depth -= 1
+            if start >= 0 and depth <= base:
+                if deepest - base > _MOST_DEEP:
+                    out += data[done:start], _stand_in(data[start : token.end()], nested)
+                    done = token.end()
+                start = -1
+        named_at = token.end() if mark == b'"input"' else 0
+    return b"".join([*out, data[done:]])
+
+
+def shallow_calls(answer: Json, nested: dict[bytes, bytes]) -> None:
+    """The same for the arguments of an answer of chat completions, which are texts."""
+    for choice in answer.get("choices") or ():
+        for call in as_mapping(choice.get("message")).get("tool_calls") or ():
+            function = call.get("function")
+            text = as_text(as_mapping(function).get("arguments"), "")
+            if text.count("{") + text.count("[") > _MOST_DEEP and text.lstrip().startswith("{"):
+                held: dict[bytes, bytes] = {}
+                named = b'"input":%b' % text.encode("utf-8", "replace")
+                if without_depth(named, held) != named and len(held) == 1:
+                    nested.update(held)
+                    function["arguments"] = _named(next(iter(held))).decode()
+
+
+def restored(body: bytes, nested: Mapping[bytes, bytes]) -> bytes:
+    """A translated answer with the arguments instead of their stand-ins."""
+
+    def given(match: re.Match[bytes]) -> bytes:
+        text = nested.get(match[2])
+        if text is None:
+            return match[0]
+        return json.dumps(text.decode("utf-8", "replace"))[1:-1].encode() if match[1] else text
+
+    return _STAND_IN.sub(given, body) if nested else body
+
+
+def _stand_in(text: bytes, nested: dict[bytes, bytes]) -> bytes:
+    name = uuid.uuid4().hex.encode()
+    nested[name] = text
+    return _named(name)
+
+
+def _named(name: bytes) -> bytes:
+    return b'{"nested_arguments":"%b"}' % name
+
+
+def normal(value: Any) -> Any:
+    """An answer, or an event of one, of OpenAI's chat completions or Anthropic's Messages; any
+    other value as it is."""
+    if not isinstance(value, dict):
+        return value
+    if not value.get("error"):
+        value.pop("error", None)
+    if _is_chat(value):
+        return _chat(value)
+    return _messages(value) if is_known(value) else value
+
+
+def is_known(value: Any) -> bool:
+    """Whether a value is an answer, or a part of one, in a form that is known here."""
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("type")
+    return _is_chat(value) or (isinstance(kind, str) and kind in _OF_MESSAGES)
+
+
+def _is_chat(value: Json) -> bool:
+    return not value.get("error") and (
+        "choices" in value or str(value.get("object")).startswith("chat.")
+    )
+
+
+def _chat(answer: Json) -> Json:
+    for name in _TEXTS:
+        if name in answer and not isinstance(answer[name], str):
+            value = answer.pop(name)
+            if name in ("id", "model") and as_number(value, None) is not None:
+                answer[name] = str(value)
+    if "created" in answer and as_int(answer["created"], None) is None:
+        created = as_number(answer.pop("created"), None)
+        if created is not None and created == created and abs(created) < 2**53:
+            answer["created"] = int(created)
+    _set_usage(answer)
+    streamed = answer.get("object") == "chat.completion.chunk" or not _has_messages(answer)
+    # Adapters read these without looking.
+    if streamed:
+        for name, nothing in (("id", ""), ("created", 0), ("model", "")):
+            answer.setdefault(name, nothing)
+    else:
+        answer.setdefault("service_tier", None)
+    answer["choices"] = [
+        _choice(choice, at, streamed=streamed)
+        for at, choice in enumerate(as_list(answer.get("choices")))
+        if isinstance(choice, dict)
+    ]
+    return answer
+
+
+def _has_messages(answer: Json) -> bool:
+    return any("message" in as_mapping(c) for c in as_list(answer.get("choices")))
+
+
+def _choice(choice: Json, at: int, *, streamed: bool) -> Json:
+    choice["index"] = _index(choice.get("index"), at)
+    if streamed:
+        given = choice.pop("message", None)
+        choice["delta"] = _message(choice.get("delta") or given)
+    elif "message" in choice:
+        choice["message"] = {**_message(choice["message"]), "role": "assistant"}
+    for call in as_mapping(choice.get("message")).get("tool_calls") or ():
+        function = call.get("function")
+        if isinstance(function, dict) and not function.get("arguments"):
+            function["arguments"] = "{}"
+    reason = choice.get("finish_reason")
+    choice["finish_reason"] = reason if isinstance(reason, str) and reason else None
+    if reason and not isinstance(reason, str):
+        choice["finish_reason"] = str(reason)
+    if "logprobs" in choice and not _are_logprobs(choice["logprobs"]):
+        del choice["logprobs"]
+    return choice
+
+
+def _index(value: Any, default: int) -> int:
+    number = as_number(value, None)
+    if number is None and isinstance(value, str) and value.isdecimal():
+        number = float(value[:6])
+    return int(number) if number is not None and 0 <= number < 1e6 else default
+
+
+def _are_logprobs(value: Any) -> bool:
+    """Whether they have OpenAI's form."""
+    if not isinstance(value, dict) or not set(value) <= {"content", "refusal"}:
+        return False
+    return all(
+        isinstance(entry, dict) and isinstance(entry.get("token"), str)
+        for entries in value.values()
+        for entry in (entries if isinstance(entries, list) else ())
+    ) and all(entries is None or isinstance(entries, list) for entries in value.values())
+
+
+def _message(message: Any) -> Json:
+    if not isinstance(message, dict):
+        return {}
+    if "role" in message and message["role"] != "assistant":
+        del message["role"]
+    content = message.get("content")
+    if isinstance(content, list):
+        message["content"] = "".join(map(_part_text, content)) or None
+    elif content is not None and not isinstance(content, str):
+        del message["content"]
+    _drop_unless(message, _OPTIONAL, _is_list_of_objects)
+    _drop_unless(message, _OPTIONAL_MAPPINGS, lambda value: isinstance(value, dict))
+    _drop_unless(message, _OPTIONAL_TEXTS, lambda value: isinstance(value, str))
+    if "tool_calls" in message:
+        message["tool_calls"] = list(map(_call, message["tool_calls"]))
+    return message
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    return as_text(as_mapping(part).get("text"), "")
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(x, dict) for x in value)
+
+
+def _drop_unless(holder: Json, names: tuple[str, ...], fits: Callable[[Any], bool]) -> None:
+    for name in names:
+        if name in holder and not fits(holder[name]):
+            del holder[name]
+
+
+def _call(call: Json) -> Json:
+    if "index" in call:
+        call["index"] = _index(call["index"], 0)
+    for name in ("id", "type"):
+        if name in call and not isinstance(call[name], str):
+            value = call.pop(name)
+            if name == "id" and as_number(value, None) is not None:
+                call[name] = str(value)
+    function = call.get("function")
+    if isinstance(function, dict):
+        if "arguments" in function and not isinstance(function["arguments"], str):
+            function["arguments"] = arguments_text(function["arguments"])
+        _drop_unless(function, ("name",), lambda value: isinstance(value, str))
+    return call
+
+
+def _set_usage(holder: Json) -> None:
+    """Counts are whole numbers of zero or more; with none, there is no usage."""
+    usage = holder.get("usage")
+    if "usage" not in holder:
+        return
+    counts = _counts(usage) if isinstance(usage, dict) else {}
+    if counts:
+        holder["usage"] = counts
+    else:
+        del holder["usage"]
+
+
+def _counts(usage: Mapping[str, Any]) -> Json:
+    out: Json = {}
+    for name, value in usage.items():
+        if name.endswith(("_tokens", "_requests")):
+            count = _count(value)
+            if count is not None:
+                out[name] = count
+        elif name.endswith("_details") or name in ("cache_creation", "server_tool_use"):
+            if details := _counts(as_mapping(value)):
+                out[name] = details
+        elif value is not None:
+            out[name] = value
+    return out
+
+
+def _count(value: Any) -> int | None:
+    """A count of tokens; one that is written as a text or with a fraction of zero is one, too."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value.strip()[:18])
+    number = as_number(value, None)
+    if number is None or not 0 <= number < 2**53 or number != int(number):
+        return None
+    return int(number)
+
+
+def _messages(event: Json) -> Json:
+    _set_usage(event)
+    kind = event["type"]
+    if kind == "message_start":
+        message = event["message"] = dict(as_mapping(event.get("message")))
+        message.setdefault("id", "msg_unknown")
+        _head_of_message(message)
+    elif kind == "message":
+        _head_of_message(event)
+        blocks = [_block(b) for b in as_list(event.get("content")) if isinstance(b, dict)]
+        event["content"] = [block for block in blocks if not _says_nothing(block)]
+    elif kind == "content_block_start":
+        event["content_block"] = _block(dict(as_mapping(event.get("content_block"))))
+    elif kind in ("content_block_delta", "message_delta"):
+        event["delta"] = _block(dict(as_mapping(event.get("delta"))))
+    if kind == "message_delta":
+        event.setdefault("usage", {"output_tokens": 0})
+    return event
+
+
+def _head_of_message(message: Json) -> None:
+    for name in ("id", "model"):
+        if not isinstance(message.get(name), str):
+            message[name] = ""
+    message["role"] = "assistant"
+    _set_usage(message)
+    counts = {"input_tokens": 0, "output_tokens": 0}
+    message["usage"] = {**counts, **as_mapping(message.get("usage"))}
+    reason = message.get("stop_reason")
+    if reason is not None and not isinstance(reason, str):
+        message["stop_reason"] = str(reason)
+
+
+def _block(block: Json) -> Json:
+    for name in _BLOCK_TEXTS:
+        if name in block and block[name] is None:
+            block[name] = ""
+    if block.get("type") == "tool_use" and not isinstance(block.get("input"), dict):
+        block["input"] = _object_of(block.get("input"))
+    reason = block.get("stop_reason")
+    if reason is not None and not isinstance(reason, str):
+        block["stop_reason"] = str(reason)
+    return block
+
+
+def _object_of(value: Any) -> Json:
+    """Input that is no object: its text may be one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {"arguments": value}
+    if isinstance(value, dict):
+        return value
+    return {} if value is None else {"arguments": value}
+
+
+def _says_nothing(block: Json) -> bool:
+    return block.get("type") in ("text", "thinking") and not block.get(block["type"])
