@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml packages/steering-gateway-testing/pyproject.toml
 	@python3 scripts/install.py $(VENV)
 	@touch $@
 
@@ -35,7 +35,7 @@ test: $(STAMP) ## the test suite, without the slow and nightly tests
 check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nightly tests
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/codespell gateway tests docs README.md CHANGELOG.md
+	@$(VENV)/bin/codespell gateway packages tests docs README.md CHANGELOG.md
 	@{ $(VENV)/bin/mypy && $(VENV)/bin/lint-imports; } > $(TYPES) 2>&1 & types=$$!; \
 	$(PY) -m pytest $(SPREAD) -m "not nightly"; failed=$$?; \
 	wait $$types || { cat $(TYPES); failed=1; }; \
