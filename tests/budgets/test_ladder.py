@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from gateway.steering.guidance.texts import BUDGET_DIRECTIVE
-from gateway.testing import (
+from steering_gateway_testing import (
     AppServer,
     Fault,
     FaultKind,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gateway.cli import main
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.budgets.test_holds import MAIN, ask
 from tests.control import CONTROL
 

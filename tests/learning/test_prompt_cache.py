@@ -16,7 +16,7 @@ from gateway.offline.recordings import parse_recording, read_lines
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.lessons import LEARNED
 from gateway.stores.learning import Posterior
-from gateway.testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from tests.live.agents import WHICH, Drive, Run, read_runs, recorded_replies
 from tests.live.client import PLAIN
 from tests.live.test_recorded_runs import SAMPLE

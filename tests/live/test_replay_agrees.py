@@ -25,7 +25,14 @@ from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Pattern
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import (
+    AppServer,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+    ToolCall,
+    Usage,
+)
 from tests.live.agents import Run, calls_of, read_runs
 from tests.patience import DEADLINE_MS
 

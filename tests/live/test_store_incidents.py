@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.stores.protocols import StoreCorrupt
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
 from tests.live.incidents import (
     copy,
