@@ -35,7 +35,7 @@ test: $(STAMP) ## the test suite, without the slow and nightly tests
 check: $(STAMP) ## what CI runs: lint, types, import contracts, all but the nightly tests
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/codespell gateway packages tests docs README.md CHANGELOG.md
+	@$(VENV)/bin/codespell gateway packages lab tests docs README.md CHANGELOG.md
 	@{ $(VENV)/bin/mypy && $(VENV)/bin/lint-imports; } > $(TYPES) 2>&1 & types=$$!; \
 	$(PY) -m pytest $(SPREAD) -m "not nightly"; failed=$$?; \
 	wait $$types || { cat $(TYPES); failed=1; }; \
@@ -51,7 +51,7 @@ bench-instructions: $(STAMP) ## count instructions a request under valgrind, com
 	@$(PY) -m bench.instructions $(ARGS)
 
 evidence: $(STAMP) ## count the figures of docs/evidence.md on the runs that ship
-	@$(PY) -m gateway replay --evidence tests/replays/sample.jsonl.gz
+	@$(PY) -m lab evidence tests/replays/sample.jsonl.gz
 
 reference: $(STAMP) ## make docs/reference from the settings, the parsers and the API
 	@$(PY) -m scripts.reference
@@ -77,7 +77,7 @@ $(VENV)/docs/.installed: pyproject.toml | $(STAMP)
 lock: $(STAMP) ## make requirements.lock anew from pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check pip-tools
 	@$(VENV)/bin/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url \
-		--no-emit-trusted-host --no-emit-find-links --no-header --extra dev -o $(CURDIR)/requirements.lock pyproject.toml
+		--no-emit-trusted-host --no-emit-find-links --no-header --extra dev --extra lab -o $(CURDIR)/requirements.lock pyproject.toml
 
 fix: $(STAMP) ## format and repair what ruff can
 	@$(VENV)/bin/ruff format .

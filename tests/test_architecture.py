@@ -81,7 +81,7 @@ def test_a_start_loads_only_what_it_needs() -> None:
 
 def named_paths(document: Path = MAP) -> list[str]:
     """Files and folders of the repository that a document names in code style."""
-    form = r"`((?:gateway|packages|tests|docs|bench|scripts)/[\w/.-]+)`"
+    form = r"`((?:gateway|packages|lab|tests|docs|bench|scripts)/[\w/.-]+)`"
     return re.findall(form, document.read_text())
 
 

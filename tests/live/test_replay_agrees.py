@@ -16,9 +16,8 @@ import pytest
 from gateway.backends import open_stores
 from gateway.learning.mining import MinedRun, mine, read_run
 from gateway.library import starter_patterns
-from gateway.offline.labelled_runs import steps_of
 from gateway.offline.playback import play
-from gateway.offline.recordings import Recording, parse_recording
+from gateway.offline.recordings import Recording, parse_recording, steps_of
 from gateway.offline.replay import policy_from_dict
 from gateway.offline.replayed_calls import ReplayPolicy, call_tokens
 from gateway.steering.acting import ACTIONS

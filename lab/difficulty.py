@@ -1,4 +1,4 @@
-"""How well difficulty measures the step: trouble ahead, the step number, entries and exits."""
+"""Figures of difficulty: trouble ahead, the step number, entries into states and exits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gateway.offline.evaluation import RunReading
-from gateway.offline.ridge import Array
-from gateway.offline.trouble import trouble_ahead
+from gateway.offline.labelled_runs import Array, trouble_ahead
 
 LONG_RUN = 16
 FIRST_COMPARED = 8

@@ -1,22 +1,33 @@
-"""What acting on a signal would have been worth, on scenarios that two models ran.
+"""The value of acting on a signal, on scenarios that two models ran.
 
 Of two models of one source the one with the lower success rate is the cheap one. A restart gives
 the scenario to the other model when the cheap one's run shows the signal: its success then is that
-of the other model's runs. Recorded runs cannot show more than that.
+of the other model's runs. Recorded runs cannot show more than that. The learned policy is decided
+for each scenario by the others of its source: the cheap model is the requested one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gateway.offline.evaluation import Estimate, RunReading, by
-from gateway.offline.ridge import Array
+from gateway.offline.fitting import folds_of
+from gateway.offline.labelled_runs import Array
+from gateway.offline.playback import RISK
+from gateway.steering.fsm import FSMState
+from gateway.steering.routing import RoutingSettings
+from gateway.steering.routing_policy import WorkloadRates, begin, escalate, evidence_of
+from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 
 ROUNDS = 500
 SEED = 20240917
+FOLDS = 10
+_SIGNALS = ("SLOW", "SKIP", RISK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,3 +115,46 @@ def fast_safety(pairs: Sequence[ModelPair], signal: str = "FAST") -> tuple[float
             (where if signal in strong.first else elsewhere).append(not pair.cheap.failed)
     rates = [float(np.mean(found)) if found else float("nan") for found in (where, elsewhere)]
     return rates[0], rates[1], len(where)
+
+
+def learned_escalations(pairs: Sequence[ModelPair]) -> list[float | None]:
+    """The share of each pair's cheap run that is left when it is escalated; None = never.
+
+    1 when it is given to the stronger model as it begins.
+    """
+    fold = folds_of((pair.cheap.group for pair in pairs), FOLDS, SEED)
+    known: dict[tuple[str, str, str, int], dict[str, WorkloadPrior]] = {}
+    for pair in pairs:
+        for number in set(range(FOLDS)) - {fold[pair.cheap.group]}:
+            outcomes = known.setdefault((*_models(pair), number), {})
+            for run in (pair.cheap, *pair.strong):
+                prior = outcomes.get(run.model, NO_OUTCOMES)
+                outcomes[run.model] = prior.with_outcome(failed=run.failed)
+    return [
+        _escalated(pair, known.get((*_models(pair), fold[pair.cheap.group]), {})) for pair in pairs
+    ]
+
+
+def _models(pair: ModelPair) -> tuple[str, str, str]:
+    return pair.cheap.source, pair.cheap.model, pair.strong[0].model
+
+
+def _escalated(pair: ModelPair, outcomes: dict[str, WorkloadPrior]) -> float | None:
+    _, cheap, strong = _models(pair)
+    run, regret = pair.cheap, RoutingSettings().regret
+    rates = WorkloadRates(key=run.source, run=run.id, outcomes=outcomes)
+    models = {cheap: 0, strong: 1}
+    if begin(rates, models, cheap, regret=regret, explore=0.0).model == strong:
+        return 1.0
+    for at in sorted({run.first[signal] for signal in _SIGNALS if signal in run.first}):
+        evidence = _evidence(run, at)
+        fallback = strong if run.states[at] in ("SLOW", "SKIP") else cheap
+        if escalate(rates, models, cheap, fallback, regret=regret, evidence=evidence) == strong:
+            return 1.0 - (at + 1) / len(run.scores)
+    return None
+
+
+def _evidence(run: RunReading, at: int) -> float:
+    risk = run.risks[at]
+    odds = math.log(risk / (1.0 - risk))
+    return evidence_of(FSMState(run.states[at]), odds, shipped_calibration().precision)

@@ -1,6 +1,6 @@
-"""Count the tables of docs/evidence.md that no command prints: planted forms, ends of runs, doses.
+"""Count the other tables of docs/evidence.md: planted forms, ends of runs, doses.
 
-    python -m scripts.count_evidence RUNS.jsonl.gz
+    python -m lab counts RUNS.jsonl.gz
 
 `RUNS` are labelled recordings, as `gateway calibrate` takes them, with at least ten coding runs.
 Everything is read by the shipped weights and the default settings.
@@ -9,7 +9,6 @@ Everything is read by the shipped weights and the default settings.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,11 @@ from typing import Any
 
 import orjson
 
-from gateway.offline.evaluation import POINTS, RunReading, auroc
+from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc
 from gateway.offline.playback import Work, play
 from gateway.offline.recordings import Recording, parse_recording, read_lines
 from gateway.offline.replay import policy_from_dict, replay_lines
 from gateway.offline.replay_summary import first_side, readings
-from gateway.offline.risk_evidence import CODING
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import RUN_BOUNDARIES, Policy
@@ -47,7 +45,7 @@ _HARD = (FSMState.SLOW, FSMState.SKIP)
 _DIALOGUES = ("tau-airline", "tau-retail", "tau-telecom")
 
 
-def main(paths: Sequence[Path]) -> None:
+def print_counts(paths: Sequence[Path]) -> None:
     """Print all tables."""
     lines = [(f"{file.name}:{number}", text) for file, number, text in read_lines(paths)]
     recordings = [parse_recording(text, place) for place, text in lines]
@@ -220,7 +218,3 @@ def _share(steps: Sequence[dict[str, Any]], holds: Callable[[dict[str, Any]], bo
 def _items(steps: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for step in steps:
         yield from step.get("guidance", ())
-
-
-if __name__ == "__main__":
-    main([Path(each) for each in sys.argv[1:]])

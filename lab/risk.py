@@ -1,4 +1,4 @@
-"""How well risk tells which runs fail: ranking at equal length, and calibration."""
+"""Figures of risk: ranking at equal length, and calibration."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gateway.offline.evaluation import POINTS, RunReading, auroc, step_at
-from gateway.offline.ridge import Array
+from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, step_at
+from gateway.offline.labelled_runs import Array
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior, risk_of
 
-CODING = "swe-"
-"""Prefix of the sources whose agents repair code."""
 BINS = 10
 ORDERS = 5
 """Random orders in which a prior is learned; the error is their mean."""

@@ -1,7 +1,7 @@
-"""What recorded runs teach, and how often what is read off them is right.
+"""Figures of learning on recorded runs: `python -m lab learning FILE...`.
 
-`gateway learn run FILE...` prints it: lessons by kind, what half of the scenarios as a library
-covers of the failing runs of the other half, and the precision of each implicit outcome.
+Lessons by kind, the share of the failing runs of one half of the scenarios that a library of the
+other half covers, and the precision of each implicit outcome.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read_run
 from gateway.learning.outcomes import implicit
 from gateway.learning.secrets import has_secret
-from gateway.offline.labelled_runs import steps_of
-from gateway.offline.recordings import Recording, parse_recording, read_lines
+from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
 from gateway.steering.transcript.step import Step
 from gateway.wire.coerce import as_list, as_mapping
 
