@@ -220,7 +220,7 @@ class Work:
         """The replays of these recordings, in order; a broken one becomes a problem."""
         use_engine(Finder)
         other = self.other or self.policy
-        with _look_ups(self.policy) as look_ups, _look_ups(other) as other_look_ups:
+        with look_ups_of(self.policy) as look_ups, look_ups_of(other) as other_look_ups:
             return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
 
     def _replay(
@@ -243,7 +243,7 @@ class Work:
 
 
 @contextmanager
-def _look_ups(policy: ReplayPolicy) -> Iterator[LookUps]:
+def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
     """The answers to look-ups of any number of recordings.
 
     Raises:

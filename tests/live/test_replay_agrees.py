@@ -16,7 +16,7 @@ import pytest
 from gateway.backends import open_stores
 from gateway.learning.mining import MinedRun, mine, read_run
 from gateway.library import starter_patterns
-from gateway.offline.playback import play
+from gateway.offline.playback import look_ups_of, play
 from gateway.offline.recordings import Recording, parse_recording, steps_of
 from gateway.offline.replay import policy_from_dict
 from gateway.offline.replayed_calls import ReplayPolicy, call_tokens
@@ -180,7 +180,7 @@ def replayed_decisions(
     recordings: Sequence[Recording], policy: ReplayPolicy
 ) -> dict[str, list[tuple[str, ...]]]:
     """The same of each recording's calls, from the replay; a first call has no step before it."""
-    with policy.look_ups() as look_ups:
+    with look_ups_of(policy) as look_ups:
         played = [play(recording, policy, look_ups) for recording in recordings]
     return {
         one["id"]: [
