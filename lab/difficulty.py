@@ -14,6 +14,7 @@ from gateway.offline.labelled_runs import Array, trouble_ahead
 LONG_RUN = 16
 FIRST_COMPARED = 8
 """Solved runs of 16 steps and more show from step 8 on whether a score follows the step number."""
+TIE_DIGITS = 9
 STATES = ("FAST", "SLOW", "SKIP")
 
 
@@ -45,7 +46,8 @@ def trouble_auroc(runs: Sequence[RunReading], *, by_step: bool = False) -> tuple
     for run in runs:
         ahead = trouble_ahead(run.troubles)
         known = ~np.isnan(ahead)
-        score = np.array(range(len(ahead)) if by_step else run.scores, dtype=np.float64)
+        # Equal steps differ in the last bit of their scores, by solver and by machine: they are ties.
+        score = np.round(np.array(range(len(ahead)) if by_step else run.scores), TIE_DIGITS)
         scores.append(score[known])
         labels.append(ahead[known])
         hits = int(ahead[known].sum())
