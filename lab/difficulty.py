@@ -46,7 +46,7 @@ def trouble_auroc(runs: Sequence[RunReading], *, by_step: bool = False) -> tuple
     for run in runs:
         ahead = trouble_ahead(run.troubles)
         known = ~np.isnan(ahead)
-        # Equal steps differ in the last bit of their scores, by solver and by machine: they are ties.
+        # Equal steps are ties, though their scores differ in the last bit by solver and machine.
         score = np.round(np.array(range(len(ahead)) if by_step else run.scores), TIE_DIGITS)
         scores.append(score[known])
         labels.append(ahead[known])
