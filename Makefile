@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml packages/steering-gateway-testing/pyproject.toml
 	@python3 scripts/install.py $(VENV)
 	@touch $@
 
@@ -35,7 +35,7 @@ test: $(STAMP) ## the test suite, without the slow and nightly tests
 check: $(STAMP) ## what CI runs: lint, types, structure, all but the nightly tests
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/codespell gateway tests docs README.md CHANGELOG.md
+	@$(VENV)/bin/codespell gateway packages lab tests docs README.md CHANGELOG.md
 	@$(PY) scripts/house.py --guard --no-trace
 	@{ $(VENV)/bin/mypy && $(VENV)/bin/lint-imports; } > $(TYPES) 2>&1 & types=$$!; \
 	$(PY) -m pytest $(SPREAD) -m "not nightly"; failed=$$?; \
@@ -52,7 +52,7 @@ bench-instructions: $(STAMP) ## count instructions a request under valgrind, com
 	@$(PY) -m bench.instructions $(ARGS)
 
 evidence: $(STAMP) ## count the figures of docs/evidence.md on the runs that ship
-	@$(PY) -m gateway replay --evidence tests/replays/sample.jsonl.gz
+	@$(PY) -m lab evidence tests/replays/sample.jsonl.gz
 
 reference: $(STAMP) ## make docs/reference from the settings, the parsers and the API
 	@$(PY) -m scripts.reference
@@ -78,7 +78,7 @@ $(VENV)/docs/.installed: pyproject.toml | $(STAMP)
 lock: $(STAMP) ## make requirements.lock anew from pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check pip-tools
 	@$(VENV)/bin/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url \
-		--no-emit-trusted-host --no-emit-find-links --no-header --extra dev -o $(CURDIR)/requirements.lock pyproject.toml
+		--no-emit-trusted-host --no-emit-find-links --no-header --extra dev --extra lab -o $(CURDIR)/requirements.lock pyproject.toml
 
 fix: $(STAMP) ## format and repair what ruff can
 	@$(VENV)/bin/ruff format .

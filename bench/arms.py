@@ -261,7 +261,7 @@ def launch_environment() -> dict[str, str]:
 def upstream(home: Path, *arguments: str) -> Iterator[int]:
     """The scripted upstream as a process of its own; its port."""
     port = free_port()
-    command = [sys.executable, "-m", "gateway.testing", "--port", str(port), *arguments]
+    command = [sys.executable, "-m", "steering_gateway_testing", "--port", str(port), *arguments]
     server = launch(command, port=port, home=home, name=f"upstream-{port}")
     try:
         server.wait_ready("/v1/models", 30)

@@ -1,6 +1,6 @@
 """`python -m bench.fault_matrix`: every fault of an upstream, directly and through the gateway.
 
-Each fault of `gateway.testing` in three dialects, as a stream and whole, with steering off, in
+Each fault of the scripted upstream in three dialects, as a stream and whole, with steering off, in
 shadow and on, through both lanes. The client's view of the gateway's answer is compared with its
 view of the upstream's own:
 
@@ -33,8 +33,8 @@ from gateway.app import build_app
 from gateway.config import settings_from_dict
 from gateway.observability.logging import configure_logging
 from gateway.server import uvicorn_config
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from gateway.testing.received import ReceivedRequest
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.received import ReceivedRequest
 
 DIALECTS: Mapping[str, str] = {
     "chat": "chat/completions",

@@ -4,8 +4,8 @@
     python -m bench.soak --calls 60000 --turns 1 --faults 0 --incident-s 0
 
 Agents in three dialects, streaming and not, make `--turns` calls a conversation and send a call
-that failed again. A share of the upstream's answers is one of the faults of `gateway.testing`, a
-share of the calls is left by the client, and now and then another process holds the database's
+that failed again. A share of the upstream's answers is one of the faults of the scripted upstream,
+a share of the calls is left by the client, and now and then another process holds the database's
 write lock. In the end every answer that arrived whole must be in the run log.
 """
 
@@ -33,8 +33,8 @@ import uvloop
 from bench.arms import ARMS, Command, Place, Running, gateway_command, start
 from bench.fault_matrix import DIALECTS, view_of
 from bench.report import aligned, machine
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
-from gateway.testing.received import ReceivedRequest
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.received import ReceivedRequest
 
 _SILENCE_S = 3.0
 """How long a silent upstream is; the gateway's limits are a third of it."""

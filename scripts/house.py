@@ -136,7 +136,8 @@ def prose(modules: Mapping[str, source.Module]) -> Measured:
 def traced(root: Path) -> Measured:
     """The moves of one chat request through that checkout's gateway."""
     script = Path(__file__).with_name("house_trace.py")
-    env = {**os.environ, "PYTHONPATH": str(root.resolve())}
+    paths = (root, root / "packages" / "steering-gateway-testing")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(path.resolve()) for path in paths)}
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory, "moves.json")
         # Away from the checkout, so that no config.yaml is read.

@@ -5,23 +5,24 @@
 `house.py` runs this as a process of its own, so that the package of any checkout can be traced. It
 starts `python -m gateway serve` inside the process with a new database, the default settings (but a
 deadline for steering that a busy machine meets as well, and rare periodic looks at the store), and
-`gateway.testing.ScriptedUpstream` as the provider. A small agent then plays runs with tools,
+the scripted upstream of the test kit as the provider. A small agent then plays runs with tools,
 without streaming: each request carries the history so far. The third request of each run is
 traced; the two before it are the warm-up.
 
-What is counted: call events of `sys.setprofile` in modules of the package (`gateway.testing`, which
-plays the provider, left out), from the moment the client sends the request until the gateway is
-quiet again, so that recording the step counts as well. A call event is a function that is entered
-or a coroutine or generator that continues; returns are not counted. The module is that of the
-function's globals, so a generated `__init__` counts for the module of its class. A move is two
-successive call events of one thread in different modules; a change of threads is no move. The
-result is the traced run with the fewest moves: work in the background only adds to them.
+What is counted: call events of `sys.setprofile` in modules of the package, from the moment the
+client sends the request until the gateway is quiet again, so that recording the step counts as
+well. A call event is a function that is entered or a coroutine or generator that continues; returns
+are not counted. The module is that of the function's globals, so a generated `__init__` counts for
+the module of its class. A move is two successive call events of one thread in different modules; a
+change of threads is no move. The result is the traced run with the fewest moves: work in the
+background only adds to them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib
 import json
 import os
 import runpy
@@ -36,7 +37,8 @@ from types import FrameType
 from typing import Any
 
 PACKAGE = "gateway"
-PROVIDER = "gateway.testing"
+OLD_PROVIDER = "gateway.testing"
+"""The test kit of a checkout in which it is part of the package; it is left out."""
 RUNS = 5
 WARM_UP = 2
 PERIODIC = (
@@ -159,14 +161,18 @@ def measure(port: int, counter: MoveCounter, target: Path) -> None:
 
 def main(target: Path) -> None:
     """Serve in the main thread, which SIGTERM needs, and measure from another."""
-    from gateway.testing import Reply, ScriptedUpstream, ToolCall
+    try:
+        kit = importlib.import_module(OLD_PROVIDER)
+    except ModuleNotFoundError:
+        kit = importlib.import_module("steering_gateway_testing")
 
-    def reply(request: Any) -> Reply:
+    def reply(request: Any) -> Any:
         count = len(request.json["messages"])
-        call = ToolCall("bash", {"command": f"pytest -q tests/test_{count}.py"}, id=f"call_{count}")
-        return Reply("I run the test again.", tool_calls=(call,))
+        command = {"command": f"pytest -q tests/test_{count}.py"}
+        call = kit.ToolCall("bash", command, id=f"call_{count}")
+        return kit.Reply("I run the test again.", tool_calls=(call,))
 
-    with ScriptedUpstream(reply) as upstream, tempfile.TemporaryDirectory() as directory:
+    with kit.ScriptedUpstream(reply) as upstream, tempfile.TemporaryDirectory() as directory:
         counter, port = MoveCounter(), _free_port()
         for name in [name for name in os.environ if name.startswith("GATEWAY_")]:
             del os.environ[name]
@@ -201,7 +207,7 @@ def _rare_looks() -> dict[str, str]:
 
 def _is_counted(module: str) -> bool:
     own = module.startswith(f"{PACKAGE}.")
-    return own and module != PROVIDER and not module.startswith(f"{PROVIDER}.")
+    return own and not f"{module}.".startswith(f"{OLD_PROVIDER}.")
 
 
 def _free_port() -> int:

@@ -16,11 +16,13 @@ from collections import deque
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+OWN = (ROOT, ROOT / "packages" / "steering-gateway-testing")
+"""The distributions of this repository: the gateway, and its test kit."""
 LOCK = ROOT / "requirements.lock"
 KEPT_LINES = 30
 
-SIZE = "150 MB to download, 600 MB on disk"
-"""Rounded up. Source: the lock file of 2026-11-22, Linux, Python 3.11."""
+SIZE = "200 MB to download, 800 MB on disk"
+"""Rounded up. Source: the lock file of 2026-11-26, Linux, Python 3.11."""
 
 # What pip says of each package, once: while it looks for it, and while it installs all of them.
 _FOUND = re.compile(r"^(?:Collecting|Requirement already satisfied:) ([\w.-]+)")
@@ -28,7 +30,7 @@ _INSTALLING = "Installing collected packages"
 
 
 def main(folder: Path) -> int:
-    """Create `folder` if needed and install the locked packages and this one, editable."""
+    """Create `folder` if needed and install the locked packages, and the own ones editable."""
     began = time.monotonic()
     python = folder / "bin" / "python"
     if not python.exists():
@@ -41,7 +43,8 @@ def main(folder: Path) -> int:
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     status = _watched([*pip, "--require-hashes", "-r", str(LOCK)], count)
     if status == 0:
-        status = _watched([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], 1)
+        own = [argument for folder in OWN for argument in ("-e", str(folder))]
+        status = _watched([*pip, "--no-deps", "--no-build-isolation", *own], len(OWN))
     if status == 0:
         print(f"installed in {time.monotonic() - began:.0f} s\n", flush=True)
     return status
@@ -66,7 +69,7 @@ def _watched(command: list[str], count: int) -> int:
                     print(f"\r{text[:78]:78}", end="", flush=True)
                 elif len(done) % 20 == 0:
                     print(text, flush=True)
-            elif line.startswith(_INSTALLING) and count > 1:
+            elif line.startswith(_INSTALLING) and count > len(OWN):
                 print(f"{chr(13) if shown else ''}{'  all there, unpacking':78}", flush=True)
     if process.returncode != 0:
         print("\npip failed; its last lines:\n" + "".join(last), file=sys.stderr)

@@ -26,7 +26,7 @@ from gateway.config import settings_from_dict
 from gateway.demo import run_demo
 from gateway.demo.show import WIDTH
 from gateway.server import uvicorn_config
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 from tests.dashboard.browser import browser, chromium
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"

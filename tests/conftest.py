@@ -21,8 +21,8 @@ import structlog
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
 from gateway.process.garbage import freeze_startup_objects
-from gateway.testing import AppServer, ScriptedUpstream
 from gateway.upstream.litellm_lane.importing import LOCAL_TABLES
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.examples import load_profiles
 from tests.memory_folder import use_memory_folder
 from tests.patience import ANSWER_S, DEADLINE_MS

@@ -81,7 +81,8 @@ def test_a_start_loads_only_what_it_needs() -> None:
 
 def named_paths(document: Path = MAP) -> list[str]:
     """Files and folders of the repository that a document names in code style."""
-    return re.findall(r"`((?:gateway|tests|docs|bench|scripts)/[\w/.-]+)`", document.read_text())
+    form = r"`((?:gateway|packages|lab|tests|docs|bench|scripts)/[\w/.-]+)`"
+    return re.findall(form, document.read_text())
 
 
 def records() -> list[Path]:

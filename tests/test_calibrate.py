@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from gateway.errors import ConfigError
 from gateway.offline.calibrate import run_calibrate
-from gateway.offline.difficulty_evidence import state_changes, step_correlation, trouble_auroc
 from gateway.offline.evaluation import (
     Estimate,
     RunReading,
@@ -25,21 +24,9 @@ from gateway.offline.evaluation import (
     score_at,
     signal_rates,
 )
-from gateway.offline.fitting import fit
-from gateway.offline.labelled_runs import label_run
-from gateway.offline.learned_escalation import learned_escalations
+from gateway.offline.fitting import AlarmLevels, alarm_levels, fit, fit_logistic, folds_of
+from gateway.offline.labelled_runs import label_run, trouble_ahead
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.offline.ridge import fit_logistic, folds_of
-from gateway.offline.risk_evidence import calibration_errors, matched_auroc
-from gateway.offline.risk_fitting import AlarmLevels, alarm_levels
-from gateway.offline.routing_evidence import (
-    escalation_value,
-    fast_safety,
-    left_at,
-    model_pairs,
-    restart_value,
-)
-from gateway.offline.trouble import trouble_ahead
 from gateway.steering.acting import (
     ActSettings,
     expected_precision,
@@ -57,7 +44,6 @@ from gateway.steering.scoring.calibration import (
     calibration_to_json,
     shipped_calibration,
 )
-from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.step import Step
 
@@ -210,108 +196,6 @@ def test_groups_stay_together() -> None:
     assert folds != folds_of(groups, 5, 2)
 
 
-def test_difficulty_figures_tell_a_clock_from_a_measure() -> None:
-    """The step number has a rank correlation of 1; a score that sees trouble ahead has not."""
-    troubles = tuple([0.0] * 10 + [1.0] * 6 + [0.0] * 14)
-    clock = reading([n / 30 for n in range(30)], failed=False, troubles=troubles)
-    measure = reading(
-        [float(sum(troubles[n + 1 : n + 6]) > 1) for n in range(30)],
-        failed=False,
-        troubles=troubles,
-    )
-    assert step_correlation([clock])[0] == pytest.approx(1.0)
-    assert trouble_auroc([measure]) == (1.0, 1.0)
-    assert trouble_auroc([clock]) == trouble_auroc([measure], by_step=True)
-    assert trouble_auroc([clock])[1] < 0.5
-    assert step_correlation([measure])[0] < 0
-    assert math.isnan(step_correlation([])[0])
-
-
-def test_a_step_counter_gains_nothing_at_equal_length() -> None:
-    """Pairs are compared where the shorter run ends; failed runs may well be the longer ones."""
-    long = reading([0.5] * 9, failed=True, risks=tuple(n / 10 for n in range(1, 10)))
-    short = reading([0.5] * 4, failed=False, risks=tuple(n / 10 for n in range(1, 5)))
-    assert matched_auroc([long, short]) == (0.5, 1)
-    assert auroc([long, short], "end", rounds=5).value == 1.0
-    told = reading([0.5] * 4, failed=True, risks=(0.6, 0.7, 0.8, 0.9))
-    assert matched_auroc([told, short]) == (1.0, 1)
-
-
-def test_a_learned_prior_calibrates_what_a_flat_one_cannot() -> None:
-    """Of a workload whose runs nearly all fail, the risk approaches one as outcomes come in."""
-    runs = [
-        reading([0.5] * 5, failed=number % 10 > 0, model="weak", risks=(0.5,) * 5)
-        for number in range(100)
-    ]
-    flat, learned = calibration_errors(runs)["end"]
-    assert flat == pytest.approx(0.4)
-    assert learned < 0.1
-    assert risk_of(0.0) == 0.5
-    assert risk_of(0.0, WorkloadPrior(solved=8, failed=0)) == pytest.approx(0.1)
-    assert 0.0 < risk_of(-1000.0) < risk_of(1000.0) < 1.0
-
-
-def test_a_restart_at_the_right_runs_beats_chance() -> None:
-    """The cheap model fails in half of the scenarios; a signal on exactly these is worth most."""
-
-    def pairs(shown: Any) -> list[Any]:
-        runs = []
-        for number in range(20):
-            fails = number % 2 == 0
-            first = {"SLOW": 3} if shown(fails, number) else {}
-            scenario = f"g{number}"
-            runs.append(
-                reading([0.5] * 5, failed=fails, group=scenario, model="cheap", first=first)
-            )
-            easy = {} if fails else {"FAST": 5}
-            runs.append(
-                reading([0.5] * 5, failed=False, group=scenario, model="strong", first=easy)
-            )
-        return list(model_pairs(runs))
-
-    told = pairs(lambda fails, _: fails)
-    assert len(told) == 20
-    assert restart_value(told, "SLOW").value == pytest.approx(25.0)
-    assert restart_value(told, "SLOW").low > 0
-    assert restart_value(pairs(lambda _, number: number < 10), "SLOW").value == pytest.approx(0.0)
-    assert fast_safety(told) == (1.0, 0.0, 10)
-    assert math.isnan(restart_value([], "SLOW").value)
-
-
-def test_taking_over_is_worth_what_is_left_of_the_run() -> None:
-    """The earlier the stronger model takes over, the more; at the last step nothing is left."""
-    runs = []
-    for number in range(20):
-        fails, scenario = number % 2 == 0, f"g{number}"
-        first = {"SLOW": 4 if number % 4 else 0} if fails else {}
-        runs.append(reading([0.5] * 5, failed=fails, group=scenario, model="cheap", first=first))
-        runs.append(reading([0.5] * 5, failed=False, group=scenario, model="strong"))
-    pairs = list(model_pairs(runs))
-    left = [left_at(pair, "SLOW") for pair in pairs]
-    assert set(left) == {None, 0.8, 0.0}
-    # Acting gains .25 * .8; chance, at any step of as many runs, .5 * .4 * .5.
-    assert escalation_value(pairs, left, take_over=True).value == pytest.approx(10.0)
-    early = [None if each is None else 1.0 for each in left]
-    assert escalation_value(pairs, early, take_over=True).value == pytest.approx(40.0)
-    assert escalation_value(pairs, left).pairs == 10
-
-
-def test_the_learned_policy_escalates_where_other_scenarios_say_that_it_helps() -> None:
-    """Where the stronger model solved the other scenarios, the run begins on it; where both fail
-    alike, trouble moves nothing."""
-    runs = []
-    for number in range(40):
-        for source, strong_fails in (("helps", False), ("same", number > 0)):
-            for model, failed in (("cheap", True), ("strong", strong_fails)):
-                run = reading([0.5], failed=failed, model=model, first={"SLOW": 0}, risks=(0.9,))
-                runs.append(replace(run, source=source, group=f"g{number}", states=("SLOW",)))
-    pairs = list(model_pairs(runs))
-    found: dict[str, set[float | None]] = {}
-    for pair, left in zip(pairs, learned_escalations(pairs), strict=True):
-        found.setdefault(pair.cheap.source, set()).add(left)
-    assert found == {"helps": {1.0}, "same": {None}}
-
-
 def test_the_alarm_level_is_where_few_solved_runs_come(labelled: list[Any]) -> None:
     """Evidence that lasts there is an alarm, a single peak is none; few runs set no level."""
     solved = [run for run in labelled if not run.failed and len(run.totals) > 3]
@@ -339,20 +223,6 @@ def test_evidence_that_lasts_is_told_on_each_step() -> None:
     assert calibration_from_json(calibration_to_json(low)) == low
     run = RunFold(Policy(difficulty=DifficultySettings(calibration=never)))
     assert not any(run.push(step).likely_fails for step in steps)
-
-
-def test_entries_and_exits_are_counted_by_state() -> None:
-    """The commonest first step of a state, its share, and the runs that leave it."""
-    states = [("NORMAL", "FAST", "NORMAL"), ("NORMAL", "FAST"), ("FAST",)]
-    runs = [reading([0.1] * len(each), failed=False, states=each) for each in states]
-    found = state_changes(runs)
-    assert found["FAST"] == {
-        "runs": 3,
-        "left": 1,
-        "commonest_step": 2,
-        "commonest_share": pytest.approx(0.667),
-    }
-    assert found["SLOW"]["commonest_share"] is None
 
 
 def test_auroc_compares_only_inside_source_and_model() -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.testing import Reply, ScriptedUpstream
+from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.relay.processes import GatewayProcess
 
 pytestmark = pytest.mark.nightly

@@ -18,11 +18,10 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.offline.look_ups import LookUps
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, parse_recording, read_lines, recording_files
 from gateway.offline.replay import load_policy, policy_from_dict, run_replay
-from gateway.offline.replayed_calls import ReplayPolicy
+from gateway.offline.replayed_calls import LookUps, ReplayPolicy
 from gateway.steering.experiments import random_switch
 from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Query, Tier
@@ -194,17 +193,14 @@ def test_broken_lines_are_reported_and_the_rest_is_replayed(tmp_path: Path) -> N
 
 
 def test_files_without_a_run_are_refused(tmp_path: Path) -> None:
-    """An empty file is said to be one, and no page is written; so are runs without outcome."""
+    """An empty file is said to be one, and no page is written."""
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n\n", encoding="utf-8")
     page = tmp_path / "page.html"
-    for options in ({}, {"as_json": True}, {"html": page}, {"evidence": True}):
+    for options in ({}, {"as_json": True}, {"html": page}):
         with pytest.raises(ConfigError, match=r"empty\.jsonl: no recorded run"):
             replay(empty, **options)
     assert not page.exists()
-    open_end = write(tmp_path / "a.jsonl", a_run(success=None))
-    with pytest.raises(ConfigError, match="no run with an outcome"):
-        replay(open_end, evidence=True)
 
 
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -484,15 +480,6 @@ def test_the_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
     assert "default-src 'none'" in text
     assert "http://" not in text
     assert "https://" not in text
-
-
-def test_evidence_puts_the_reference_beside_the_shipped_model() -> None:
-    """One command prints AUROC and alarms of both, on any labelled recordings."""
-    status, out, _ = replay(SAMPLE, evidence=True, policy=judged())
-    assert status == 0
-    assert "calibrated + robust" in out
-    assert "reference" in out
-    assert "alarm: a monitor fired, SLOW was reached, or the run is likely to fail" in out
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.offline.look_ups import LookUps
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, parse_recording
 from gateway.offline.replay import policy_from_dict
+from gateway.offline.replayed_calls import LookUps
 from gateway.steering.acting import ACTIONS
 from gateway.steering.experiments import draw
 from gateway.steering.guidance.lesson import Lesson, Status, Trust

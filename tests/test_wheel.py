@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from gateway import __version__
-from gateway.testing import Reply, ScriptedUpstream
+from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.relay.processes import GatewayProcess
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 from gateway.api.lesson_views import decision_views, distiller_view, job_view, lesson_view
@@ -32,11 +31,7 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     learn = commands.add_parser("learn", help="what was learned from runs, and how its trials go")
     verbs = learn.add_subparsers(required=True, metavar="VERB")
-    summary = "read the stored runs, or those of a JSONL file"
-    run = add_verb(verbs, "run", summary, _run, existing=True, whole=True)
-    stored = run.get_default("run")
-    run.set_defaults(run=lambda args: _measure(args) if args.files else stored(args))
-    run.add_argument("files", nargs="*", type=Path, help="recorded runs; nothing is stored")
+    run = add_verb(verbs, "run", "read the stored runs", _run, existing=True, whole=True)
     run.add_argument("--tenant", help="only runs of this tenant")
     status = add_verb(verbs, "status", "lessons by status, and trials", _status, existing=True)
     status.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
@@ -72,18 +67,6 @@ def add_parser(commands: Any) -> None:
     export.add_argument(
         "--status", choices=[each.value for each in Status], help="only lessons in it"
     )
-
-
-def _measure(args: argparse.Namespace) -> int:
-    from gateway.offline.learning_evidence import measure, summary_lines
-
-    try:
-        found = measure(args.files)
-    except (ValueError, OSError) as exc:
-        raise ConfigError(str(exc)) from exc
-    for line in [json.dumps(found)] if args.json else summary_lines(found):
-        say(line)
-    return 0
 
 
 async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

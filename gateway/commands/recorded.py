@@ -33,11 +33,6 @@ def _add_replay(commands: Any) -> None:
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
     replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts")
     replay.add_argument(
-        "--evidence",
-        action="store_true",
-        help="print the tables of docs/evidence.md for these runs",
-    )
-    replay.add_argument(
         "--patterns",
         default="",
         metavar="FILE",
@@ -65,7 +60,7 @@ def _replay(args: argparse.Namespace) -> int:
     from gateway.offline.replay import load_policy, run_replay
 
     named, files = _policies(args.policy)
-    if named and (files or args.html or args.evidence):
+    if named and (files or args.html):
         raise ConfigError("--policy: routing policies are compared with each other only")
     if len(files) > 1:
         raise ConfigError("--policy: one config file can be compared with")
@@ -76,7 +71,6 @@ def _replay(args: argparse.Namespace) -> int:
         routing=named,
         as_json=args.json,
         html=args.html,
-        evidence=args.evidence,
         patterns=args.patterns,
         jobs=args.jobs,
     )

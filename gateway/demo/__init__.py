@@ -1,6 +1,6 @@
 """`gateway demo`: an agent loop against a scripted model, offline, without and with steering.
 
-May import the whole gateway and `gateway.testing`, which has the scripted provider.
+May import the whole gateway.
 """
 
 from gateway.demo.show import run_demo

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from gateway.steering.lessons import LEARNED
 from gateway.steering.transcript.frame import FRAME_OPEN
-from gateway.testing import ReceivedRequest, Reply, ToolCall, Usage
 
 Move = tuple[str, str, dict[str, str]]
 
@@ -48,21 +48,42 @@ class ScriptedModel:
     def __init__(self) -> None:
         self._step = 0
         self._recovery = 0
+        self._calls = 0
         self._frames_before = 0
         self.advice = ""
         self.told = ""
         """The block with lessons from earlier runs, once there was one."""
 
-    def __call__(self, request: ReceivedRequest) -> Reply:
-        """The next reply; of the request, only the gateway's guidance is read."""
+    def completion(self, body: bytes) -> dict[str, Any]:
+        """The next chat completion; of the request, only the model and the guidance are read."""
+        request = json.loads(body)
         text, name, arguments = self._next(request)
-        calls = (ToolCall(name, json.dumps(arguments)),) if name else ()
-        sent = len(request.body) // 4  # the usual rule of thumb: four characters per token
-        usage = Usage(prompt_tokens=sent, completion_tokens=40 + len(text) // 4)
-        return Reply(text, tool_calls=calls, usage=usage, model=request.model)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if name:
+            self._calls += 1
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            message["tool_calls"] = [
+                {"id": f"call_{self._calls}", "type": "function", "function": function}
+            ]
+        sent = len(body) // 4  # the usual rule of thumb: four characters per token
+        received = 40 + len(text) // 4
+        return {
+            "id": "chatcmpl-demo",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": request["model"],
+            "choices": [
+                {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
+            ],
+            "usage": {
+                "prompt_tokens": sent,
+                "completion_tokens": received,
+                "total_tokens": sent + received,
+            },
+        }
 
-    def _next(self, request: ReceivedRequest) -> tuple[str, str | None, dict[str, str]]:
-        frames = guidance_frames(request.json)
+    def _next(self, request: Any) -> tuple[str, str | None, dict[str, str]]:
+        frames = guidance_frames(request)
         if self._step < len(_EXPLORE):
             self._frames_before = len(frames)
             self._step += 1

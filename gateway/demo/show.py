@@ -19,12 +19,12 @@ from gateway.config import LoggingSettings, settings_from_dict
 from gateway.demo.agent import Outcome, Turn, run_agent
 from gateway.demo.learned import LEARNING, play_learned
 from gateway.demo.model import ScriptedModel
+from gateway.demo.servers import Provider, served
 from gateway.demo.workspace import Workspace
 from gateway.observability.logging import configure_logging
 from gateway.server import uvicorn_config
 from gateway.steering.guidance.render import ADVISORY
 from gateway.steering.transcript.frame import FRAME_CLOSE
-from gateway.testing import AppServer, ScriptedUpstream
 from gateway.text.plots import STATE_COLOURS, column
 from gateway.upstream.prices import default_list
 
@@ -44,17 +44,17 @@ def run_demo(console: Console | None = None, *, database: Path | None = None) ->
     console = console or Console(highlight=False, width=_width())
     console.width = min(console.width, WIDTH)
     console.print(_opening())
-    with _demo_gateway(database) as (upstream, url):
+    with _demo_gateway(database) as (provider, url):
         console.rule("[bold]1  The agent alone[/], steering off", align="left", style="dim")
-        alone = _run_agent(console, upstream, url, "off")
+        alone = _run_agent(console, provider, url, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
-        steered = _run_agent(console, upstream, url, "on")
-        advice = getattr(upstream.default, "advice", "")
+        steered = _run_agent(console, provider, url, "on")
+        advice = provider.model.advice
         console.print(_timeline(steered))
         console.print(_comparison(alone, steered))
 
         def answer_with(model: ScriptedModel) -> None:
-            upstream.default = model
+            provider.model = model
 
         told = play_learned(console, url, answer_with, REQUESTED, MAX_CALLS)
     console.print(_closing(advice))
@@ -62,15 +62,15 @@ def run_demo(console: Console | None = None, *, database: Path | None = None) ->
 
 
 @contextmanager
-def _demo_gateway(database: Path | None) -> Iterator[tuple[ScriptedUpstream, str]]:
+def _demo_gateway(database: Path | None) -> Iterator[tuple[Provider, str]]:
     """A scripted provider and a gateway in front of it, on loopback, in a temporary folder."""
     configure_logging(LoggingSettings(level="error"))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-demo-")))
-        upstream = stack.enter_context(ScriptedUpstream())
+        provider = stack.enter_context(Provider())
         settings = settings_from_dict(
             {
-                "default_upstream": {"api_base": upstream.base_url},
+                "default_upstream": {"api_base": provider.base_url},
                 "model_routing": ROUTING,
                 # The demo must not depend on how busy the machine is.
                 "steering": {"deadline_ms": 10_000},
@@ -80,14 +80,12 @@ def _demo_gateway(database: Path | None) -> Iterator[tuple[ScriptedUpstream, str
             }
         )
         app = build_app(settings)
-        server = AppServer(app, config=uvicorn_config(app, settings))
-        server.start()
-        stack.callback(server.stop)
-        yield upstream, f"{server.url}/v1"
+        url = stack.enter_context(served(uvicorn_config(app, settings)))
+        yield provider, f"{url}/v1"
 
 
-def _run_agent(console: Console, upstream: ScriptedUpstream, url: str, mode: str) -> Outcome:
-    upstream.default = ScriptedModel()
+def _run_agent(console: Console, provider: Provider, url: str, mode: str) -> Outcome:
+    provider.model = ScriptedModel()
     client = OpenAI(base_url=url, api_key="not-needed", default_headers={"x-gateway-mode": mode})
     console.print(_heading())
     number = 0

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.errors import ConfigError
-from gateway.offline.evaluation import POINTS, RunReading, auroc, by, signal_rates
-from gateway.offline.evidence_tables import measure_tables
+from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, by, signal_rates
 from gateway.offline.fitting import SEED, Fitted, fit
 from gateway.offline.labelled_runs import LabelledRun, label_run
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
@@ -23,7 +22,6 @@ from gateway.offline.recordings import (
     recording_files,
     write_output,
 )
-from gateway.offline.replay_summary import alarm_table, ranking_table
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS
 from gateway.steering.scoring.calibration import (
@@ -68,7 +66,7 @@ def run_calibrate(
         raise ConfigError(f"{weights}: cannot be written: no such directory")
 
     out, err = out or sys.stdout, err or sys.stderr
-    runs, problems = _read(files, err)
+    runs, problems = read_labelled(files, err)
     fitted = fit(runs, seed=seed)
     acting = acting or ActSettings()
     if weights is not None:
@@ -80,7 +78,8 @@ def run_calibrate(
     return 1 if problems else 0
 
 
-def _read(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun], int]:
+def read_labelled(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun], int]:
+    """The labelled runs, and the number of recordings that cannot be read; `err` names these."""
     runs, problems = [], 0
     with progress_bar(err) as bar:
         task = bar.add_task("reading", total=None)
@@ -108,11 +107,70 @@ def print_report(fitted: Fitted, acting: ActSettings, out: TextIO) -> None:
     sides = {"calibrated + robust": fitted.held_out, "reference": fitted.reference}
     console.print(ranking_table(sides, "AUROC for failure, pairs within source and model"))
     console.print(alarm_table(sides))
-    for table in measure_tables(sides):
-        console.print(table)
     console.print(_signals(fitted))
     console.print(_actions(fitted, acting))
     console.print(_weights(fitted))
+
+
+def ranking_table(runs: Mapping[str, Sequence[RunReading]], title: str) -> Table:
+    """AUROC at the three points, per source and side."""
+    table = Table(title=title, title_justify="left")
+    for name in ("source", "", *POINTS):
+        table.add_column(name, overflow="fold")
+    parts = {name: {"all": list(side), **by(side, _source)} for name, side in runs.items()}
+    for source in next(iter(parts.values())):
+        for name, side in parts.items():
+            rankings = [auroc(side.get(source, []), point) for point in POINTS]
+            if any(ranking.pairs for ranking in rankings):
+                table.add_row(source, name, *[str(ranking) for ranking in rankings])
+    return table
+
+
+def _source(run: RunReading) -> str:
+    return run.source or "-"
+
+
+def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
+    """Alarms in failed and in successful runs, per source and side, and for all coding sources."""
+    table = Table(
+        title="alarm: a monitor fired, SLOW was reached, or the run is likely to fail",
+        title_justify="left",
+    )
+    table.add_column("source")
+    table.add_column("")
+    for name in ("failed", "successful", "ratio", "run ahead"):
+        table.add_column(name, justify="right")
+    parts: dict[str, dict[str, list[RunReading]]] = {}
+    for name, side in runs.items():
+        parts[name] = {"all": list(side), **by(side, _source)}
+        coding = [run for run in side if run.source.startswith(CODING)]
+        if coding:
+            parts[name]["coding"] = coding
+    for source in next(iter(parts.values())):
+        for name, side_parts in parts.items():
+            table.add_row(source, name, *rate_cells(side_parts.get(source, []), ALARM))
+    return table
+
+
+def rate_cells(runs: Sequence[RunReading], signal: str) -> list[str]:
+    """One signal in failed and in successful runs, the ratio of both, and the share ahead."""
+    rates = signal_rates(runs, signal)
+    return [
+        f"{rates.failed_count} {_percent(rates.failed)}",
+        f"{rates.successful_count} {_percent(rates.successful)}",
+        _number(rates.ratio, 2),
+        _percent(rates.ahead),
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share == share else "-"
+
+
+def _number(value: float, digits: int) -> str:
+    if value != value:
+        return "-"
+    return "only failed" if value == float("inf") else f"{value:.{digits}f}"
 
 
 def _signals(fitted: Fitted) -> Table:

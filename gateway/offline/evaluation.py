@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 BOOTSTRAP_ROUNDS = 1000
 SEED = 20240917
 POINTS = ("end", "half", "10 steps", "5 steps")
+CODING = "swe-"
+"""Prefix of the sources whose agents repair code."""
 _STEPS = {"10 steps": 10, "5 steps": 5}
 
 
@@ -80,7 +82,7 @@ def step_at(steps: int, point: str) -> int | None:
 
 
 def score_at(run: RunReading, point: str) -> float | None:
-    """What ranks the run at a point; see `step_at`."""
+    """Score used to rank the run at a point (see `step_at`)."""
     ranked = run.risks or run.scores
     at = step_at(len(ranked), point)
     return None if at is None else ranked[at]

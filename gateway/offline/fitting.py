@@ -1,22 +1,21 @@
 """Fits the scorer and the risk to recorded runs, and reads each run with models of other runs.
 
 Difficulty is a ridge logistic regression of trouble ahead (`trouble`) on the newest stretch, with
-fixed signs. Cross-validation keeps each group of runs in one fold; the scale is set on the
-out-of-fold log odds.
+fixed signs; the scale is set on the out-of-fold log odds. Risk is one of outcomes, within one
+source and model. Cross-validation keeps each group of runs in one fold.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.offline.difficulty_evidence import difficulty_figures
 from gateway.offline.evaluation import (
     POINTS,
     RunReading,
@@ -24,19 +23,14 @@ from gateway.offline.evaluation import (
     balanced_precision,
     signal_rates,
 )
-from gateway.offline.labelled_runs import LabelledRun
+from gateway.offline.labelled_runs import Array, LabelledRun, trouble_ahead
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
-from gateway.offline.ridge import Array, Model, fit_logistic, folds_of
-from gateway.offline.risk_evidence import risk_figures
-from gateway.offline.risk_fitting import RIDGE as RISK_RIDGE
-from gateway.offline.risk_fitting import AlarmLevels, RiskModel, fit_risk, held_out_risk
-from gateway.offline.trouble import trouble_ahead
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS
 from gateway.steering.monitors.alarm import with_alarm
 from gateway.steering.scoring.calibrated import settled
 from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration, RiskWeights
-from gateway.steering.scoring.risk import risk_of
+from gateway.steering.scoring.risk import LASTING_STEPS, risk_of
 
 FOLDS = 5
 SEED = 1
@@ -51,6 +45,24 @@ DEFAULT_BUDGETS = (190, 60)
 SIGNIFICANT = 6
 LEAST_RUNS = 20
 LEAST_SLOPE = 0.1
+RISK_RIDGE = 30.0
+STRATUM_RIDGE = 0.05
+LENGTH_POWER = 0.5
+"""A run weighs as this power of its steps: with 0 the risk is right at the ends of runs and too low
+over all steps, with 1 a few long runs decide."""
+ALARM_SHARE = 0.02
+"""Share of the solved runs, read by models that never saw them, whose evidence lasts at the level
+from which a run is likely to fail."""
+LEAST_SOLVED = 40
+"""Solved runs of a kind from which its level can be estimated."""
+LEVEL_MARGIN = 0.01
+"""Log odds by which a level is above the last solved run that stays below it."""
+MOST_ROUNDS = 50
+CONVERGED = 1e-8
+
+Solve = Callable[[Array, Array, Array, Array], Array]
+"""Coefficients of a logistic regression from the design, outcomes, weights of the rows, and the
+penalty of the square of each coefficient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +77,20 @@ class Fitted:
     reference: tuple[RunReading, ...]
 
 
-def fit(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted:
+def fit(runs: Sequence[LabelledRun], *, seed: int = SEED, solve: Solve | None = None) -> Fitted:
     """Fit the scorer to these runs; the same runs and seed give the same numbers.
+
+    `solve`: what finds the coefficients, None for `newton`.
 
     Raises:
         ConfigError: too few runs or groups, or no stratum with both outcomes.
     """
     runs = sorted(runs, key=lambda run: (run.recording.id, run.digest))
     _require_enough(runs)
-    ahead = _held_out(runs, seed)
+    ahead = _held_out(runs, seed, solve)
     slope, intercept = _scale(ahead)
-    weights, offset = _fit_difficulty(runs).linear()
-    risk, risks = fit_risk(runs), held_out_risk(runs, FOLDS, seed)
+    weights, offset = _fit_difficulty(runs, solve).linear()
+    risk, risks = fit_risk(runs, solve), held_out_risk(runs, seed, solve)
     held_out = tuple(
         _reading(run, slope * odds + intercept, evidence, likely)
         for run, odds, evidence, likely in zip(
@@ -109,19 +123,22 @@ def _require_enough(runs: Sequence[LabelledRun]) -> None:
         raise ConfigError(f"calibrate: fewer than {FOLDS} groups to cross-validate over")
 
 
-def _fit_difficulty(runs: Sequence[LabelledRun]) -> Model:
+def _fit_difficulty(runs: Sequence[LabelledRun], solve: Solve | None) -> Model:
     labels = np.concatenate([trouble_ahead(run.troubles) for run in runs])
     known = ~np.isnan(labels)
     features = np.vstack([run.features for run in runs])[known]
     signs = [SIGNS[name] for name in FEATURES]
-    return fit_logistic(features, labels[known], np.ones(len(features)), ridge=RIDGE, signs=signs)
+    return fit_logistic(
+        features, labels[known], np.ones(len(features)), ridge=RIDGE, signs=signs, solve=solve
+    )
 
 
-def _held_out(runs: Sequence[LabelledRun], seed: int) -> list[Array]:
+def _held_out(runs: Sequence[LabelledRun], seed: int, solve: Solve | None) -> list[Array]:
     """Log odds of trouble ahead, each run's by a model that never saw its group."""
     fold = folds_of((run.recording.group for run in runs), FOLDS, seed)
     models = [
-        _fit_difficulty([r for r in runs if fold[r.recording.group] != k]) for k in range(FOLDS)
+        _fit_difficulty([r for r in runs if fold[r.recording.group] != k], solve)
+        for k in range(FOLDS)
     ]
     return [models[fold[run.recording.group]].log_odds(run.features) for run in runs]
 
@@ -226,8 +243,6 @@ def _provenance(
         },
         "held_out": {
             "auroc": rankings,
-            "difficulty": difficulty_figures(held_out),
-            "risk": risk_figures(held_out),
             "alarms": {"failed": alarm.failed_count, "successful": alarm.successful_count},
         },
     }
@@ -243,3 +258,212 @@ def _counted(runs: Sequence[LabelledRun], key: Callable[[LabelledRun], str]) -> 
 def _rounded(value: float) -> float:
     """The value to SIGNIFICANT digits; further digits differ between processors."""
     return float(f"{value:.{SIGNIFICANT}g}")
+
+
+# Risk.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskModel:
+    """Fitted weights, and the mean evidence of runs that work on files or programs, and of others.
+
+    A risk is about what is unusual for a run of its kind; how often runs fail is for the prior.
+    """
+
+    model: Model
+    works: float
+    talks: float
+
+    def log_odds(self, run: LabelledRun) -> Array:
+        """Evidence per step that the run fails."""
+        average = np.where(run.works_from, self.works, self.talks)
+        return self.model.log_odds(run.totals) - average
+
+
+def fit_risk(runs: Sequence[LabelledRun], solve: Solve | None = None) -> RiskModel:
+    """Fit the model; a run has the weight of its steps to the power of LENGTH_POWER.
+
+    While fitting, every source and model has its own intercept, so that a feature which only tells
+    them apart earns no weight.
+    """
+    strata = {name: i for i, name in enumerate(sorted({run.stratum for run in runs}))}
+    lengths = [len(run.totals) for run in runs]
+    features = np.vstack([run.totals for run in runs])
+    weight = np.repeat([length ** (LENGTH_POWER - 1.0) for length in lengths], lengths)
+    weight *= len(runs) / weight.sum()
+    model = fit_logistic(
+        features,
+        np.repeat([float(run.failed) for run in runs], lengths),
+        weight,
+        ridge=RISK_RIDGE,
+        strata=np.eye(len(strata))[np.repeat([strata[run.stratum] for run in runs], lengths)],
+        stratum_ridge=STRATUM_RIDGE,
+        solve=solve,
+    )
+    works = np.repeat([run.works for run in runs], lengths)
+    evidence = model.log_odds(features)
+    by_run = np.repeat([1.0 / length for length in lengths], lengths)
+    return RiskModel(
+        model=model,
+        works=_mean(evidence[works], by_run[works]),
+        talks=_mean(evidence[~works], by_run[~works]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmLevels:
+    """The evidence from which a run of either kind is likely to fail; infinite = never."""
+
+    works: float = math.inf
+    talks: float = math.inf
+
+    def reached(self, run: LabelledRun, evidence: Array) -> Array:
+        """Per step, whether the evidence has lasted at its level."""
+        level = np.where(run.works_from, self.works, self.talks)
+        return np.asarray(_lasting(evidence - level) >= 0.0)
+
+
+def alarm_levels(runs: Sequence[LabelledRun], evidence: Sequence[Array]) -> AlarmLevels:
+    """The levels above which the evidence of ALARM_SHARE of the solved runs of a kind lasts.
+
+    `evidence` per step of each run, by a model that never saw it. Too few solved runs set none.
+    """
+    levels = []
+    for works in (True, False):
+        peaks = sorted(
+            float(_lasting(own).max(initial=-math.inf))
+            for run, own in zip(runs, evidence, strict=True)
+            if not run.failed and run.works == works
+        )
+        allowed = int(ALARM_SHARE * len(peaks))
+        few = len(peaks) < LEAST_SOLVED
+        levels.append(math.inf if few else max(peaks[-1 - allowed], 0.0) + LEVEL_MARGIN)
+    return AlarmLevels(works=levels[0], talks=levels[1])
+
+
+def _lasting(values: Array) -> Array:
+    """Per step, the least value of the newest LASTING_STEPS; -inf before there are so many."""
+    padded = np.concatenate([np.full(LASTING_STEPS - 1, -np.inf), values])
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, LASTING_STEPS).min(axis=1))
+
+
+def _mean(values: Array, weight: Array) -> float:
+    return float(np.average(values, weights=weight)) if len(values) else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutRisk:
+    """Evidence per step of each run by a model that never saw its group, and whether it has lasted
+    at the level that the runs of the other folds set; `levels`: those that all runs set."""
+
+    evidence: Sequence[Array]
+    likely: Sequence[Array]
+    levels: AlarmLevels
+
+
+def held_out_risk(
+    runs: Sequence[LabelledRun], seed: int, solve: Solve | None = None
+) -> HeldOutRisk:
+    """Evidence that each run fails, held out by group."""
+    fold = folds_of((run.recording.group for run in runs), FOLDS, seed)
+    own = [fold[run.recording.group] for run in runs]
+    models = [
+        fit_risk([run for run, n in zip(runs, own, strict=True) if n != k], solve)
+        for k in range(FOLDS)
+    ]
+    evidence = [models[n].log_odds(run) for run, n in zip(runs, own, strict=True)]
+    levels = []
+    for k in range(FOLDS):
+        others = [i for i, n in enumerate(own) if n != k]
+        levels.append(alarm_levels([runs[i] for i in others], [evidence[i] for i in others]))
+    likely = [levels[n].reached(run, e) for run, n, e in zip(runs, own, evidence, strict=True)]
+    return HeldOutRisk(evidence=evidence, likely=likely, levels=alarm_levels(runs, evidence))
+
+
+# Logistic regression.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Weights of standardised features and the constant that goes with them."""
+
+    mean: Array
+    deviation: Array
+    weights: Array
+    intercept: float
+
+    def log_odds(self, features: Array) -> Array:
+        """Log odds per row of `features` (rows x features)."""
+        standard = (features - self.mean) / self.deviation
+        return np.asarray(standard @ self.weights + self.intercept)
+
+    def linear(self) -> tuple[Array, float]:
+        """Weights per unit of each raw feature, and the constant that goes with them."""
+        weights = self.weights / self.deviation
+        return weights, self.intercept - float(self.mean @ weights)
+
+
+def fit_logistic(
+    features: Array,
+    outcome: Array,
+    weight: Array,
+    *,
+    ridge: float,
+    signs: Sequence[int] | None = None,
+    strata: Array | None = None,
+    stratum_ridge: float = 1.0,
+    solve: Solve | None = None,
+) -> Model:
+    """Fit a model; `features` is rows x features, `outcome` 0 or 1 and `weight` one per row.
+
+    `ridge` draws each standardised weight towards 0. `signs`: the sign that each weight must have,
+    0 = either; a feature whose weight would have the other one is left out. `strata` (rows x
+    strata, 0 or 1) adds an intercept per stratum while fitting, drawn towards 0 by
+    `stratum_ridge`, so that a feature which only separates strata earns no weight. `solve`: what
+    finds the coefficients, None for `newton`.
+    """
+    mean = np.average(features, axis=0, weights=weight)
+    deviation = np.sqrt(np.average((features - mean) ** 2, axis=0, weights=weight)) + 1e-9
+    x = (features - mean) / deviation
+    own = np.zeros((len(x), 0)) if strata is None else strata
+    wanted = np.zeros(x.shape[1]) if signs is None else np.array(signs, dtype=np.float64)
+    kept = np.ones(x.shape[1], dtype=bool)
+    while True:
+        penalty = np.concatenate(
+            [np.full(int(kept.sum()), ridge), np.full(own.shape[1], stratum_ridge), [1e-6]]
+        )
+        design = np.hstack([x[:, kept], own, np.ones((len(x), 1))])
+        beta = (solve or newton)(design, outcome, weight, penalty)
+        weights = np.zeros(x.shape[1])
+        weights[kept] = beta[: int(kept.sum())]
+        wrong = kept & (weights * wanted < 0)
+        if not wrong.any():
+            break
+        kept &= ~wrong
+    return Model(mean=mean, deviation=deviation, weights=weights, intercept=float(beta[-1]))
+
+
+def newton(design: Array, outcome: Array, weight: Array, penalty: Array) -> Array:
+    """The coefficients by Newton's method; see `Solve`."""
+    beta = np.zeros(design.shape[1])
+    for _ in range(MOST_ROUNDS):
+        chance = squash(design @ beta)
+        gradient = design.T @ (weight * (chance - outcome)) + penalty * beta
+        curvature = (design * (weight * chance * (1 - chance))[:, None]).T @ design
+        step = np.linalg.solve(curvature + np.diag(penalty), gradient)
+        beta = beta - step
+        if np.abs(step).max() < CONVERGED:
+            break
+    return beta
+
+
+def squash(value: Array) -> Array:
+    """The logistic function."""
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(value, -30.0, 30.0))))
+
+
+def folds_of(groups: Iterable[str], folds: int, seed: int) -> dict[str, int]:
+    """Each group's fold, the same for the same groups and seed."""
+    names = sorted(set(groups))
+    order = np.random.default_rng(seed).permutation(len(names))
+    return {names[position]: i % folds for i, position in enumerate(order)}

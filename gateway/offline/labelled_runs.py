@@ -1,17 +1,20 @@
-"""Labelled runs as calibration uses them: features and troubles per step, and what fired."""
+"""Labelled runs as calibration uses them: features, troubles and fired monitors per step.
+
+The label of difficulty is trouble ahead, which every run has; that of risk is the outcome.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from gateway.offline.evaluation import RunReading
 from gateway.offline.playback import first_showings
-from gateway.offline.recordings import Recording, recorded_steps
-from gateway.offline.ridge import Array
+from gateway.offline.recordings import Recording, steps_of
 from gateway.steering.evidence.observation import RunObserver
 from gateway.steering.evidence.repeats import spends
 from gateway.steering.fold import RunFold
@@ -21,7 +24,13 @@ from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibrated import StretchFeatures
 from gateway.steering.scoring.risk import RunTotals
 from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.steps import Step, extract
+from gateway.steering.transcript.steps import Step
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+HORIZON = 5
+"""Steps ahead in which trouble is counted. Source: design section 7."""
+LEAST_TROUBLES = 2
+"""Troubled steps among them that make a stretch hard: one look too many is no trouble."""
 
 _REFERENCE = Policy(
     difficulty=DifficultySettings(scorer="heuristic"), monitors=MonitorSettings(suite="reference")
@@ -95,13 +104,6 @@ def label_run(recording: Recording) -> LabelledRun | None:
     )
 
 
-def steps_of(recording: Recording) -> tuple[Step, ...]:
-    """The steps of a recording of either form."""
-    if recording.messages is not None:
-        return extract(recording.messages)
-    return recorded_steps(recording.steps or ())
-
-
 def _reference(recording: Recording, steps: Sequence[Step]) -> RunReading:
     """The same steps, read by the reference scorer and monitors."""
     fold = RunFold(_REFERENCE)
@@ -127,3 +129,13 @@ def _reference(recording: Recording, steps: Sequence[Step]) -> RunReading:
 def _digest(recording: Recording, steps: Sequence[Step]) -> str:
     text = repr((recording.id, recording.success, steps))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def trouble_ahead(troubles: Sequence[float] | Array) -> Array:
+    """Per step, 1 if at least two of the next five steps are trouble, else 0; NaN for the last."""
+    total = np.concatenate([[0.0], np.cumsum(np.asarray(troubles, dtype=np.float64))])
+    length = len(total) - 1
+    ahead = np.array([total[min(i + 1 + HORIZON, length)] - total[i + 1] for i in range(length)])
+    labels = (ahead >= LEAST_TROUBLES).astype(np.float64)
+    labels[-1:] = np.nan
+    return np.asarray(labels)

@@ -18,7 +18,7 @@ from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
 from gateway.library import PatternLibrary
-from gateway.offline.look_ups import LookUps
+from gateway.offline.replayed_calls import LookUps
 from gateway.steering.guidance.codec import from_record
 from gateway.steering.guidance.pattern import Pattern, Query
 from gateway.steering.guidance.settings import EtraceSettings

@@ -7,17 +7,19 @@ a recording does not hold the pattern store of its time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.offline.look_ups import LookUps
 from gateway.offline.recordings import Recording, parse_recording, recorded_scores, recorded_steps
 from gateway.offline.replayed_calls import (
     ANSWERED,
+    LookUps,
     ReplayedCalls,
     ReplayPolicy,
     given,
@@ -218,7 +220,7 @@ class Work:
         """The replays of these recordings, in order; a broken one becomes a problem."""
         use_engine(Finder)
         other = self.other or self.policy
-        with self.policy.look_ups() as look_ups, other.look_ups() as other_look_ups:
+        with look_ups_of(self.policy) as look_ups, look_ups_of(other) as other_look_ups:
             return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
 
     def _replay(
@@ -238,6 +240,24 @@ class Work:
             other=_slim(other) if self.runs else None,
             changes=changes if self.runs else (),
         )
+
+
+@contextmanager
+def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
+    """The answers to look-ups of any number of recordings.
+
+    Raises:
+        ConfigError: the file of patterns cannot be used.
+    """
+    if not policy.patterns:
+        yield ANSWERED
+        return
+    from gateway.offline.library_answers import library_look_ups
+
+    embedding = (policy.models or Settings()).embedding
+    similarity = policy.rules.lessons.similarity
+    with library_look_ups(embedding, policy.rules.etraces, policy.patterns, similarity) as library:
+        yield library
 
 
 def _json_line(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gateway.errors import ConfigError
-from gateway.steering.transcript.steps import Action, Step, steps_from_records
+from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
 from gateway.wire.coerce import as_bool, as_int, as_list, as_mapping, as_number, as_text
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
@@ -167,6 +167,13 @@ def _called(messages: object) -> list[str]:
             name = as_mapping(as_mapping(call).get("function")).get("name")
             names.setdefault(as_text(name, "") or "tool")
     return list(names)
+
+
+def steps_of(recording: Recording) -> tuple[Step, ...]:
+    """The steps of a recording of either form."""
+    if recording.messages is not None:
+        return extract(recording.messages)
+    return recorded_steps(recording.steps or ())
 
 
 def recorded_steps(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:

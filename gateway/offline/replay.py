@@ -1,7 +1,7 @@
 """`gateway replay`: recorded runs through the same core, offline and in parallel.
 
 Prints a summary per source and model, or with `--json` one JSON object per run; writes a page with
-charts; compares two policies; prints the evaluation in `docs/evidence.md` for these runs.
+charts; compares two policies, or judges routing policies.
 """
 
 from __future__ import annotations
@@ -121,7 +121,6 @@ def run_replay(
     other: ReplayPolicy | None = None,
     as_json: bool = False,
     html: Path | None = None,
-    evidence: bool = False,
     jobs: int | None = None,
     patterns: str = "",
     routing: Sequence[str] = (),
@@ -130,27 +129,40 @@ def run_replay(
 ) -> int:
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
 
-    `other` is the policy to compare `policy` with. `evidence` replays with the calibrated scorer
-    and the robust suite, then with the reference scorer and suite, and compares the two. `patterns`
-    answers look-ups: `starter`, or a JSONL file; "" counts each look-up as answered. `routing`
-    names routing policies to judge by the recorded outcomes instead.
+    `other` is the policy to compare `policy` with. `patterns` answers look-ups: `starter`, or a
+    JSONL file; "" counts each look-up as answered. `routing` names routing policies to judge by the
+    recorded outcomes instead.
 
     Raises:
-        ConfigError: a path that does not exist or cannot be read, files without any recording,
-            `evidence` of runs without an outcome, or a page that cannot be written.
+        ConfigError: a path that does not exist or cannot be read, files without any recording, or a
+            page that cannot be written.
     """
     out, err = out or sys.stdout, err or sys.stderr
     policy = replace(policy or ReplayPolicy(), patterns=patterns)
     other = other and replace(other, patterns=patterns)
-    if evidence:
-        policy, other = (
-            with_scorer(policy, "calibrated", "robust"),
-            with_scorer(policy, "heuristic", "reference"),
-        )
     if routing:
         policy = with_scorer(policy, "calibrated", "robust")
     lines_only = as_json and html is None and not routing
     work = Work(policy=policy, other=other, lines=as_json and not routing, runs=not lines_only)
+    kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
+    if routing:
+        _report_routing(kept, routing, policy, as_json=as_json, out=out)
+        return 1 if problems else 0
+    fsm = policy.rules.policy.fsm
+    _report(kept, fsm=fsm, as_json=as_json, html=html, out=out)
+    return 1 if problems else 0
+
+
+def replay_files(
+    files: Sequence[Path], work: Work, *, jobs: int | None, out: TextIO, err: TextIO
+) -> tuple[list[Replayed], int]:
+    """The replays that a report needs, and the number of recordings that cannot be read.
+
+    JSON lines go to `out` as they come, problems and progress to `err`.
+
+    Raises:
+        ConfigError: a path that does not exist or cannot be read, or files without any recording.
+    """
     total = _count(files) if err.isatty() and all(file.is_file() for file in files) else None
     lines = _lines(recording_files(files))
     with progress_bar(err) as bar:
@@ -158,22 +170,16 @@ def run_replay(
             replay_lines(lines, work, jobs=jobs), total=total, description="replaying"
         )
         kept, seen, problems = _collect(replayed, work, out, err)
-    _require_runs(files, seen, kept if evidence else None)
-    if routing:
-        _report_routing(kept, routing, policy, as_json=as_json, out=out)
-        return 1 if problems else 0
-    fsm = policy.rules.policy.fsm
-    _report(kept, fsm=fsm, as_json=as_json, html=html, evidence=evidence, out=out)
-    return 1 if problems else 0
+    if not seen:
+        names = ", ".join(str(file) for file in files)
+        raise ConfigError(f"{names}: no recorded run in it (one JSON object per line is expected)")
+    return kept, problems
 
 
 def _collect(
     replays: Iterable[Replayed], work: Work, out: TextIO, err: TextIO
 ) -> tuple[list[Replayed], int, int]:
-    """The replays that the report needs, the number of recordings, and of those not readable.
-
-    JSON lines go to `out` as they come, problems to `err`.
-    """
+    """The replays that the report needs, the number of recordings, and of those not readable."""
     kept: list[Replayed] = []
     seen = problems = 0
     for replayed in replays:
@@ -187,15 +193,6 @@ def _collect(
         if work.runs:
             kept.append(replayed)
     return kept, seen, problems
-
-
-def _require_runs(files: Sequence[Path], seen: int, labelled: Sequence[Replayed] | None) -> None:
-    names = ", ".join(str(file) for file in files)
-    if not seen:
-        raise ConfigError(f"{names}: no recorded run in it (one JSON object per line is expected)")
-    runs = [replayed.played for replayed in labelled or ()]
-    if labelled is not None and all(run is None or run["success"] is None for run in runs):
-        raise ConfigError(f"{names}: no run with an outcome (`success`) to evaluate")
 
 
 def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
@@ -227,8 +224,7 @@ def _report_routing(
     as_json: bool,
     out: TextIO,
 ) -> None:
-    from gateway.offline.routing_policies import compare_policies
-    from gateway.offline.routing_table import policy_table
+    from gateway.offline.routing_policies import compare_policies, policy_table
 
     played = [replayed.played for replayed in kept if replayed.played is not None]
     results = compare_policies(played, names, policy.prices, regret=policy.rules.routing.regret)
@@ -245,23 +241,18 @@ def _report(
     fsm: FSMSettings,
     as_json: bool,
     html: Path | None,
-    evidence: bool,
     out: TextIO,
 ) -> None:
     from gateway.offline.replay_page import page
-    from gateway.offline.replay_summary import print_comparison, print_evidence, print_summary
+    from gateway.offline.replay_summary import print_comparison, print_summary
 
     if html is not None:
         write_output(html, page(kept, fsm))
     if as_json:
         return
     console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
-    if evidence:
-        print_evidence(kept, console)
-    elif any(replayed.other is not None for replayed in kept):
-        print_summary(kept, console)
+    print_summary(kept, console)
+    if any(replayed.other is not None for replayed in kept):
         print_comparison(kept, console)
-    else:
-        print_summary(kept, console)
     if html is not None:
         console.print(f"page: {html}")

@@ -1,4 +1,4 @@
-"""The tables of a replay: a summary per source and model, a comparison, the evidence."""
+"""The tables of a replay: a summary per source and model, and a comparison of two policies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gateway.offline.evaluation import POINTS, RunReading, auroc, by, signal_rates
-from gateway.offline.evidence_tables import measure_tables
+from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, Replayed
-from gateway.offline.risk_evidence import CODING
-from gateway.steering.monitors import MONITORS
 
 SHOWN_CHANGES = 20
 FEW_ROUNDS = 200
@@ -160,93 +157,3 @@ def _change_line(replayed: Replayed) -> str:
     name = replayed.played["id"] if replayed.played else replayed.place
     detail = "; ".join(parts) or "guidance"
     return f"  {name}: {len(replayed.changes)} steps, first {first['index']}: {detail}"
-
-
-def print_evidence(kept: Sequence[Replayed], console: Console) -> None:
-    """Print the calibrated scorer and robust suite next to the reference ones, on the same runs.
-
-    Runs are ranked by their risk; the reference has none, so its difficulty ranks them.
-    """
-    sides = (("calibrated + robust", first_side), ("reference", other_side))
-    runs = {name: readings(kept, side, risks=side is first_side) for name, side in sides}
-    counted = len(runs[sides[0][0]])
-    console.print(ranking_table(runs, f"AUROC for failure, {counted} labelled runs"))
-    console.print(alarm_table(runs))
-    console.print(_signal_table(runs[sides[0][0]]))
-    for table in measure_tables(runs):
-        console.print(table)
-    console.print(
-        "Pairs only inside one source and model; 95 % bootstrap intervals by group. The shipped "
-        "weights were fitted on runs of these sources: held-out figures are in docs/evidence.md.",
-        markup=False,
-    )
-
-
-def ranking_table(runs: Mapping[str, Sequence[RunReading]], title: str) -> Table:
-    """AUROC at the three points, per source and side."""
-    table = Table(title=title, title_justify="left")
-    for name in ("source", "", *POINTS):
-        table.add_column(name, overflow="fold")
-    parts = {name: {"all": list(side), **by(side, _source)} for name, side in runs.items()}
-    for source in next(iter(parts.values())):
-        for name, side in parts.items():
-            rankings = [auroc(side.get(source, []), point) for point in POINTS]
-            if any(ranking.pairs for ranking in rankings):
-                table.add_row(source, name, *[str(ranking) for ranking in rankings])
-    return table
-
-
-def _source(run: RunReading) -> str:
-    return run.source or "-"
-
-
-def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
-    """Alarms in failed and in successful runs, per source and side, and for all coding sources."""
-    table = Table(
-        title="alarm: a monitor fired, SLOW was reached, or the run is likely to fail",
-        title_justify="left",
-    )
-    table.add_column("source")
-    table.add_column("")
-    for name in ("failed", "successful", "ratio", "run ahead"):
-        table.add_column(name, justify="right")
-    parts: dict[str, dict[str, list[RunReading]]] = {}
-    for name, side in runs.items():
-        parts[name] = {"all": list(side), **by(side, _source)}
-        coding = [run for run in side if run.source.startswith(CODING)]
-        if coding:
-            parts[name]["coding"] = coding
-    for source in next(iter(parts.values())):
-        for name, side_parts in parts.items():
-            table.add_row(source, name, *_rate_cells(side_parts.get(source, []), ALARM))
-    return table
-
-
-def _signal_table(runs: Sequence[RunReading]) -> Table:
-    table = Table(title="each signal of calibrated + robust, all runs", title_justify="left")
-    table.add_column("signal")
-    for name in ("failed", "successful", "ratio", "run ahead"):
-        table.add_column(name, justify="right")
-    for signal in (*MONITORS, "FAST", "SLOW", "SKIP"):
-        table.add_row(signal, *_rate_cells(runs, signal))
-    return table
-
-
-def _rate_cells(runs: Sequence[RunReading], signal: str) -> list[str]:
-    rates = signal_rates(runs, signal)
-    return [
-        f"{rates.failed_count} {_percent(rates.failed)}",
-        f"{rates.successful_count} {_percent(rates.successful)}",
-        _number(rates.ratio, 2),
-        _percent(rates.ahead),
-    ]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share == share else "-"
-
-
-def _number(value: float, digits: int) -> str:
-    if value != value:
-        return "-"
-    return "only failed" if value == float("inf") else f"{value:.{digits}f}"

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ import orjson
 
 from gateway.config import Settings
 from gateway.dialects.chat import CHAT
-from gateway.offline.look_ups import LookUps
 from gateway.offline.recordings import Recording
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
@@ -27,6 +25,7 @@ from gateway.steering.guidance.agent_kind import offered_tools
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import Gates
+from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.routing import Serves
 from gateway.steering.steer import (
     CallFacts,
@@ -61,6 +60,18 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookUps:
+    """What answers a replay's look-ups, and the similarity that an injection needs there.
+
+    `lessons`: those that fit failures; nothing where no lessons are known.
+    """
+
+    look_up: Callable[[Sequence[Query]], Found]
+    gates: Gates
+    lessons: Callable[[LessonQuery], Sequence[LessonMatch]] = lambda query: ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPolicy:
     """Everything that decides a replay, and prices per model.
 
@@ -74,23 +85,6 @@ class ReplayPolicy:
     prices: Mapping[str, Price] = field(default_factory=dict)
     models: Settings | None = None
     patterns: str = ""
-
-    @contextmanager
-    def look_ups(self) -> Iterator[LookUps]:
-        """What answers look-ups, for any number of recordings.
-
-        Raises:
-            ConfigError: the file of patterns cannot be used.
-        """
-        if not self.patterns:
-            yield ANSWERED
-            return
-        from gateway.offline.library_answers import library_look_ups
-
-        embedding = (self.models or Settings()).embedding
-        similarity = self.rules.lessons.similarity
-        with library_look_ups(embedding, self.rules.etraces, self.patterns, similarity) as library:
-            yield library
 
 
 def _answered(queries: Sequence[Query]) -> Found:

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from gateway.errors import ConfigError
-from gateway.offline.evaluation import Estimate
+from gateway.offline.evaluation import Estimate, Floats
 from gateway.offline.replayed_calls import Price
-from gateway.offline.ridge import Array
 from gateway.steering.routing_policy import WorkloadRates, begin
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
+from gateway.text import formatting
 from gateway.upstream.catalogue import INPUT_PER_OUTPUT
 from gateway.upstream.prices import capabilities
 
@@ -232,7 +233,7 @@ def _result(name: str, tasks: Sequence[Task], choose: Choose) -> PolicyResult:
     )
 
 
-def _over_coin(row: Array) -> float:
+def _over_coin(row: Floats) -> float:
     """Points of success over a coin between the cheapest and the dearest model at equal cost.
 
     A coin costs between the two: what a policy costs beyond is not made up for.
@@ -242,10 +243,38 @@ def _over_coin(row: Array) -> float:
     return float(100.0 * (solved - cheap - min(max(share, 0.0), 1.0) * (dear - cheap)))
 
 
-def _estimate(value: Callable[[Array], float], middle: Array, drawn: Sequence[Array]) -> Estimate:
+def _estimate(
+    value: Callable[[Floats], float], middle: Floats, drawn: Sequence[Floats]
+) -> Estimate:
     low, high = np.percentile([value(row) for row in drawn], [2.5, 97.5])
     return Estimate(value=value(middle), low=float(low), high=float(high), pairs=len(drawn))
 
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
+
+
+def policy_table(results: Sequence[PolicyResult]) -> Table:
+    """One row a policy: success, cost, and points over the coin at equal cost."""
+    table = Table(
+        title="routing policies on tasks that several models ran, each task decided by the others",
+        title_justify="left",
+    )
+    table.add_column("policy")
+    for name in ("tasks", "success", "95 %", "cost a run", "over a coin", "95 %"):
+        table.add_column(name, justify="right")
+    for result in results:
+        table.add_row(
+            result.policy,
+            str(result.tasks),
+            formatting.percent(result.success.value, 1),
+            _interval(result.success, 100.0),
+            formatting.money(result.cost_usd),
+            formatting.points(result.over_coin.value / 100),
+            _interval(result.over_coin, 1.0),
+        )
+    return table
+
+
+def _interval(estimate: Estimate, scale: float) -> str:
+    return f"{estimate.low * scale:.1f} to {estimate.high * scale:.1f}"

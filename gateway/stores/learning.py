@@ -7,7 +7,7 @@
     jobs         work to be done once, over crashes and gateways
 
 Decisions are written with the call that they belong to (`CallRecord.decisions`). Times are seconds
-of the epoch. Every store must pass the checks of `gateway.testing.store_conformance`.
+of the epoch. Every store must pass the checks of `steering_gateway_testing.store_conformance`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ space keeps the patterns, which then need new vectors; vectors of two spaces are
 Universal rules (tier e3) are listed, not searched, and have no vector. Lessons, which were learned
 from runs, are listed with the others, and found by their keys (`gateway/stores/learning.py`).
 
-Every store must pass the checks of `gateway.testing.store_conformance`.
+Every store must pass the checks of `steering_gateway_testing.store_conformance`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@
             ├── StoreUnreachable      no server answers, or it is starting or stopping
             └── StoreClosed           the store was closed
 
-Every store must pass the checks of `gateway.testing.store_conformance`.
+Every store must pass the checks of `steering_gateway_testing.store_conformance`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gateway.cli import main
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.alerts.conftest import Receiver
 from tests.api.conftest import Agent, Start, client_of, until
 from tests.api.conftest import start as start

@@ -23,8 +23,8 @@ from gateway.observability.logging import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.stores.alerts import AlertRecord
 from gateway.stores.protocols import StoreBusy
-from gateway.testing.ports import LOOPBACK
-from gateway.testing.store_conformance.records import START
+from steering_gateway_testing.ports import LOOPBACK
+from steering_gateway_testing.store_conformance.records import START
 from tests.alerts.conftest import Receiver
 from tests.patience import ANSWER_S
 

@@ -19,7 +19,7 @@ from gateway.stores.breaker import Incident
 from gateway.stores.guarded import StoreHealth
 from gateway.stores.live import LiveRun
 from gateway.stores.totals import RunRecord, RunTotals
-from gateway.testing.store_conformance.records import START, a_step
+from steering_gateway_testing.store_conformance.records import START, a_step
 
 RULES = AlertRuleSettings()
 

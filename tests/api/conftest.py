@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.control import CONTROL
 from tests.patience import ANSWER_S, DEADLINE_MS
 

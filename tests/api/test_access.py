@@ -14,7 +14,7 @@ from gateway.auth.authenticator import Authenticator
 from gateway.auth.keyring import key_digest
 from gateway.config import AuthSettings, Secret
 from gateway.errors import Forbidden, GatewayError, Unauthorized
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 from tests.api.conftest import Start, client_of
 
 ADMIN, ACME = "the-admin-key", "acme-key"

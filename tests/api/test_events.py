@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.observability.live_events import EventHub, TooManySubscribers
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Start, a_finished_run, client_of
 
 ACME, GLOBEX = "acme-key", "globex-key"

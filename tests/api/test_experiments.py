@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
 
 EXPERIMENT = {"id": "routing/2", "arms": {"on": 1, "off": 1}}

@@ -16,7 +16,7 @@ import pytest
 from gateway.auth.keyring import KeyRing, key_digest, make_key
 from gateway.cli import main
 from gateway.stores.protocols import StoreUnavailable
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 from tests.api.conftest import Start, client_of, until
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

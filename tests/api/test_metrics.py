@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gateway.observability.counting import Counter, Histogram
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
 
 GRAFANA = Path(__file__).parents[2] / "docs" / "grafana.json"

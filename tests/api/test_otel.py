@@ -14,7 +14,7 @@ import pytest
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
 from gateway.observability.otel import Telemetry, open_telemetry
-from gateway.testing import Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, client_of, until
 
 try:

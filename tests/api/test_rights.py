@@ -13,7 +13,7 @@ import pytest
 from gateway.api.routes import operations
 from gateway.auth.authenticator import process_key
 from gateway.dashboard.routes import _PAGES
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import client_of
 
 ADMIN, ACME, OTHER = "gw-admin-1234567890", "gw-acme-1234567890", "gw-other-1234567890"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from gateway.testing import Fault, FaultKind, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, until
 
 LIKE_EVERY_STEP = {

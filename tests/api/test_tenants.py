@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.api.routes import operations
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Start, a_finished_run, client_of
 
 ADMIN, ACME, GLOBEX = "the-admin-key", "acme-key", "globex-key"

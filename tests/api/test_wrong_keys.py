@@ -12,7 +12,7 @@ from gateway.auth.wrong_keys import WrongKeyLimit
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.errors import Overloaded
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 from tests.api.conftest import Start, client_of
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -15,7 +15,7 @@ from bench.client import Connection, post
 from bench.load import Case, Slice, correct, run_slice
 from bench.statistics import Figure, percentile
 from bench.streams import hold
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
 
 DIRECT = next(arm for arm in ARMS if arm.name == "direct")
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from gateway.testing import Reply, ScriptedUpstream, Usage
+from steering_gateway_testing import Reply, ScriptedUpstream, Usage
 from tests.budgets.test_many_calls import CALL_USD, LEARNED, SHARE, ask_all, budget
 from tests.postgres import empty_database
 from tests.relay.processes import GatewayProcess

@@ -8,7 +8,7 @@ from typing import Any
 from anthropic import Anthropic
 from openai import OpenAI
 
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 
 TASK = "Repair the parser."
 OUTPUT = "FAILED tests/test_parser.py::test_empty - AssertionError"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.cli import main
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.budgets.test_holds import ask
 
 Start = Callable[..., AppServer]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.cli import main
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.control import CONTROL
 from tests.patience import ANSWER_S
 

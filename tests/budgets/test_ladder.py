@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.steering.guidance.texts import BUDGET_DIRECTIVE
-from gateway.testing import (
+from steering_gateway_testing import (
     AppServer,
     Fault,
     FaultKind,

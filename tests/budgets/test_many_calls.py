@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from tests.relay.processes import GatewayProcess
 
 Start = Callable[..., AppServer]

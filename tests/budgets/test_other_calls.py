@@ -15,7 +15,7 @@ import pytest
 from gateway.budgets.own_calls import OwnCall, OwnCalls
 from gateway.embedding import EmbeddingError, EmbeddingSettings
 from gateway.embedding.litellm import LiteLLMEmbedder
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, Usage
 from tests.budgets.test_holds import until
 from tests.control import CONTROL
 from tests.live.client import Agent

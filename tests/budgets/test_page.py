@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.cli import main
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.budgets.test_holds import MAIN, ask, control, until
 from tests.control import CONTROL
 

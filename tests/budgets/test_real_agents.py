@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.patience import DEADLINE_MS
 from tests.wrap.test_real_clients import AGENTS, PATH, ROOT, model
 

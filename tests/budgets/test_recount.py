@@ -20,7 +20,14 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.stores.usage import UsagePoint, UsageQuery
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import (
+    AppServer,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+    ToolCall,
+    Usage,
+)
 from tests.budgets.test_attribution import ADMIN, KEYS, get
 from tests.budgets.test_holds import ask
 

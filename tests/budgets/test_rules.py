@@ -13,7 +13,7 @@ from gateway.budgets.rules import CallSubject, applying, seconds_to_midnight
 from gateway.config import settings_from_dict
 from gateway.errors import ConfigError
 from gateway.stores.budgets import Amounts
-from gateway.testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 
 Start = Callable[..., AppServer]
 NOON = 1_700_049_600.0  # 2023-11-15, 12:00 UTC

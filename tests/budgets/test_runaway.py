@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.budgets.runaway import Runaway
 
 Start = Callable[..., AppServer]

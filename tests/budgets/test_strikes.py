@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.budgets.test_holds import until
 from tests.patience import DEADLINE_MS
 

@@ -13,7 +13,7 @@ import openai
 import pydantic
 import pytest
 
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall, Usage
 
 HELLO: Any = [{"role": "user", "content": "one two three"}]
 TOOLS: Any = [

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
-from gateway.testing.received import ReceivedRequest
-from gateway.testing.text import echo, last_user_text
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.received import ReceivedRequest
+from steering_gateway_testing.text import echo, last_user_text
 
 PROGRAMS = Path(__file__).parent / "programs"
 CITIES = ("Oslo", "Lima", "Bonn", "Kyiv")

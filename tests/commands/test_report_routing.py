@@ -11,8 +11,8 @@ import pytest
 from gateway.backends import open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
-from gateway.testing.store_conformance.records import a_call, a_conversation, a_run
-from gateway.testing.store_conformance.workloads import a_workload_run
+from steering_gateway_testing.store_conformance.records import a_call, a_conversation, a_run
+from steering_gateway_testing.store_conformance.workloads import a_workload_run
 
 CHOICE = {
     "model": "small",

@@ -16,7 +16,7 @@ from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SQLiteStateStore
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.records import (
     a_call,
     a_conversation,
     a_first_step,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.dashboard.many_runs import write_runs
 
 _STEPS = 20

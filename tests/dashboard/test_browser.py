@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.offline.replay import run_replay
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.dashboard.audit import AUDIT
 from tests.dashboard.browser import Tab, chromium, new_tab, running

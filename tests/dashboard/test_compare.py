@@ -11,7 +11,7 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.dashboard.what_if import changed_settings
 from gateway.errors import BadRequest, ConfigError
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.api.conftest import start as start
 from tests.dashboard.test_pages import ACME, ADMIN, page_of

@@ -8,7 +8,7 @@ import time
 
 import httpx
 
-from gateway.testing import Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.api.conftest import start as start
 from tests.dashboard.test_pages import Tags, page_of

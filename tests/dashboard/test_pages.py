@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.steering.experiments import ARMS
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, a_finished_run, client_of, operator_of, until
 
 ADMIN, ACME = "the-admin-key", "acme-key"

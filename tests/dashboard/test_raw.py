@@ -17,8 +17,8 @@ import pytest
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.stores.raw import CUT, RawCall, RawKeeper, unpacked
-from gateway.testing import Reply, ScriptedUpstream
-from gateway.testing.store_conformance.records import TENANT, one_run
+from steering_gateway_testing import Reply, ScriptedUpstream
+from steering_gateway_testing.store_conformance.records import TENANT, one_run
 from tests.api.conftest import Agent, Start, client_of, until
 from tests.api.conftest import start as start
 from tests.dashboard.test_pages import ACME, ADMIN, page_of

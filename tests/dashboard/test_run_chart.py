@@ -23,9 +23,14 @@ from gateway.dashboard.run_chart import (
     token_chart,
 )
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.testing.store_conformance.records import a_chat, a_first_step, a_step, an_injection
 from gateway.text.scales import heat, stretches
 from gateway.text.svg import curve, element
+from steering_gateway_testing.store_conformance.records import (
+    a_chat,
+    a_first_step,
+    a_step,
+    an_injection,
+)
 
 LINES = {
     "fast": 0.2,

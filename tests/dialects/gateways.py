@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from gateway.testing import AppServer, ReceivedRequest, Reply, ToolCall
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ToolCall
 from tests.patience import DEADLINE_MS
 
 Start = Callable[..., AppServer]

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
 from tests.dialects.taps import Exchanged, Tap
 

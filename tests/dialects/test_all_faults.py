@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import OFF, STEERING, Start
 from tests.dialects.test_faults import DIALECTS, ENDS, body_of
 from tests.relay.gateways import Heard, hear, raw_post

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from anthropic import Anthropic, AsyncAnthropic, BadRequestError, NotFoundError
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, looping_model, states
 
 TOOL: Any = {

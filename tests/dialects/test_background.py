@@ -16,7 +16,7 @@ from openai import OpenAI
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.stores.answers import AnswerRecord
 from gateway.stores.protocols import StoreError
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.api.conftest import until
 from tests.dialects.gateways import OFF, STEERING, Start, looping_model, states
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL, run_by_id

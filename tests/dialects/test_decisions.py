@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.dialects.gateways import STEERING, Start
 from tests.dialects.translate import Message, canonical, to_items, to_messages
 from tests.live.agents import Run, calls_of, read_runs, recorded_replies

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import STEERING, Start, states
 
 NO_RETRIES = {**STEERING, "router": {"num_retries": 0}}

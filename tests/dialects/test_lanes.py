@@ -9,8 +9,8 @@ import pytest
 
 from gateway.config import settings_from_dict
 from gateway.dialects import DIALECTS, MESSAGES, RESPONSES
-from gateway.testing import Reply, ScriptedUpstream
 from gateway.upstream.deployments import DeploymentTable
+from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.dialects.gateways import STEERING, Start
 
 SAID: Any = [{"role": "user", "content": "Hi"}]

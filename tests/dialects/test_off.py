@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from gateway.testing import Reply, ScriptedUpstream
+from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.dialects.gateways import OFF, STEERING, Start, states
 
 SHADOW = {"steering": {**STEERING["steering"], "mode": "shadow"}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
 
 agents = pytest.importorskip("agents", reason="openai-agents is not installed")

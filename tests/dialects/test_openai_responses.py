@@ -11,7 +11,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
 
 TOOL: Any = {

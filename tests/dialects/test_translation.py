@@ -10,7 +10,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.dialects.gateways import GUIDANCE, STEERING, Start, looping_model, states
 from tests.dialects.test_anthropic import tool_loop
 from tests.dialects.test_faults import ask, body_of, collect, events

@@ -80,7 +80,7 @@ def test_the_figures_of_the_readme_are_those_of_the_evidence() -> None:
 
 
 def test_the_evidence_is_of_the_shipped_weights() -> None:
-    """The held-out figures of the page are those of the run of `gateway calibrate` that made the
+    """The held-out figures of the page are those of the run of `lab calibrate` that made the
     shipped weights."""
     page = (DOCS / "evidence.md").read_text()
     held_out = shipped_calibration().provenance["held_out"]

@@ -19,7 +19,7 @@ from gateway.embedding.base import normalised, similarity
 from gateway.embedding.cache import CachedEmbedder
 from gateway.embedding.hashing import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
-from gateway.testing import ScriptedUpstream, closed_port
+from steering_gateway_testing import ScriptedUpstream, closed_port
 
 MODEL = Path(gateway.embedding.static.__file__).parent / "model"
 STATIC = StaticEmbedder.load()

@@ -17,8 +17,8 @@ from typing import Any
 import gateway
 
 ROOT = Path(gateway.__file__).parent
-# The scripted agent and upstream read only what the tests and the demonstration send.
-EXCLUDED = ("gateway.config", "gateway.demo", "gateway.testing", "gateway.__main__")
+# The scripted agent and provider read only what the demonstration sends.
+EXCLUDED = ("gateway.config", "gateway.demo", "gateway.__main__")
 METHODS = ("search", "match", "fullmatch", "finditer", "findall", "split", "sub", "subn")
 ANYWHERE = ("search", "finditer")
 

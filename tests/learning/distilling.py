@@ -12,8 +12,13 @@ from gateway.learning.secrets import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord
-from gateway.testing import ReceivedRequest, Reply, Usage
-from gateway.testing.store_conformance.records import a_first_step, a_step, one_run, some_content
+from steering_gateway_testing import ReceivedRequest, Reply, Usage
+from steering_gateway_testing.store_conformance.records import (
+    a_first_step,
+    a_step,
+    one_run,
+    some_content,
+)
 from tests.learning.runs import Call
 
 USED = Usage(prompt_tokens=700, completion_tokens=50)

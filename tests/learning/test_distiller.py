@@ -20,7 +20,14 @@ from gateway.learning.distiller import KIND, RESERVED_INPUT, RESERVED_OUTPUT
 from gateway.steering.guidance.lesson import Status, Trust
 from gateway.steering.lessons import LEARNED, QUOTED, lesson_text
 from gateway.stores.learning import Job, LessonFilter
-from gateway.testing import AppServer, Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+)
 from tests.learning.distilling import MODEL, TOKENS, asked, fill, proposing, stored, unsaid
 from tests.learning.test_mining import POISON
 from tests.live.client import PLAIN

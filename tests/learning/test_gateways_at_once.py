@@ -19,7 +19,7 @@ from gateway.learning.secrets import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import DecisionRow, LessonFilter
-from gateway.testing.store_conformance.records import START, TENANT
+from steering_gateway_testing.store_conformance.records import START, TENANT
 from tests.learning.distilling import MODEL, stored, unsaid
 from tests.learning.runs import Call, shell
 from tests.postgres import empty_database

@@ -17,7 +17,7 @@ from gateway.config.storage import StorageSettings
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.lessons import LEARNED
 from gateway.stores.learning import LessonFilter, StoredLesson
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import PLAIN, TOOLS, opening
 
 Start = Callable[..., AppServer]

@@ -16,10 +16,9 @@ from gateway.learning.mining import task_digest
 from gateway.learning.near import near_outcome
 from gateway.learning.outcomes import best, implicit
 from gateway.learning.templates import SLOT_CHARS, command_shape
-from gateway.offline.labelled_runs import steps_of
-from gateway.offline.learning_evidence import measure
-from gateway.offline.recordings import parse_recording
+from gateway.offline.recordings import parse_recording, steps_of
 from gateway.stores.learning import DecisionRow, OutcomeRow
+from lab.learning import measure
 from tests.learning.runs import Call, learned, read, shell, text
 
 SAMPLE = Path(__file__).parents[1] / "replays/sample.jsonl.gz"

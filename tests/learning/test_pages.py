@@ -13,7 +13,7 @@ from gateway.learning.distiller import KIND
 from gateway.steering.guidance.lesson import Lesson
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores.learning import EvidenceRow, Job, Posterior
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 from tests.api.conftest import Start, client_of, start
 
 __all__ = ["start"]

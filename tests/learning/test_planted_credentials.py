@@ -15,7 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.learning.distiller import KIND
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter
-from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.learning.distilling import MODEL, asked, proposing, read_again
 from tests.learning.test_distiller import finished, settings
 from tests.live.client import TOOLS, opening

@@ -11,12 +11,11 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.mining import MinedRun, mine, read_run
 from gateway.learning.secrets import has_secret
-from gateway.offline.labelled_runs import steps_of
-from gateway.offline.recordings import parse_recording, read_lines
+from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.lessons import LEARNED
 from gateway.stores.learning import Posterior
-from gateway.testing import AppServer, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from tests.live.agents import WHICH, Drive, Run, read_runs, recorded_replies
 from tests.live.client import PLAIN
 from tests.live.test_recorded_runs import SAMPLE

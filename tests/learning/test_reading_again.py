@@ -16,7 +16,7 @@ from gateway.learning.worker import Report
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
-from gateway.testing.store_conformance.keys import a_key
+from steering_gateway_testing.store_conformance.keys import a_key
 from tests.learning.distilling import read_again, stored, unsaid
 from tests.learning.runs import Call
 

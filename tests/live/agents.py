@@ -15,8 +15,8 @@ import httpx
 
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
-from gateway.testing import ReceivedRequest, Reply, ToolCall
 from gateway.wire.prefix_hash import chain_digests
+from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 
 Run = Mapping[str, Any]
 _SENT = ("role", "content", "tool_calls", "tool_call_id", "name")

@@ -13,7 +13,7 @@ import httpx
 from gateway.steering.guidance.plan import RECOVERED_STEPS
 from gateway.stores.patterns import Search
 from gateway.stores.sqlite.runs import SQLiteRunStore
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.agents import Run, calls_of
 from tests.live.client import RETRIED
 

@@ -16,8 +16,8 @@ from gateway.steering.acting import ACTIONS
 from gateway.stores.queries import RunTrace
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.runs import SQLiteRunStore
-from gateway.testing import ReceivedRequest, Reply, ToolCall
 from gateway.wire.completion import assemble
+from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 from tests.patience import DEADLINE_MS
 
 Message = dict[str, Any]

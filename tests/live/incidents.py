@@ -20,7 +20,7 @@ import httpx
 
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 
 PATIENCE_S = 60.0
 

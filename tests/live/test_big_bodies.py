@@ -14,8 +14,8 @@ import pytest
 from gateway.conversations import incoming
 from gateway.endpoints.steered import SteeredEndpoint
 from gateway.steering.identity import read_request
-from gateway.testing import AppServer, Reply, ScriptedUpstream
 from gateway.wire.request import BIG_BYTES
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, trace, worker
 from tests.live.test_unsteered import counted
 

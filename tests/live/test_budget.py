@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gateway.steering.guidance.texts import BUDGET_DIRECTIVE
-from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from tests.live.client import RETRIED
 
 Start = Callable[..., AppServer]

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from gateway.stores.queries import RunTrace
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from gateway.wire.messages import content_text
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import GUIDING, PLAIN, run_log
 
 # Read before the fixture that hides the gateway's own variables from tests.

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from gateway.demo.model import guidance_frames
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
 
 Start = Callable[..., AppServer]

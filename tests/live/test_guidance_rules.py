@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.steering.acting import ACTIONS
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.control import CONTROL
 from tests.live.agents import Run, read_runs, recorded_replies
 from tests.live.audit import Audit

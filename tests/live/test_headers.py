@@ -12,7 +12,7 @@ import pytest
 
 from gateway.config import settings_from_dict
 from gateway.steering.fold import ConversationFold
-from gateway.testing import AppServer, Fault, FaultKind, ScriptedUpstream
+from steering_gateway_testing import AppServer, Fault, FaultKind, ScriptedUpstream
 from tests.live.agents import expected
 from tests.live.client import GUIDING, PLAIN, Agent, opening, worker
 from tests.relay.processes import GatewayProcess

@@ -11,7 +11,14 @@ import httpx
 import pytest
 
 from gateway.demo.model import guidance_frames
-from gateway.testing import AppServer, Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+)
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
 from tests.live.incidents import until
 

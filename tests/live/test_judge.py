@@ -11,7 +11,14 @@ import httpx
 import orjson
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+)
 from tests.live.client import PLAIN, Agent, trace, worker
 
 Start = Callable[..., AppServer]

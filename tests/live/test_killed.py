@@ -14,7 +14,7 @@ import httpx
 import orjson
 import pytest
 
-from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import PLAIN, TOOLS, Message, opening
 from tests.live.incidents import locked, until
 from tests.patience import DEADLINE_MS

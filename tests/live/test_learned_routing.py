@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, opening, worker
 from tests.live.incidents import until
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.examples import examples
 from tests.live.client import GUIDING, TOOLS
 from tests.live.test_recorded_runs import synthetic_runs

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.steering.experiments import MODES, ExperimentSettings, assign
 from gateway.stores.queries import RunTrace
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, TOOLS, Agent, opening, trace, worker
 
 Start = Callable[..., AppServer]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream, Usage
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from tests.live.client import GUIDING, Agent, Answer, trace, worker
 from tests.live.test_big_bodies import PATHS, body_of
 from tests.live.test_unsteered import counted

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, Message, trace, worker
 
 Start = Callable[..., AppServer]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.agents import Drive, Run, read_runs, recorded_replies
 from tests.patience import DEADLINE_MS
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Fault, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Fault, ReceivedRequest, Reply, ScriptedUpstream
 from tests.live.client import PLAIN, TOOLS
 from tests.live.test_refused_routes import REFUSALS, ROUTED, SILENT_S
 

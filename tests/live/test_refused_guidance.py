@@ -10,7 +10,14 @@ import httpx
 import pytest
 
 from gateway.steering.transcript.frame import FRAME_OPEN
-from gateway.testing import AppServer, Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+)
 from tests.live.client import GUIDING, Agent, trace, worker
 from tests.live.test_refused_dialects import DIALECTS, ask, deployed
 

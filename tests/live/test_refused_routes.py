@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, ReceivedRequest, ScriptedUpstream
+from steering_gateway_testing import AppServer, Fault, FaultKind, ReceivedRequest, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, trace, worker
 
 Start = Callable[..., AppServer]

@@ -16,16 +16,22 @@ import pytest
 from gateway.backends import open_stores
 from gateway.learning.mining import MinedRun, mine, read_run
 from gateway.library import starter_patterns
-from gateway.offline.labelled_runs import steps_of
-from gateway.offline.playback import play
-from gateway.offline.recordings import Recording, parse_recording
+from gateway.offline.playback import look_ups_of, play
+from gateway.offline.recordings import Recording, parse_recording, steps_of
 from gateway.offline.replay import policy_from_dict
 from gateway.offline.replayed_calls import ReplayPolicy, call_tokens
 from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Pattern
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import (
+    AppServer,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+    ToolCall,
+    Usage,
+)
 from tests.live.agents import Run, calls_of, read_runs
 from tests.patience import DEADLINE_MS
 
@@ -174,7 +180,7 @@ def replayed_decisions(
     recordings: Sequence[Recording], policy: ReplayPolicy
 ) -> dict[str, list[tuple[str, ...]]]:
     """The same of each recording's calls, from the replay; a first call has no step before it."""
-    with policy.look_ups() as look_ups:
+    with look_ups_of(policy) as look_ups:
         played = [play(recording, policy, look_ups) for recording in recordings]
     return {
         one["id"]: [

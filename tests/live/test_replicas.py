@@ -17,7 +17,7 @@ from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
 from tests.postgres import empty_database

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.dialects.gateways import STEERING, looping_model
 from tests.dialects.test_background import ASKED, spent
 from tests.dialects.test_openai_responses import OUTPUT, TASK, TOOL

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.budgets.test_holds import ask, until
 from tests.budgets.test_ladder import CALLING
 from tests.control import CONTROL

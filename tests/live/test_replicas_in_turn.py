@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from gateway.steering.transcript.reader import StepReader
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from gateway.wire.messages import MessageReader
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.test_judge import settings as judged
 from tests.patience import ANSWER_S, DEADLINE_MS
 from tests.postgres import empty_database

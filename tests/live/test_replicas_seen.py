@@ -13,7 +13,7 @@ from gateway.auth.keyring import make_key
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.test_runs import LIKE_EVERY_STEP
 from tests.budgets.test_holds import ask
 from tests.budgets.test_ladder import CALLING

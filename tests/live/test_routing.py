@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import (
+from steering_gateway_testing import (
     AppServer,
     Fault,
     FaultKind,

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import PLAIN, Agent, Message, opening, trace, worker
 
 Start = Callable[..., AppServer]

@@ -13,7 +13,7 @@ from gateway.calls.prepared_request import PreparedRequest
 from gateway.steering.transcript.steps import Action
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, opening, run_log, trace, worker
 
 Start = Callable[..., AppServer]

@@ -10,7 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+)
 from tests.live.client import PLAIN, Agent, run_log, trace, worker
 
 Start = Callable[..., AppServer]

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 
 from gateway.demo.model import guidance_frames
-from gateway.testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
-from gateway.testing.secrets import Planted, planted_secrets
+from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.secrets import Planted, planted_secrets
 from tests.control import CONTROL
 from tests.live.client import GUIDING, Agent, opening
 from tests.live.test_storage import Start, files

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, opening, worker
 from tests.steering.test_side_requests import TITLES
 

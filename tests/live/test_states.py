@@ -11,7 +11,7 @@ import pytest
 
 from gateway.demo.model import guidance_frames
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE
-from gateway.testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, trace
 from tests.live.test_routing import EASY, HARD, thinking
 

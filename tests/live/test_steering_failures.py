@@ -15,7 +15,7 @@ import pytest
 
 from gateway.steering.fsm import next_state
 from gateway.stores.protocols import StoreBusy
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, opening, trace, worker
 from tests.patience import DEADLINE_MS
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.demo.model import guidance_frames
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import GUIDING, PLAIN, Agent, opening, run_log, trace, worker
 from tests.patience import ANSWER_S
 

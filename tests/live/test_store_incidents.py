@@ -16,7 +16,7 @@ import pytest
 from gateway.calls import recorder
 from gateway.stores.protocols import StoreCorrupt, VersionConflict
 from gateway.stores.records import CallRecord
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, PLAIN, Agent, Answer, opening, run_log, trace, worker
 from tests.live.incidents import (
     copy,

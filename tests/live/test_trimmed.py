@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import PLAIN, RETRIED, Agent, Answer, Message, opening, worker
 
 Start = Callable[..., AppServer]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, Answer, opening, trace, worker
 from tests.live.test_samples import varied
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.conversations.own_time import DeadlinePassed, OwnTime
 from gateway.stores.queries import RunFilter
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, opening, run_log, trace, worker
 
 Start = Callable[..., AppServer]

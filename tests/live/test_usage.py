@@ -12,7 +12,8 @@ import httpx
 import orjson
 import pytest
 
-from gateway.testing import (
+from gateway.wire.sse import SSEDecoder
+from steering_gateway_testing import (
     AppServer,
     Fault,
     FaultKind,
@@ -21,7 +22,6 @@ from gateway.testing import (
     ScriptedUpstream,
     Usage,
 )
-from gateway.wire.sse import SSEDecoder
 from tests.live.client import PLAIN, Agent, Answer, run_log, trace
 from tests.live.incidents import until
 from tests.patience import ANSWER_S

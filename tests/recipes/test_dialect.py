@@ -31,7 +31,7 @@ import httpx
 
 from gateway.app import build_app
 from gateway.config import settings_from_dict
-from gateway.testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 
 DOUBTFUL = Reply(
     "Maybe the cache is stale, I am not sure. Wait, let me run the test again.",

@@ -76,7 +76,7 @@ import json, sys
 import httpx
 from gateway.app import build_app
 from gateway.config import settings_from_dict
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 
 with AppServer(build_app(settings_from_dict({"embedding": {"embedder": "hashing"}}))) as server:
     answers = [

@@ -28,7 +28,7 @@ CONFORMANCE = """
 import asyncio, sys
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.testing.store_conformance import ALL_CHECKS
+from steering_gateway_testing.store_conformance import ALL_CHECKS
 
 chosen = {check.__name__: check for check in ALL_CHECKS}
 
@@ -61,7 +61,7 @@ RECORD_A_RUN = """
 import asyncio
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.testing.store_conformance.records import one_run
+from steering_gateway_testing.store_conformance.records import one_run
 
 async def main():
     stores = await open_stores(StorageSettings(path="journal:runs.journal"))

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, ScriptedUpstream
-from gateway.testing.text import echo
+from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.text import echo
 from tests.relay.gateways import a_gateway
 
 

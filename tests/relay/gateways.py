@@ -15,7 +15,7 @@ import httpx
 from gateway.app import build_app
 from gateway.config import settings_from_dict
 from gateway.server import uvicorn_config
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 from tests.patience import DEADLINE_MS
 from tests.prepared_store import put_database
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]

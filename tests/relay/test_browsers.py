@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.relay.gateways import HELLO, Heard, hear, raw_exchange
 
 Relay = Callable[..., httpx.Client]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
 from tests.examples import examples
 from tests.relay.gateways import HELLO, STREAMED, hear
 from tests.wire.texts import Member, bodies, rendered

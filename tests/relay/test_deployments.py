@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from gateway.config import settings_from_dict
-from gateway.testing import ScriptedUpstream
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.rests import DeploymentRests
+from steering_gateway_testing import ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]

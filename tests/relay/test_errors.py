@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.api.conftest import until
 from tests.relay.gateways import HELLO, hear, raw_exchange, raw_post
 

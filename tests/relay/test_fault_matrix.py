@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.fault_matrix import DIALECTS, LANES, MODES, run, table
-from gateway.testing import FaultKind
+from steering_gateway_testing import FaultKind
 
 # One that the upstream refuses, one that it ends early, one whose answer arrives whole.
 _FEW = [FaultKind.CONTENT_FILTER, FaultKind.OVERLOADED, FaultKind.WRONG_CONTENT_TYPE]

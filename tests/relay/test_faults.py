@@ -14,8 +14,15 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, closed_port
-from gateway.testing.text import echo
+from steering_gateway_testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    Reply,
+    ScriptedUpstream,
+    closed_port,
+)
+from steering_gateway_testing.text import echo
 from tests.relay.gateways import HELLO, STREAMED, Heard, a_gateway, hear, replace_settings
 
 K = FaultKind

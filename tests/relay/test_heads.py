@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream
-from gateway.testing.text import echo
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing.text import echo
 from tests.relay.gateways import HELLO, STREAMED, a_gateway, hear, raw_exchange, raw_post
 
 HOST = b"host: localhost\r\n"

@@ -18,7 +18,7 @@ import pytest
 from gateway import __version__
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging, get_logger
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear, raw_exchange
 
 Relay = Callable[..., httpx.Client]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import httpx
 
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear
 
 Relay = Callable[..., httpx.Client]

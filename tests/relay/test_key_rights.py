@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.relay.gateways import HELLO, hear
 
 Relay = Callable[..., httpx.Client]

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config import settings_from_dict
 from gateway.server import exposes_provider_keys
-from gateway.testing import Fault, FaultKind, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
 from tests.relay.gateways import HELLO, hear
 
 OURS, OTHER, ADMIN = "gw-tenant-a-1111", "gw-tenant-b-2222", "gw-admin-3333"

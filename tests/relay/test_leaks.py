@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
-from gateway.testing.received import ReceivedRequest
-from gateway.testing.text import last_user_text
+from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing.received import ReceivedRequest
+from steering_gateway_testing.text import last_user_text
 from tests.patience import ANSWER_S
 from tests.relay.gateways import a_gateway
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.config import settings_from_dict
 from gateway.errors import ConfigError
 from gateway.process.start_checks import refuse_self_upstream
-from gateway.testing import AppServer, ScriptedUpstream
+from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.relay.gateways import HELLO, a_gateway, hear, replace_settings
 
 

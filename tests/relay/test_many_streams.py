@@ -21,7 +21,7 @@ CHUNKS = 30
 @pytest.fixture
 def slow_upstream() -> Iterator[str]:
     """A provider in a process of its own; its streams last about three seconds."""
-    command = [sys.executable, "-m", "gateway.testing", "--chunks", str(CHUNKS)]
+    command = [sys.executable, "-m", "steering_gateway_testing", "--chunks", str(CHUNKS)]
     process = subprocess.Popen(
         [*command, "--chunk-delay-ms", "100"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
 from tests.relay.gateways import hear
 
 NAMES: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import AppServer, Reply, ScriptedUpstream
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, hear, raw_exchange
 
 TARGETS = [

@@ -25,7 +25,7 @@ from gateway.config.restart import removals
 from gateway.config.yaml_file import read_file
 from gateway.errors import ConfigError
 from gateway.runtime import Runtime
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, Heard, hear
 from tests.relay.processes import ROOT, GatewayProcess, run
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gateway.testing import AppServer, ScriptedUpstream
-from gateway.testing.text import echo
+from steering_gateway_testing import AppServer, ScriptedUpstream
+from steering_gateway_testing.text import echo
 from tests.dashboard.browser import Tab, browser, chromium
 from tests.relay.gateways import HELLO
 

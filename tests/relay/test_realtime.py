@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 
 Start = Callable[..., AppServer]
 KEY = "k" * 40

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from gateway.errors import UpstreamFailure
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import may_help
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream, closed_port
 from tests.relay.gateways import HELLO, STREAMED, a_gateway, hear, replace_settings
 
 Relay = Callable[..., httpx.Client]

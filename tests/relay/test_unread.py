@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from gateway.testing import Reply, ScriptedUpstream
+from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.live.client import trace
 from tests.relay.gateways import a_gateway, hear
 

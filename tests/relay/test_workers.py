@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.observability.shared_metrics import merged
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.patience import ANSWER_S
 from tests.relay.gateways import HELLO
 from tests.relay.processes import GatewayProcess, run

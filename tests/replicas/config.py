@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.patience import DEADLINE_MS
 from tests.replicas.drives import PATIENT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import settings_from_dict
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.live.agents import read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE
 from tests.postgres import shared_server

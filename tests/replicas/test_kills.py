@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.live.client import PLAIN
 from tests.live.test_killed import AGENTS, reply
 from tests.postgres import PostgresServer, new_folder, shared_server

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.config import settings_from_dict
 from gateway.steering.policy import Policy
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.live.agents import Run, read_runs
 from tests.live.test_recorded_runs import DEVELOPMENT, SAMPLE, synthetic_runs
 from tests.postgres import shared_server

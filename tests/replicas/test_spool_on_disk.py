@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.live.client import PLAIN
 from tests.live.incidents import until
 from tests.live.test_killed import reply

@@ -17,7 +17,7 @@ from gateway.config.values import Secret
 from gateway.lifecycle.start_wait import StartWait
 from gateway.stores.postgres import migrations
 from gateway.stores.protocols import StoreError, StoreUnreachable
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 from tests.postgres import new_database, new_folder, shared_server
 from tests.relay.processes import GatewayProcess
 from tests.replicas.config import shared

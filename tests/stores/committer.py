@@ -12,7 +12,7 @@ from dataclasses import replace
 from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SQLiteStateStore
-from gateway.testing.store_conformance.records import a_head, a_step, history, one_run
+from steering_gateway_testing.store_conformance.records import a_head, a_step, history, one_run
 
 
 async def _converse(store: SQLiteStateStore, round_number: int, number: int) -> None:

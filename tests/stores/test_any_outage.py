@@ -20,7 +20,7 @@ from gateway.conversations.merge import merged_call
 from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.protocols import StateStore, StoreBusy, StoreError, StoreUnreachable
 from gateway.stores.records import CallRecord
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.records import (
     START,
     TENANT,
     a_call,

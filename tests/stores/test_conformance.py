@@ -14,10 +14,10 @@ from gateway.backends import Stores
 from gateway.stores.protocols import VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord, StepRow
-from gateway.testing import store_conformance
-from gateway.testing.store_conformance import ALL_CHECKS, Check
-from gateway.testing.store_conformance.check import raises
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing import store_conformance
+from steering_gateway_testing.store_conformance import ALL_CHECKS, Check
+from steering_gateway_testing.store_conformance.check import raises
+from steering_gateway_testing.store_conformance.records import (
     START,
     a_call,
     a_chat,
@@ -54,7 +54,7 @@ def test_the_suite_needs_no_test_framework() -> None:
     """An outside store can run it with whatever it tests with."""
     program = (
         "import sys; sys.modules['pytest'] = None\n"
-        "import gateway.testing.store_conformance as suite; print(len(suite.ALL_CHECKS))"
+        "import steering_gateway_testing.store_conformance as suite; print(len(suite.ALL_CHECKS))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -18,8 +18,8 @@ from gateway.stores.controls import Control
 from gateway.stores.patterns import PatternFilter
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
-from gateway.testing.store_conformance.keys import a_key
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.keys import a_key
+from steering_gateway_testing.store_conformance.records import (
     START,
     TENANT,
     a_call,
@@ -31,7 +31,13 @@ from gateway.testing.store_conformance.records import (
     one_run,
     some_content,
 )
-from gateway.testing.store_conformance.sample_patterns import add, drawn, found, opened, pattern
+from steering_gateway_testing.store_conformance.sample_patterns import (
+    add,
+    drawn,
+    found,
+    opened,
+    pattern,
+)
 from tests.postgres import new_database, shared_server
 
 STRANGE = "NUL \x00, \U0001f600 and \U0010ffff0"

@@ -14,7 +14,7 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.stores.sqlite.states import SQLiteStateStore
-from gateway.testing.store_conformance.records import TENANT, history
+from steering_gateway_testing.store_conformance.records import TENANT, history
 
 
 def _killed_after(path: Path, round_number: int, seconds: float) -> list[tuple[str, int, int]]:

@@ -26,7 +26,7 @@ from gateway.stores.records import StepContent
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SQLiteStateStore
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.records import (
     TENANT,
     a_call,
     a_conversation,
@@ -185,7 +185,7 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SQLiteStateStore
-from gateway.testing.store_conformance.records import one_run
+from steering_gateway_testing.store_conformance.records import one_run
 
 async def main(path):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

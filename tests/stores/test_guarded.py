@@ -27,8 +27,8 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.records import CallRecord, StepContent
 from gateway.stores.spool import Spool, size_of, with_version
-from gateway.testing.store_conformance.histories import HISTORY_CHECKS
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.histories import HISTORY_CHECKS
+from steering_gateway_testing.store_conformance.records import (
     START,
     TENANT,
     a_call,
@@ -40,7 +40,7 @@ from gateway.testing.store_conformance.records import (
     history,
     one_run,
 )
-from gateway.testing.store_conformance.states import STATE_CHECKS
+from steering_gateway_testing.store_conformance.states import STATE_CHECKS
 from tests.patience import DEADLINE_MS
 
 

@@ -23,8 +23,8 @@ from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.stores.sqlite.states import SQLiteStateStore
-from gateway.testing.store_conformance.records import a_first_step, history, one_run
-from gateway.testing.store_conformance.sample_patterns import SIZE, add, drawn, pattern
+from steering_gateway_testing.store_conformance.records import a_first_step, history, one_run
+from steering_gateway_testing.store_conformance.sample_patterns import SIZE, add, drawn, pattern
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from gateway.stores.sqlite.migrations import Migration, pending, script
 from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.stores.sqlite.schema import MIGRATIONS
 from gateway.stores.sqlite.states import _BRANCHES, _FIND_HEADS, _LOAD, SQLiteStateStore
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.records import (
     START,
     TENANT,
     a_call,

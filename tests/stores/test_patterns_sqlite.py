@@ -19,7 +19,13 @@ from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.pattern_index import VectorSpace
 from gateway.stores.sqlite.patterns import SQLitePatternStore
-from gateway.testing.store_conformance.sample_patterns import SIZE, drawn, found, pattern, vector
+from steering_gateway_testing.store_conformance.sample_patterns import (
+    SIZE,
+    drawn,
+    found,
+    pattern,
+    vector,
+)
 from tests.stores.conftest import open_database
 
 

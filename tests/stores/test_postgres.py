@@ -23,8 +23,8 @@ from gateway.stores.postgres.schema import DAY_BITS
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import ItemRecord
-from gateway.testing.store_conformance.keys import a_key
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.keys import a_key
+from steering_gateway_testing.store_conformance.records import (
     TENANT,
     a_call,
     a_conversation,

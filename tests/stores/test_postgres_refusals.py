@@ -16,7 +16,7 @@ from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.stores.protocols import StoreUnavailable, StoreUnreachable
-from gateway.testing.store_conformance.keys import a_key
+from steering_gateway_testing.store_conformance.keys import a_key
 from tests.postgres import empty_database, shared_server
 from tests.relay.processes import GatewayProcess
 from tests.relay.tls import Authority

@@ -20,9 +20,9 @@ from gateway.stores.learning import EvidenceRow, Posterior
 from gateway.stores.postgres import signals
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.signals import CONTROLS, KEYS, PATTERNS, RESYNC
-from gateway.testing.store_conformance.keys import a_key
-from gateway.testing.store_conformance.records import START, TENANT
-from gateway.testing.store_conformance.sample_patterns import add, drawn, opened, pattern
+from steering_gateway_testing.store_conformance.keys import a_key
+from steering_gateway_testing.store_conformance.records import START, TENANT
+from steering_gateway_testing.store_conformance.sample_patterns import add, drawn, opened, pattern
 from tests.learning.test_lessons import a_lesson
 from tests.patience import ANSWER_S
 from tests.pooler import through_pooler

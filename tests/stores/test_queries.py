@@ -15,7 +15,7 @@ from gateway.stores import codec
 from gateway.stores.postgres import experiments as postgres_experiments
 from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor
 from gateway.stores.sqlite import experiments as sqlite_experiments
-from gateway.testing.store_conformance.records import START, a_step, one_run
+from steering_gateway_testing.store_conformance.records import START, a_step, one_run
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53), st.text())

@@ -15,7 +15,7 @@ from gateway.stores.records import PromptMessage
 from gateway.stores.redact import encodable, omit
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SQLiteStateStore
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.records import (
     TENANT,
     a_call,
     a_chat,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
 from gateway.lifecycle.retention import Retention
-from gateway.testing.store_conformance.records import START, one_run
+from steering_gateway_testing.store_conformance.records import START, one_run
 
 DAY_S = 86_400.0
 

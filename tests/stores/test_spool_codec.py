@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import omit
 from gateway.stores.spool_codec import decoded, encoded
-from gateway.testing.store_conformance.records import a_call
+from steering_gateway_testing.store_conformance.records import a_call
 
 # Unpaired surrogates, NUL, and pairs of surrogates that no decoder may join.
 TEXTS = st.text(st.characters(codec=None), max_size=8) | st.sampled_from(

@@ -20,7 +20,7 @@ from gateway.stores.disk_spool import DiskSpool, Entry
 from gateway.stores.records import CallRecord, StepContent
 from gateway.stores.spool import Spool
 from gateway.stores.spool_file import SpoolFile, free_files
-from gateway.testing.store_conformance.records import (
+from steering_gateway_testing.store_conformance.records import (
     START,
     a_call,
     a_conversation,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunTotals, repeated_call, severity_of
-from gateway.testing.store_conformance.records import a_chat, a_step
+from steering_gateway_testing.store_conformance.records import a_chat, a_step
 
 # Quarters add up exactly, in any order.
 _quarters = st.integers(0, 4).map(lambda quarter: quarter / 4)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.testing import ScriptedUpstream
+from steering_gateway_testing import ScriptedUpstream
 
 if TYPE_CHECKING:
     import anthropic

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gateway.testing import AppServer
+from steering_gateway_testing import AppServer
 
 
 async def hello(request: Request) -> PlainTextResponse:

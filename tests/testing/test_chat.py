@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from gateway.testing import Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
 
 HELLO: Any = [{"role": "user", "content": "hello there"}]
 TWO_CALLS = (

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, Reply, ScriptedUpstream
 
 HELLO: dict[str, Any] = {
     "model": "m",

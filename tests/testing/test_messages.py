@@ -7,7 +7,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from gateway.testing import Reply, ScriptedUpstream, ToolCall, Usage
+from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
 
 HELLO: dict[str, Any] = {
     "model": "claude-x",

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import Reply, ScriptedUpstream
+from steering_gateway_testing import Reply, ScriptedUpstream
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64"])

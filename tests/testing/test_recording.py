@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from gateway.testing import Fault, FaultKind, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, ScriptedUpstream
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 
 EVERYTHING = Reply(
     "both",

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
+from steering_gateway_testing import Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

@@ -16,7 +16,7 @@ HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 @contextmanager
 def running(*arguments: str) -> Iterator[str]:
     """The base URL of a process started with `arguments`; it must end well on SIGTERM."""
-    command = [sys.executable, "-m", "gateway.testing", *arguments]
+    command = [sys.executable, "-m", "steering_gateway_testing", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -47,7 +47,7 @@ def test_a_fault_strikes_for_ever_or_so_many_times(
 
 def test_an_unknown_fault_is_refused() -> None:
     """A wrong name ends the process with the list of those that exist."""
-    command = [sys.executable, "-m", "gateway.testing", "--fault", "nonsense"]
+    command = [sys.executable, "-m", "steering_gateway_testing", "--fault", "nonsense"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "drop-mid-body" in ended.stderr

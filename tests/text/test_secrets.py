@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.secrets import planted_secrets
 from gateway.text.secrets import find_secrets, mask_secrets
+from steering_gateway_testing.secrets import planted_secrets
 
 SAMPLE = Path(__file__).parents[1] / "replays" / "sample.jsonl.gz"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from gateway.testing import ScriptedUpstream
 from gateway.upstream.base import LaneResponse
 from gateway.upstream.deployments import Target
+from steering_gateway_testing import ScriptedUpstream
 
 KEY = "sk-ant-api03-not-a-real-key"
 CLAUDE = "anthropic/claude-sonnet-4-5"

@@ -12,9 +12,9 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
 from gateway.config import TimeoutSettings
-from gateway.testing import Reply, ScriptedUpstream, ToolCall, Usage
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
 from tests.upstream.lane import (
     CLAUDE,
     KEY,

@@ -12,10 +12,17 @@ import pytest
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure
-from gateway.testing import Fault, FaultKind, Reply, ScriptedUpstream, ToolCall, closed_port
 from gateway.upstream.litellm_lane import sdk
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from steering_gateway_testing import (
+    Fault,
+    FaultKind,
+    Reply,
+    ScriptedUpstream,
+    ToolCall,
+    closed_port,
+)
 from tests.upstream.lane import KEY, a_body, a_target, events, message_of, read_events, read_json
 
 K = FaultKind

@@ -18,9 +18,9 @@ import pytest
 from gateway.config import TimeoutSettings
 from gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from gateway.errors import UpstreamFailure
-from gateway.testing import Reply, ScriptedUpstream
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.upstream.lane import a_target
 from tests.upstream.odd_answers import CASES, Case, View
 

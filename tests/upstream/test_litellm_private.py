@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from gateway.testing import Reply, ScriptedUpstream
 from gateway.upstream import prices
 from gateway.upstream.litellm_lane import errors, messages, sdk
 from gateway.upstream.litellm_lane.answers import _keep_early_input
 from gateway.upstream.litellm_lane.transport import CallTransport
+from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.upstream.lane import CLAUDE, KEY
 
 LANE = "gateway/upstream/litellm_lane/lane.py"

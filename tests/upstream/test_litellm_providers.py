@@ -14,10 +14,10 @@ import pytest
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure
-from gateway.testing import Reply, ScriptedUpstream, ToolCall, Usage
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall, Usage
 from tests.upstream.lane import (
     READ,
     a_body,

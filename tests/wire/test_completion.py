@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.testing import Reply, ToolCall, Usage, chat
-from gateway.testing.exchange import ID_MARK
-from gateway.testing.received import ReceivedRequest
 from gateway.wire.completion import CompletionAssembler, add_event, assemble
 from gateway.wire.sse import parse_event
+from steering_gateway_testing import Reply, ToolCall, Usage, chat
+from steering_gateway_testing.exchange import ID_MARK
+from steering_gateway_testing.received import ReceivedRequest
 from tests.examples import examples
 
 texts = st.one_of(st.none(), st.text(max_size=30))

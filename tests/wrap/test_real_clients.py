@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from gateway.testing import (
+from steering_gateway_testing import (
     Fault,
     FaultKind,
     ReceivedRequest,

@@ -19,8 +19,8 @@ import pytest
 
 from gateway.cli import main
 from gateway.errors import ConfigError
-from gateway.testing import ScriptedUpstream
 from gateway.wrap.limits import wrap_budget
+from steering_gateway_testing import ScriptedUpstream
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import START_S, TRUSTS_NOBODY, GatewayProcess
 

@@ -1,0 +1,74 @@
+"""The commands of the laboratory: `python -m lab --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.errors import ConfigError
+from gateway.offline.fitting import SEED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 2 for what it refuses."""
+    args = _parser().parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except (ConfigError, OSError) as error:
+        sys.stderr.write(f"lab: {error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    evidence = commands.add_parser("evidence", help="evaluate the shipped weights on labelled runs")
+    evidence.add_argument("--jobs", type=int, help="processes (default: one per core)")
+    evidence.set_defaults(run=_evidence)
+    calibrate = commands.add_parser("calibrate", help="fit weights, and evaluate them held out")
+    calibrate.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
+    calibrate.add_argument("--seed", type=int, default=SEED, help="of the folds")
+    calibrate.set_defaults(run=_calibrate)
+    learning = commands.add_parser("learning", help="what recorded runs teach, and what is right")
+    learning.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    learning.set_defaults(run=_learning)
+    counts = commands.add_parser("counts", help="planted forms, ends of runs, gates and doses")
+    counts.set_defaults(run=_counts)
+    for command in (evidence, calibrate, learning, counts):
+        command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
+    return parser
+
+
+def _evidence(args: argparse.Namespace) -> int:
+    from lab.evidence import run_evidence
+
+    return run_evidence(args.files, jobs=args.jobs)
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from lab.fitting import run_calibrate
+
+    return run_calibrate(args.files, weights=args.weights, seed=args.seed)
+
+
+def _learning(args: argparse.Namespace) -> int:
+    from lab.learning import measure, summary_lines
+
+    found = measure(args.files)
+    for line in [json.dumps(found)] if args.json else summary_lines(found):
+        print(line)
+    return 0
+
+
+def _counts(args: argparse.Namespace) -> int:
+    from lab.counted import print_counts
+
+    print_counts(args.files)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

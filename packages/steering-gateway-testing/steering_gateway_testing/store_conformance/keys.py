@@ -1,0 +1,74 @@
+"""Checks of KeyStore."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gateway.backends import Stores
+from gateway.stores.protocols import StoreError
+from gateway.stores.records import KeyRecord
+from steering_gateway_testing.store_conformance.check import Check, raises
+from steering_gateway_testing.store_conformance.records import START, TENANT
+
+
+def a_key(id: str = "k1", **changes: Any) -> KeyRecord:
+    """A valid key; the digest follows from the id."""
+    values: dict[str, Any] = {
+        "id": id,
+        "tenant": TENANT,
+        "name": "laptop",
+        "hint": f"gw-{id}",
+        "digest": id.encode().rjust(32, b"\x00"),
+        "created_at": START,
+    }
+    return KeyRecord(**(values | changes))
+
+
+async def lists_keys_in_the_order_they_were_added(stores: Stores) -> None:
+    """Every field comes back equal; the order is that of the additions, not of the times."""
+    keys = [a_key("b", name=""), a_key("a", tenant="other", created_at=START - 5), a_key("c")]
+    assert list(await stores.keys.list_keys()) == []
+    for key in keys:
+        await stores.keys.add_key(key)
+    assert list(await stores.keys.list_keys()) == keys
+
+
+async def revokes_a_key_once(stores: Stores) -> None:
+    """The first revocation sets the time; a second one, or an unknown id, changes nothing."""
+    await stores.keys.add_key(a_key("k1"))
+    await stores.keys.add_key(a_key("k2"))
+    assert await stores.keys.revoke_key("k1", START + 1)
+    assert not await stores.keys.revoke_key("k1", START + 2)
+    assert not await stores.keys.revoke_key("k3", START + 2)
+    expected = [replace(a_key("k1"), revoked_at=START + 1), a_key("k2")]
+    assert list(await stores.keys.list_keys()) == expected
+
+
+async def refuses_a_second_key_of_one_id(stores: Stores) -> None:
+    """An id or a digest that exists is an error, and the first key stays."""
+    await stores.keys.add_key(a_key("k1"))
+    for second in (a_key("k1", digest=b"other"), a_key("k2", digest=a_key("k1").digest)):
+        with raises(StoreError):
+            await stores.keys.add_key(second)
+    assert list(await stores.keys.list_keys()) == [a_key("k1")]
+
+
+async def deletes_all_keys(stores: Stores) -> None:
+    """Valid and revoked ones are gone, the valid ones are counted, and new ones can be added."""
+    assert await stores.keys.delete_keys() == 0
+    for id in ("k1", "k2", "k3"):
+        await stores.keys.add_key(a_key(id))
+    await stores.keys.revoke_key("k2", START + 1)
+    assert await stores.keys.delete_keys() == 2
+    assert list(await stores.keys.list_keys()) == []
+    await stores.keys.add_key(a_key("k1"))
+    assert list(await stores.keys.list_keys()) == [a_key("k1")]
+
+
+KEY_CHECKS: tuple[Check, ...] = (
+    lists_keys_in_the_order_they_were_added,
+    revokes_a_key_once,
+    refuses_a_second_key_of_one_id,
+    deletes_all_keys,
+)

@@ -1,0 +1,346 @@
+"""Checks of RunStore: lists, filters, summaries, exports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gateway.backends import Stores
+from gateway.stores.queries import (
+    SORT_KEYS,
+    AgentHealth,
+    Facets,
+    PageRequest,
+    RecentRun,
+    RunFilter,
+)
+from steering_gateway_testing.store_conformance.check import Check, raises
+from steering_gateway_testing.store_conformance.records import (
+    START,
+    TENANT,
+    a_call,
+    a_chat,
+    a_conversation,
+    a_step,
+    one_run,
+)
+
+EVERY = RunFilter()
+# What the record of a run in an experiment has in common with that of a run, and with its totals.
+_DESCRIBED = (
+    *("id", "started_at", "arm", "outcome", "profile", "agent", "model_requested", "tenant"),
+    "policy_digest",
+)
+_SUMMED = (
+    *("steps", "scored_steps", "input_tokens", "cached_tokens", "composite_peak"),
+    *("composite_sum", "injections", "models", "estimated"),
+)
+
+_ODD_RUN: dict[str, Any] = {
+    "tenant": "other",
+    "agent": "qa-bot",
+    "experiment": "x",
+    "arm": "off",
+    "mode": "shadow",
+    "model_requested": "huge",
+    "state": "END",
+    "outcome": "failure",
+    "task_preview": "100% of the_docs",
+}
+# Of three runs, of which the second is the odd one.
+_MATCHES: tuple[tuple[dict[str, Any], set[int]], ...] = (
+    ({}, {1, 2, 3}),
+    ({"tenant": TENANT}, {1, 3}),
+    ({"tenant": "other"}, {2}),
+    ({"conversation_id": "c0003"}, {3}),
+    ({"conversation_id": "nothing"}, set()),
+    ({"agent": "qa-bot"}, {2}),
+    ({"experiment": "x"}, {2}),
+    ({"arm": "off"}, {2}),
+    ({"mode": "on"}, {1, 3}),
+    ({"model": "tiny"}, {2}),
+    ({"model": "huge"}, {2}),
+    ({"model": "small"}, {1, 3}),
+    ({"state": "END"}, {2}),
+    ({"state": "SKIP"}, {2}),
+    ({"state": "NORMAL"}, {1, 3}),
+    ({"failure_type": "hedge"}, {2}),
+    ({"monitor": "hedge"}, {2}),
+    ({"monitor": "streak"}, set()),
+    ({"outcome": "failure"}, {2}),
+    ({"outcome": "unfinished"}, {1, 3}),
+    ({"since": START + 2}, {2, 3}),
+    ({"until": START + 2}, {1}),
+    ({"since": START + 2, "until": START + 3}, {2}),
+    ({"task": "FAILING"}, {1, 3}),
+    ({"task": "100% of the_"}, {2}),
+    ({"task": "100_"}, set()),
+    ({"task": "%"}, {2}),
+    ({"tenant": TENANT, "state": "SKIP"}, set()),
+    ({"arm": "off", "model": "tiny", "task": "docs"}, {2}),
+)
+
+
+async def _ids(stores: Stores, runs: RunFilter = EVERY, **page: Any) -> list[str]:
+    found = await stores.runs.list_runs(runs, PageRequest(**page))
+    return [run.id for run in found.runs]
+
+
+async def filters_runs(stores: Stores) -> None:
+    """Each filter, and each combination, selects exactly the runs that match."""
+    odd = a_step(
+        1, state="SKIP", fired=("hedge",), failure_type="hedge", call=a_chat(model_asked="tiny")
+    )
+    await stores.states.commit(one_run(1))
+    await stores.states.commit(one_run(2, steps=(odd,), **_ODD_RUN))
+    await stores.states.commit(one_run(3))
+    for wanted, expected in _MATCHES:
+        runs = RunFilter(**wanted)
+        found = await _ids(stores, runs)
+        assert {int(run_id[1:]) for run_id in found} == expected, wanted
+        assert await stores.runs.count_runs(runs) == len(expected), wanted
+
+
+async def orders_runs(stores: Stores) -> None:
+    """Every sort key works in both directions, and an unknown cost sorts below zero."""
+    costs = {1: 0.5, 2: None, 3: 0.0}
+    for number, cost in costs.items():
+        step = a_step(
+            4 - number,
+            composite=number / 10,
+            call=a_chat(cost_usd=cost, input_tokens=number * 7 % 10),
+        )
+        run_id = f"r{number:04}"
+        call = one_run(number, steps=(step,), updated_at=START + 100 - number)
+        await stores.states.commit(replace(call, steps=(replace(step, run_id=run_id),)))
+    ascending = {
+        "started_at": [1, 2, 3],
+        "updated_at": [3, 2, 1],
+        "steps": [3, 2, 1],
+        "tokens": [3, 2, 1],
+        "cost": [2, 3, 1],
+        "peak": [1, 2, 3],
+    }
+    # 7, 14 % 10 = 4, 21 % 10 = 1 input tokens; equal output.
+    assert set(ascending) == set(SORT_KEYS)
+    for sort, order in ascending.items():
+        expected = [f"r{number:04}" for number in order]
+        assert await _ids(stores, sort=sort, descending=False) == expected, sort
+        assert await _ids(stores, sort=sort, descending=True) == expected[::-1], sort
+
+
+async def pages_through_runs(stores: Stores) -> None:
+    """Pages have no gaps and no repetitions, also where runs have equal sort values."""
+    for number in range(7):
+        await stores.states.commit(one_run(number, started_at=START + number // 3))
+    for sort in ("started_at", "peak"):
+        for descending in (True, False):
+            seen: list[str] = []
+            page = PageRequest(limit=2, sort=sort, descending=descending)
+            while True:
+                found = await stores.runs.list_runs(EVERY, page)
+                assert len(found.runs) <= 2
+                seen += [run.id for run in found.runs]
+                if found.next_cursor is None:
+                    break
+                page = replace(page, cursor=found.next_cursor)
+            whole = await _ids(stores, sort=sort, descending=descending)
+            assert seen == whole
+            assert len(set(seen)) == 7
+
+
+async def refuses_invalid_cursors(stores: Stores) -> None:
+    """An invalid cursor is a ValueError, for runs and for conversations."""
+    for cursor in ("", "x", "!!!", "bnVsbA", "WzEsMl0", "W3RydWUsInIiXQ", "é"):
+        with raises(ValueError, "cursor"):
+            await stores.runs.list_runs(EVERY, PageRequest(cursor=cursor))
+        with raises(ValueError, "cursor"):
+            await stores.runs.list_conversations(tenant=None, cursor=cursor)
+
+
+async def hides_other_tenants(stores: Stores) -> None:
+    """No method shows one tenant's runs or conversations to another."""
+    await stores.states.commit(one_run(1, experiment="x"))
+    await stores.states.commit(one_run(2, tenant="other", agent="b", experiment="x"))
+    mine = RunFilter(tenant=TENANT)
+    assert await _ids(stores, mine) == ["r0001"]
+    assert await stores.runs.count_runs(mine) == 1
+    assert await stores.runs.get_run("r0002", tenant=TENANT) is None
+    assert await stores.runs.get_run("r0002", tenant=None) is not None
+    conversations = await stores.runs.list_conversations(tenant=TENANT)
+    assert [record.id for record in conversations.conversations] == ["c0001"]
+    assert (await stores.runs.facets(tenant=TENANT)).agents == ("coder",)
+    assert (await stores.runs.health_summary(mine)).total_runs == 1
+    experiment = await stores.runs.experiment_runs("x", tenant=TENANT)
+    assert [run.id for run in experiment] == ["r0001"]
+    assert [trace.run.id async for trace in stores.runs.export_runs(mine)] == ["r0001"]
+
+
+async def lists_conversations(stores: Stores) -> None:
+    """Conversations come newest first, page by page, with the number of their runs."""
+    for number in range(5):
+        await stores.states.commit(one_run(number))
+    keyed = a_conversation("keyed", external_key="k", created_at=START - 1)
+    await stores.states.commit(a_call(conversation=keyed, runs=(), steps=()))
+    pages, cursor = [], None
+    while True:
+        page = await stores.runs.list_conversations(tenant=TENANT, limit=4, cursor=cursor)
+        pages.append(page.conversations)
+        if (cursor := page.next_cursor) is None:
+            break
+    assert [len(page) for page in pages] == [4, 2]
+    listed = [*pages[0], *pages[1]]
+    assert [record.id for record in listed] == [*(f"c000{n}" for n in (4, 3, 2, 1, 0)), "keyed"]
+    assert [record.runs for record in listed] == [1, 1, 1, 1, 1, 0]
+    (found,) = (await stores.runs.list_conversations(tenant=TENANT, external_key="k")).conversations
+    assert (found.id, found.external_key, found.version) == ("keyed", "k", 1)
+
+
+async def lists_the_values_that_occur(stores: Stores) -> None:
+    """Facets are the distinct values in the runs, sorted, without empty ones."""
+    assert await stores.runs.facets(tenant=None) == Facets()
+    fired = a_step(1, failure_type="loop", call=a_chat(model_asked="b"))
+    await stores.states.commit(one_run(1, agent="z", experiment="x2", arm="on", steps=(fired,)))
+    await stores.states.commit(one_run(2, agent="", experiment="x1", arm="off"))
+    await stores.states.commit(one_run(3, agent="a", experiment="x1", arm="on"))
+    assert await stores.runs.facets(tenant=None) == Facets(
+        agents=("a", "z"),
+        models=("b", "small"),
+        failure_types=("loop",),
+        experiments=("x1", "x2"),
+        arms=("off", "on"),
+    )
+
+
+async def summarizes_nothing(stores: Stores) -> None:
+    """Without runs every number is zero, and the cost unknown."""
+    summary = await stores.runs.health_summary(EVERY)
+    assert (summary.total_runs, summary.clean_run_rate, summary.mean_composite) == (0, 0.0, 0.0)
+    assert (summary.cost_usd, summary.saved_usd, summary.cached_share) == (None, None, 0.0)
+    assert (summary.by_agent, summary.recent, dict(summary.fires)) == ((), (), {})
+
+
+async def summarizes_health(stores: Stores) -> None:
+    """The numbers of reference section 12: clean runs, fires, severity, states, per agent."""
+    bad = (
+        a_step(1, composite=0.75, fired=("streak", "hedge"), failure_type="loop", state="SLOW"),
+        a_step(2, composite=0.5, fired=("streak",), state="SLOW"),
+    )
+    await stores.states.commit(one_run(1, outcome="success", outcome_source="api"))
+    await stores.states.commit(one_run(2, steps=bad, agent="qa", outcome="failure"))
+    await stores.states.commit(one_run(3, steps=(a_step(1, composite=0.3499),)))
+    await stores.states.commit(one_run(4, steps=(a_step(1, composite=0.35, call=None),)))
+    summary = await stores.runs.health_summary(EVERY)
+    assert (summary.total_runs, summary.total_steps, summary.runs_with_fires) == (4, 5, 1)
+    assert (summary.success_runs, summary.failure_runs) == (1, 1)
+    assert (summary.clean_runs, summary.clean_run_rate) == (2, 0.5)
+    assert summary.mean_composite == round((0.25 + 0.75 + 0.5 + 0.3499 + 0.35) / 5, 4)
+    assert summary.peak_composite == 0.75
+    assert summary.fires == {"streak": 2, "hedge": 1}
+    assert summary.severity == {"low": 2, "warn": 2, "danger": 1}
+    assert summary.states == {"INIT": 1, "NORMAL": 3, "SLOW": 2}
+    assert summary.failure_types == {"loop": 1}
+    assert summary.models == {"small": 5}
+    assert (summary.calls, summary.input_tokens, summary.cached_share) == (5, 500, 0.8)
+    assert (summary.cost_usd, summary.saved_usd, summary.unpriced_calls) == (1.25, 3.75, 0)
+    assert summary.by_agent == (
+        AgentHealth(
+            agent="coder",
+            runs=3,
+            mean_composite=round((0.25 + 0.3499 + 0.35) / 3, 4),
+            peak_composite=0.35,
+        ),
+        AgentHealth(agent="qa", runs=1, mean_composite=0.625, peak_composite=0.75),
+    )
+    assert [run.run_id for run in summary.recent] == ["r0001", "r0002", "r0003", "r0004"]
+    assert summary.recent[1] == RecentRun(
+        run_id="r0002",
+        started_at=START + 2,
+        steps=2,
+        mean_composite=0.625,
+        peak_composite=0.75,
+        severity="danger",
+    )
+    assert summary.severity_runs == {"low": 2, "warn": 1, "danger": 1}
+    late = await stores.runs.health_summary(RunFilter(since=START + 3))
+    assert (late.total_runs, late.runs_with_fires) == (2, 0)
+
+
+async def shows_the_last_thirty_runs(stores: Stores) -> None:
+    """The sparkline holds the newest thirty runs, oldest first."""
+    for number in range(33):
+        await stores.states.commit(one_run(number, steps=()))
+    recent = (await stores.runs.health_summary(EVERY)).recent
+    assert [run.run_id for run in recent] == [f"r{number:04}" for number in range(3, 33)]
+
+
+async def reads_the_newest_runs_only(stores: Stores) -> None:
+    """A summary and the choices of a filter cover so many runs, whatever the log has besides; all
+    experiments are named."""
+    for number in range(5):
+        arm, agent = ("on", f"agent-{number}") if number else (None, "")
+        run = one_run(number, agent=agent, experiment=f"x{number // 2}", arm=arm, unit="u")
+        await stores.states.commit(run)
+    summary = await stores.runs.health_summary(EVERY, newest=3)
+    assert ([r.run_id for r in summary.recent][-3:], summary.total_runs, summary.limited) == (
+        ["r0002", "r0003", "r0004"],
+        3,
+        True,
+    )
+    assert sum(summary.severity_runs.values()) == sum(a.runs for a in summary.by_agent) == 3
+    whole = await stores.runs.health_summary(EVERY, newest=5)
+    assert (whole.total_runs, whole.limited) == (5, False)
+    facets = await stores.runs.facets(tenant=TENANT, newest=2)
+    assert (facets.agents, facets.arms) == (("agent-3", "agent-4"), ("on",))
+    assert facets.experiments == ("x0", "x1", "x2")
+    assert (await stores.runs.facets(tenant="nobody")).experiments == ()
+
+
+async def exports_everything_in_order(stores: Stores) -> None:
+    """An export gives each matching run once, oldest first, with its rows, over several pages."""
+    for number in reversed(range(205)):
+        await stores.states.commit(one_run(number, experiment="x" if number % 2 else None))
+    seen = [trace async for trace in stores.runs.export_runs(EVERY)]
+    assert [trace.run.id for trace in seen] == [f"r{number:04}" for number in range(205)]
+    assert all(len(trace.steps) == 2 for trace in seen)
+    bare = [trace async for trace in stores.runs.export_runs(EVERY, content=False)]
+    assert all(step.content is None for trace in bare for step in trace.steps)
+    experiment = await stores.runs.experiment_runs("x", tenant=None)
+    assert [run.id for run in experiment] == [f"r{number:04}" for number in range(1, 205, 2)]
+
+
+async def reads_the_runs_of_an_experiment(stores: Stores) -> None:
+    """The narrow record of a run says what its full one says; a run without a unit is its
+    conversation's, and a run with a call of unknown price has no cost."""
+    calls = (a_chat(), a_chat(cost_usd=None), a_chat(usage_estimated=True))
+    for number, call in enumerate(calls):
+        steps = (a_step(1, f"r{number:04}", call=call),)
+        changes = {"experiment": "x", "arm": "on", "unit": f"task-{number}" if number else None}
+        await stores.states.commit(one_run(number, steps=steps, outcome="success", **changes))
+    found = await stores.runs.experiment_runs("x", tenant=TENANT)
+    for run in found:
+        trace = await stores.runs.get_run(run.id, tenant=TENANT)
+        assert trace is not None
+        for kind, names in ((trace.run, _DESCRIBED), (trace.run.totals, _SUMMED)):
+            assert [getattr(run, name) for name in names] == [getattr(kind, n) for n in names]
+        assert run.tokens == trace.run.totals.input_tokens + trace.run.totals.output_tokens
+    assert [run.unit for run in found] == ["c0000", "task-1", "task-2"]
+    assert [run.cost_usd for run in found] == [0.25, None, 0.25]
+    assert [bool(run.estimated) for run in found] == [False, False, True]
+
+
+RUN_LIST_CHECKS: tuple[Check, ...] = (
+    filters_runs,
+    orders_runs,
+    pages_through_runs,
+    refuses_invalid_cursors,
+    hides_other_tenants,
+    lists_conversations,
+    lists_the_values_that_occur,
+    summarizes_nothing,
+    summarizes_health,
+    shows_the_last_thirty_runs,
+    reads_the_newest_runs_only,
+    exports_everything_in_order,
+    reads_the_runs_of_an_experiment,
+)

@@ -1,0 +1,155 @@
+"""Checks of WorkloadStore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.backends import Stores
+from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
+from steering_gateway_testing.store_conformance.check import Check
+from steering_gateway_testing.store_conformance.records import (
+    START,
+    TENANT,
+    a_call,
+    a_conversation,
+    a_run,
+)
+
+CHOICE = {"model": "small", "default": "big", "probabilities": {"small": 0.95, "big": 0.05}}
+
+
+def a_workload_run(run_id: str, model: str = "small", **changes: Any) -> WorkloadRun:
+    """A run of one workload."""
+    values: dict[str, Any] = {
+        "run_id": run_id,
+        "tenant": TENANT,
+        "workload": "w1",
+        "client": "agent",
+        "requested": "big",
+        "model": model,
+        "at": START,
+    }
+    return WorkloadRun(**(values | changes))
+
+
+async def _runs(stores: Stores, *ids: str) -> None:
+    for name in ids:
+        conversation = a_conversation(f"c-{name}")
+        await stores.states.commit(
+            a_call(
+                conversation=conversation, heads=(), runs=(a_run(name),), steps=(), injections=()
+            )
+        )
+
+
+async def _end(stores: Stores, run_id: str, outcome: str) -> None:
+    assert await stores.runs.set_outcome(run_id, outcome, source="test", tenant=None)
+
+
+def _workloads(stores: Stores) -> WorkloadStore:
+    assert stores.workloads is not None
+    return stores.workloads
+
+
+async def _settle(stores: Stores) -> int:
+    return await _workloads(stores).settle()
+
+
+def _rates(found: list[WorkloadRate]) -> dict[str, tuple[float, float]]:
+    return {f"{rate.tenant} {rate.model}": (rate.solved, rate.failed) for rate in found}
+
+
+async def counts_the_outcome_of_each_run_once(stores: Stores) -> None:
+    """However often it is counted; a run without an outcome, or another one, counts nowhere."""
+    await _runs(stores, "r1", "r2", "r3", "r4")
+    noted = [a_workload_run("r1"), a_workload_run("r2"), a_workload_run("r3", "big")]
+    await _workloads(stores).note([*noted, a_workload_run("r4")])
+    await _workloads(stores).note([a_workload_run("r1", "big"), a_workload_run("gone")])
+    assert await _settle(stores) == 0
+    await _end(stores, "r1", "success")
+    await _end(stores, "r2", "failure")
+    await _end(stores, "r3", "success")
+    await _end(stores, "r4", "other")
+    assert await _settle(stores) == 4
+    assert await _settle(stores) == 0
+    found = await _workloads(stores).rates()
+    assert _rates(found) == {"acme small": (1, 1), "acme big": (1, 0)}
+    assert {(rate.workload, rate.client, rate.requested) for rate in found} == {
+        ("w1", "agent", "big")
+    }
+
+
+async def takes_back_an_outcome_that_changes(stores: Stores) -> None:
+    """The latest outcome of a run counts, in place of the one before."""
+    await _runs(stores, "r1")
+    await _workloads(stores).note([a_workload_run("r1")])
+    await _end(stores, "r1", "failure")
+    await _settle(stores)
+    await _end(stores, "r1", "success")
+    assert await _settle(stores) == 1
+    assert _rates(await _workloads(stores).rates()) == {"acme small": (1, 0)}
+
+
+async def settles_some_runs_at_a_time(stores: Stores) -> None:
+    """A limit leaves the rest to the next call."""
+    names = ("r1", "r2", "r3")
+    await _runs(stores, *names)
+    await _workloads(stores).note([a_workload_run(name) for name in names])
+    for name in names:
+        await _end(stores, name, "success")
+    assert [await _workloads(stores).settle(limit=2) for _ in range(3)] == [2, 1, 0]
+    assert _rates(await _workloads(stores).rates()) == {"acme small": (3, 0)}
+    assert await _workloads(stores).rates(limit=0) == []
+
+
+async def keeps_tenants_of_workloads_apart(stores: Stores) -> None:
+    """A run of another tenant is not counted for a workload, and decisions are a tenant's own."""
+    await _runs(stores, "r1")
+    await _workloads(stores).note([a_workload_run("r1", tenant="other", choice=CHOICE)])
+    await _end(stores, "r1", "success")
+    assert await _settle(stores) == 0
+    assert await _workloads(stores).decided(tenant=None) == []
+
+
+async def lists_what_the_policy_decided(stores: Stores) -> None:
+    """Newest first, with outcome and cost, and only runs that it decided."""
+    await _runs(stores, "r1", "r2", "r3")
+    choices = {"r1": CHOICE, "r2": None, "r3": CHOICE}
+    noted = [
+        a_workload_run(name, at=START + at, choice=choice)
+        for at, (name, choice) in enumerate(choices.items())
+    ]
+    await _workloads(stores).note(noted)
+    await _end(stores, "r1", "failure")
+    found = await _workloads(stores).decided(tenant=TENANT)
+    assert [(row.run, row.outcome) for row in found] == [(noted[2], None), (noted[0], "failure")]
+    assert [row.run.run_id for row in await _workloads(stores).decided(tenant=None, limit=1)] == [
+        "r3"
+    ]
+    assert await _workloads(stores).decided(tenant=TENANT, since=START + 5) == []
+    assert await _workloads(stores).decided(tenant="other") == []
+
+
+async def keeps_the_counts_of_removed_runs(stores: Stores) -> None:
+    """Retention removes runs; what they counted stays, and their rows go."""
+    await _runs(stores, "r1")
+    await _workloads(stores).note([a_workload_run("r1", choice=CHOICE)])
+    await _end(stores, "r1", "success")
+    await _settle(stores)
+    await _workloads(stores).drop(before=START + 1)
+    assert len(await _workloads(stores).decided(tenant=TENANT)) == 1
+    await stores.runs.prune(older_than=START + 1e6)
+    await _workloads(stores).drop(before=START + 1)
+    assert await _workloads(stores).decided(tenant=TENANT) == []
+    assert await _settle(stores) == 0
+    assert _rates(await _workloads(stores).rates()) == {"acme small": (1, 0)}
+
+
+WORKLOAD_CHECKS: tuple[Check, ...] = (
+    counts_the_outcome_of_each_run_once,
+    takes_back_an_outcome_that_changes,
+    settles_some_runs_at_a_time,
+    keeps_tenants_of_workloads_apart,
+    lists_what_the_policy_decided,
+    keeps_the_counts_of_removed_runs,
+)

@@ -1,0 +1,190 @@
+"""The laboratory: its figures, and its fit by scikit-learn."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.offline.calibrate import read_labelled
+from gateway.offline.evaluation import auroc
+from gateway.offline.fitting import fit
+from gateway.steering.scoring.risk import WorkloadPrior, risk_of
+from lab.__main__ import main
+from lab.difficulty import state_changes, step_correlation, trouble_auroc
+from lab.fitting import fit_with_figures
+from lab.risk import calibration_errors, matched_auroc
+from lab.routing import (
+    escalation_value,
+    fast_safety,
+    learned_escalations,
+    left_at,
+    model_pairs,
+    restart_value,
+)
+from tests.test_calibrate import SAMPLE, reading
+
+
+def test_scikit_learn_fits_what_the_gateway_fits() -> None:
+    """Weights of both solvers agree to five digits; figures are added to what is written."""
+    runs, problems = read_labelled([SAMPLE], io.StringIO())
+    assert not problems
+    ours, theirs = fit(runs).calibration, fit_with_figures(runs).calibration
+    assert theirs.weights == pytest.approx(ours.weights, rel=1e-5, abs=1e-9)
+    assert theirs.risk.weights == pytest.approx(ours.risk.weights, rel=1e-5)
+    assert theirs.bias == pytest.approx(ours.bias, rel=1e-5)
+    assert theirs.precision == ours.precision
+    added = theirs.provenance["held_out"].keys() - ours.provenance["held_out"].keys()
+    assert added == {"difficulty", "risk"}
+
+
+def test_evidence_puts_the_reference_beside_the_shipped_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One command prints AUROC and alarms of both, on any labelled recordings."""
+    assert main(["evidence", "--jobs", "1", str(SAMPLE)]) == 0
+    out = capsys.readouterr().out
+    assert "calibrated + robust" in out
+    assert "reference" in out
+    assert "alarm: a monitor fired, SLOW was reached, or the run is likely to fail" in out
+
+
+def test_what_has_no_outcome_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files without a run, and runs without an outcome, are named."""
+    file = tmp_path / "runs.jsonl"
+    file.write_text("\n")
+    assert main(["evidence", "--jobs", "1", str(file)]) == 2
+    assert "runs.jsonl: no recorded run" in capsys.readouterr().err
+    file.write_text(json.dumps({"messages": [{"role": "assistant", "content": "x"}]}))
+    assert main(["evidence", "--jobs", "1", str(file)]) == 2
+    assert "no run with an outcome" in capsys.readouterr().err
+
+
+def test_what_runs_teach_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lessons by kind, coverage and the precision of outcomes, as text and as JSON."""
+    assert main(["learning", "--json", str(SAMPLE)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == 132
+    assert main(["learning", str(SAMPLE)]) == 0
+    assert capsys.readouterr().out.startswith(f"132 runs, {found['steps']} steps\n")
+
+
+def test_difficulty_figures_tell_a_clock_from_a_measure() -> None:
+    """The step number has a rank correlation of 1; a score that sees trouble ahead has not."""
+    troubles = tuple([0.0] * 10 + [1.0] * 6 + [0.0] * 14)
+    clock = reading([n / 30 for n in range(30)], failed=False, troubles=troubles)
+    measure = reading(
+        [float(sum(troubles[n + 1 : n + 6]) > 1) for n in range(30)],
+        failed=False,
+        troubles=troubles,
+    )
+    assert step_correlation([clock])[0] == pytest.approx(1.0)
+    assert trouble_auroc([measure]) == (1.0, 1.0)
+    assert trouble_auroc([clock]) == trouble_auroc([measure], by_step=True)
+    assert trouble_auroc([clock])[1] < 0.5
+    assert step_correlation([measure])[0] < 0
+    assert math.isnan(step_correlation([])[0])
+
+
+def test_a_step_counter_gains_nothing_at_equal_length() -> None:
+    """Pairs are compared where the shorter run ends; failed runs may well be the longer ones."""
+    long = reading([0.5] * 9, failed=True, risks=tuple(n / 10 for n in range(1, 10)))
+    short = reading([0.5] * 4, failed=False, risks=tuple(n / 10 for n in range(1, 5)))
+    assert matched_auroc([long, short]) == (0.5, 1)
+    assert auroc([long, short], "end", rounds=5).value == 1.0
+    told = reading([0.5] * 4, failed=True, risks=(0.6, 0.7, 0.8, 0.9))
+    assert matched_auroc([told, short]) == (1.0, 1)
+
+
+def test_a_learned_prior_calibrates_what_a_flat_one_cannot() -> None:
+    """Of a workload whose runs nearly all fail, the risk approaches one as outcomes come in."""
+    runs = [
+        reading([0.5] * 5, failed=number % 10 > 0, model="weak", risks=(0.5,) * 5)
+        for number in range(100)
+    ]
+    flat, learned = calibration_errors(runs)["end"]
+    assert flat == pytest.approx(0.4)
+    assert learned < 0.1
+    assert risk_of(0.0) == 0.5
+    assert risk_of(0.0, WorkloadPrior(solved=8, failed=0)) == pytest.approx(0.1)
+    assert 0.0 < risk_of(-1000.0) < risk_of(1000.0) < 1.0
+
+
+def test_a_restart_at_the_right_runs_beats_chance() -> None:
+    """The cheap model fails in half of the scenarios; a signal on exactly these is worth most."""
+
+    def pairs(shown: Any) -> list[Any]:
+        runs = []
+        for number in range(20):
+            fails = number % 2 == 0
+            first = {"SLOW": 3} if shown(fails, number) else {}
+            scenario = f"g{number}"
+            runs.append(
+                reading([0.5] * 5, failed=fails, group=scenario, model="cheap", first=first)
+            )
+            easy = {} if fails else {"FAST": 5}
+            runs.append(
+                reading([0.5] * 5, failed=False, group=scenario, model="strong", first=easy)
+            )
+        return list(model_pairs(runs))
+
+    told = pairs(lambda fails, _: fails)
+    assert len(told) == 20
+    assert restart_value(told, "SLOW").value == pytest.approx(25.0)
+    assert restart_value(told, "SLOW").low > 0
+    assert restart_value(pairs(lambda _, number: number < 10), "SLOW").value == pytest.approx(0.0)
+    assert fast_safety(told) == (1.0, 0.0, 10)
+    assert math.isnan(restart_value([], "SLOW").value)
+
+
+def test_taking_over_is_worth_what_is_left_of_the_run() -> None:
+    """The earlier the stronger model takes over, the more; at the last step nothing is left."""
+    runs = []
+    for number in range(20):
+        fails, scenario = number % 2 == 0, f"g{number}"
+        first = {"SLOW": 4 if number % 4 else 0} if fails else {}
+        runs.append(reading([0.5] * 5, failed=fails, group=scenario, model="cheap", first=first))
+        runs.append(reading([0.5] * 5, failed=False, group=scenario, model="strong"))
+    pairs = list(model_pairs(runs))
+    left = [left_at(pair, "SLOW") for pair in pairs]
+    assert set(left) == {None, 0.8, 0.0}
+    # Acting gains .25 * .8; chance, at any step of as many runs, .5 * .4 * .5.
+    assert escalation_value(pairs, left, take_over=True).value == pytest.approx(10.0)
+    early = [None if each is None else 1.0 for each in left]
+    assert escalation_value(pairs, early, take_over=True).value == pytest.approx(40.0)
+    assert escalation_value(pairs, left).pairs == 10
+
+
+def test_the_learned_policy_escalates_where_other_scenarios_say_that_it_helps() -> None:
+    """Where the stronger model solved the other scenarios, the run begins on it; where both fail
+    alike, trouble moves nothing."""
+    runs = []
+    for number in range(40):
+        for source, strong_fails in (("helps", False), ("same", number > 0)):
+            for model, failed in (("cheap", True), ("strong", strong_fails)):
+                run = reading([0.5], failed=failed, model=model, first={"SLOW": 0}, risks=(0.9,))
+                runs.append(replace(run, source=source, group=f"g{number}", states=("SLOW",)))
+    pairs = list(model_pairs(runs))
+    found: dict[str, set[float | None]] = {}
+    for pair, left in zip(pairs, learned_escalations(pairs), strict=True):
+        found.setdefault(pair.cheap.source, set()).add(left)
+    assert found == {"helps": {1.0}, "same": {None}}
+
+
+def test_entries_and_exits_are_counted_by_state() -> None:
+    """The commonest first step of a state, its share, and the runs that leave it."""
+    states = [("NORMAL", "FAST", "NORMAL"), ("NORMAL", "FAST"), ("FAST",)]
+    runs = [reading([0.1] * len(each), failed=False, states=each) for each in states]
+    found = state_changes(runs)
+    assert found["FAST"] == {
+        "runs": 3,
+        "left": 1,
+        "commonest_step": 2,
+        "commonest_share": pytest.approx(0.667),
+    }
+    assert found["SLOW"]["commonest_share"] is None
