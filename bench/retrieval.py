@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import recorded, situations
-from gateway.embedding.hashing import HashingEmbedder
+from gateway.embedding.base import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.steering.guidance.pattern import embedding_text
 from gateway.steering.policy import Policy

@@ -13,8 +13,7 @@ from gateway.auth.browsers import BrowserGuard
 from gateway.config import Settings
 from gateway.dialects import DIALECTS
 from gateway.embedding import EmbeddingError
-from gateway.endpoints.body import Receive, Scope, Send
-from gateway.endpoints.body_room import BodyRoom
+from gateway.endpoints.body import BodyRoom, Receive, Scope, Send
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.health import HealthEndpoints, OnlyMethods, front_door, not_found
 from gateway.endpoints.models import ModelsEndpoint

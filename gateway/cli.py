@@ -16,7 +16,7 @@ from gateway.commands import completion
 from gateway.config import DEFAULT_FILE, LoggingSettings, load_settings
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
-from gateway.process.garbage import collect_less_often
+from gateway.process.workers import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
     "wrap": ("wrap",),

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway import __version__
-from gateway.alerts.opening import open_alerts
 from gateway.alerts.outbox import AlertOutbox
+from gateway.alerts.watch import open_alerts
 from gateway.auth.keyring import KeyRing
 from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
@@ -28,18 +28,15 @@ from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
-from gateway.learning.opening import Learning, open_learning
-from gateway.learning.worker import Learner
+from gateway.learning.worker import Learner, Learning, open_learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle.replicas import Refresh, Replicas
 from gateway.lifecycle.retention import Retention
-from gateway.lifecycle.start_wait import StartWait
-from gateway.lifecycle.warm_up import warm_up
+from gateway.lifecycle.start_wait import StartWait, warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
-from gateway.observability.metrics import Metrics
+from gateway.observability.metrics import Metrics, SharedMetrics
 from gateway.observability.otel import open_telemetry
-from gateway.observability.shared_metrics import SharedMetrics
 from gateway.observability.tagged_calls import TaggedCalls
 from gateway.observability.unsteered import UnsteeredCalls
 from gateway.services import Services

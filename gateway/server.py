@@ -25,12 +25,10 @@ from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging, get_logger, label_lines
-from gateway.observability.shared_metrics import SharedMetrics
-from gateway.process.binding import bind, shared_sockets
-from gateway.process.garbage import freeze_startup_objects
+from gateway.observability.metrics import SharedMetrics
 from gateway.process.running import announced
 from gateway.process.start_checks import check
-from gateway.process.workers import Place, Supervisor
+from gateway.process.workers import Place, Supervisor, bind, freeze_startup_objects, shared_sockets
 from gateway.tasks import spawn
 
 _WATCH_PERIOD_S = 1.0

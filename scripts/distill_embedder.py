@@ -22,8 +22,7 @@ from pathlib import Path
 import numpy as np
 from model2vec.distill import distill
 
-from gateway.embedding.static import StaticEmbedder
-from gateway.embedding.wordpiece import can_occur
+from gateway.embedding.static import StaticEmbedder, can_occur
 
 DIMENSIONS = 256
 SIF = 1e-4

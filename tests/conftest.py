@@ -20,7 +20,7 @@ import structlog
 
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
-from gateway.process.garbage import freeze_startup_objects
+from gateway.process.workers import freeze_startup_objects
 from gateway.upstream.litellm_lane.importing import LOCAL_TABLES
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.examples import load_profiles

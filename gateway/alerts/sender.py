@@ -2,15 +2,88 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import aiohttp
+import orjson
 
 from gateway import __version__
-from gateway.alerts.messages import SIGNATURE_HEADER, message, signature
 from gateway.config.alerts import AlertSettings, AlertSink
 from gateway.stores.alerts import AlertRecord
+from gateway.text.formatting import iso
+from gateway.text.sanitize import one_line
+
+SIGNATURE_HEADER = "x-gateway-signature"
+_DISCORD_CHARS = 2000  # Source: Discord's limit of a message's content
+_TASK_CHARS = 120
+_MARKS = {"danger": "🔴", "warn": "🟠"}
+
+
+def message(sink: AlertSink, alerts: Sequence[AlertRecord], base_url: str | None) -> bytes:
+    """The body that tells `sink` of `alerts`, as JSON."""
+    if sink.kind == "webhook":
+        return orjson.dumps({"alerts": [alert_view(alert, base_url) for alert in alerts]})
+    if sink.kind == "slack":
+        return orjson.dumps({"text": "\n".join(_slack_line(a, base_url) for a in alerts)})
+    text = "\n".join(_discord_line(alert, base_url) for alert in alerts)
+    content = text if len(text) <= _DISCORD_CHARS else text[: _DISCORD_CHARS - 1] + "…"
+    return orjson.dumps({"content": content, "allowed_mentions": {"parse": []}})
+
+
+def alert_view(alert: AlertRecord, base_url: str | None) -> dict[str, Any]:
+    """An alert as plain values."""
+    return {
+        "id": alert.id,
+        "rule": alert.rule,
+        "severity": alert.severity,
+        "title": alert.title,
+        "tenant": alert.tenant,
+        "facts": dict(alert.facts),
+        "raised_at": alert.raised_at,
+        "link": _link(alert, base_url),
+    }
+
+
+def signature(secret: str, body: bytes, at: int) -> str:
+    """`t=<seconds of the epoch>,v1=<hex>`: HMAC-SHA-256 over the time, a dot and the body."""
+    mac = hmac.new(secret.encode(), b"%d." % at + body, hashlib.sha256)
+    return f"t={at},v1={mac.hexdigest()}"
+
+
+def _link(alert: AlertRecord, base_url: str | None) -> str | None:
+    return f"{base_url.rstrip('/')}{alert.path}" if base_url and alert.path else None
+
+
+def _line(alert: AlertRecord) -> str:
+    task = str(alert.facts.get("task") or "")
+    words = [f"{_MARKS[alert.severity]} {one_line(alert.title, 300)}"]
+    if task:
+        words.append(f"“{one_line(task, _TASK_CHARS)}”")
+    names = ("run_id", "agent", "model", "deployment")
+    about = [
+        f"{name} {one_line(str(alert.facts[name]), 60)}" for name in names if name in alert.facts
+    ]
+    if alert.tenant:
+        about.append(f"tenant {one_line(alert.tenant, 40)}")
+    about.append(iso(alert.raised_at))
+    return f"{' '.join(words)} ({', '.join(about)})"
+
+
+def _slack_line(alert: AlertRecord, base_url: str | None) -> str:
+    # Source: Slack's mrkdwn, which gives these three characters a meaning.
+    line = _line(alert).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    link = _link(alert, base_url)
+    return f"{line} <{link}|open>" if link else line
+
+
+def _discord_line(alert: AlertRecord, base_url: str | None) -> str:
+    link = _link(alert, base_url)
+    return f"{_line(alert)} <{link}>" if link else _line(alert)
+
 
 _READ_BYTES = 2048
 

@@ -9,9 +9,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from gateway.alerts.outbox import AlertOutbox
 from gateway.alerts.rules import Signals, UsedAccount, findings
 from gateway.alerts.window import CallCounters
+from gateway.budgets.ledger import BudgetLedger
+from gateway.config import Settings
 from gateway.config.alerts import AlertSettings
+from gateway.config.budgets import BudgetSettings
+from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
+from gateway.stores.alerts import AlertRecord, AlertStore
 from gateway.stores.guarded import StoreHealth
 from gateway.stores.live import LIVE_S, LiveQuery, LiveRun
 from gateway.stores.protocols import RunStore, StoreError
@@ -120,3 +125,71 @@ class AlertWatch:
         given = sum(point.input_tokens for point in points)
         self._usual = sum(point.cached_tokens for point in points) / given if given else None
         self._usual_until = time.monotonic() + _USUAL_S
+
+
+_MOST = 500
+_REPORTED = frozenset({"usd", "tokens", "input_tokens", "output_tokens"})
+"""Metrics that rest on what providers report; calls and minutes are counted."""
+
+
+async def used_accounts(
+    ledger: BudgetLedger, budgets: Sequence[BudgetSettings], since: float
+) -> list[UsedAccount]:
+    """Every account of these budgets that was used at or after `since` (epoch) and has a limit.
+
+    Raises: StoreError.
+    """
+    if not budgets:
+        return []
+    store = ledger.store if ledger.durable else ledger.memory
+    known, now = {budget.name: budget for budget in budgets}, time.time()
+    found = []
+    for account in await store.list_accounts(limit=_MOST):
+        budget = known.get(account.budget)
+        if budget is None or account.updated_at < since:
+            continue
+        used, metric = account.share(budget.limits.given(), now)
+        if metric:
+            found.append(
+                UsedAccount(
+                    budget=budget.name,
+                    scope=budget.scope,
+                    subject=account.subject,
+                    tenant=account.tenant,
+                    used=used,
+                    metric=metric,
+                    estimated=metric in _REPORTED and account.estimated.of(metric) > 0,
+                )
+            )
+    return found
+
+
+def open_alerts(
+    settings: Callable[[], Settings],
+    store: AlertStore,
+    runs: RunStore,
+    ledger: BudgetLedger,
+    *,
+    metrics: Metrics,
+    events: EventHub,
+    degraded: Callable[[], StoreHealth | None],
+) -> tuple[AlertOutbox, AlertWatch]:
+    """The queue, and what fills and empties it; `settings` gives those in force."""
+
+    def publish(alert: AlertRecord) -> None:
+        about = {"rule": alert.rule, "severity": alert.severity, "alert_id": alert.id}
+        events.publish({"type": "alert", "tenant": alert.tenant, **about})
+
+    async def accounts(since: float) -> Sequence[UsedAccount]:
+        return await used_accounts(ledger, settings().all_budgets(), since)
+
+    outbox = AlertOutbox(
+        store,
+        lambda: settings().alerts,
+        metrics,
+        usable=lambda: degraded() is None,
+        publish=publish,
+    )
+    metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
+    watch = AlertWatch(lambda: settings().alerts, runs, outbox, metrics, degraded, accounts)
+    return outbox, watch

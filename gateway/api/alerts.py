@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.alerts.messages import alert_view
+from gateway.alerts.sender import alert_view
 from gateway.api.filters import TenantParameter, described
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.api.params import DIGITS

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.filters import TenantParameter, described
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.api.params import DIGITS, Parameters, Text
-from gateway.budgets.views import account_view
+from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.filters import TenantParameter, described
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.api.params import Parameters, PathText
-from gateway.budgets.subjects import known_subject
+from gateway.budgets.holds import known_subject
 from gateway.errors import NotFound
 from gateway.runtime import Runtime
 from gateway.stores.controls import Action, Control

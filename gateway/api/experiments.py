@@ -13,7 +13,7 @@ from gateway.api.params import OneOf, PathText, Text
 from gateway.errors import BadRequest, NotFound
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.experiment import STRATA
-from gateway.reporting.shares import read_shares
+from gateway.reporting.rates import read_shares
 from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter

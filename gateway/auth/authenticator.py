@@ -5,8 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import math
 import re
 import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
@@ -14,12 +18,48 @@ from starlette.types import Scope
 
 from gateway.auth.hosts import is_loopback_name
 from gateway.auth.keyring import DEFAULT_TENANT, KEY_PREFIX, KeyRing, key_digest
-from gateway.auth.wrong_keys import WrongKeyLimit
 from gateway.config import AuthSettings
-from gateway.errors import LoopDetected, Unauthorized
+from gateway.errors import LoopDetected, Overloaded, Unauthorized
 from gateway.upstream import credentials
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import has_passed
+
+_WINDOW_S = 60.0
+_ADDRESSES_KEPT = 4096
+"""Clients choose how many addresses they have (IPv6), hence a limit; the oldest are forgotten."""
+
+
+class WrongKeyLimit:
+    """How many wrong keys one address may send in a minute; 0 = any number."""
+
+    def __init__(self, per_minute: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.per_minute = per_minute
+        self._now = now
+        self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def refuse(self, address: str) -> None:
+        """Refuse an address that has used up its minute.
+
+        Raises:
+            Overloaded: with the seconds that are left in `retry-after`.
+        """
+        began, count = self._seen.get(address, (0.0, 0))
+        left_s = began + _WINDOW_S - self._now()
+        if self.per_minute and count >= self.per_minute and left_s > 0:
+            raise Overloaded(
+                "too many wrong keys from this address: wait before sending another",
+                code="too_many_wrong_keys",
+                headers=(("retry-after", str(math.ceil(left_s))),),
+            )
+
+    def count(self, address: str) -> None:
+        """Count one wrong key."""
+        now = self._now()
+        began, count = self._seen.pop(address, (now, 0))
+        self._seen[address] = (now, 1) if now - began >= _WINDOW_S else (began, count + 1)
+        if len(self._seen) > _ADDRESSES_KEPT:
+            self._seen.popitem(last=False)
+
 
 _WORDS = re.compile(r"openai-insecure-api-key\.|[\s,;&=\"]")
 

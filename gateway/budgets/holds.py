@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
 from gateway.stores.controls import Control, ControlStore
-from gateway.stores.protocols import StoreError
+from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.queries import PageRequest, RunFilter
 
 _log = get_logger("gateway.control")
 
@@ -135,3 +136,18 @@ class Holds:
         """Let all who wait look again."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def known_subject(runs: RunStore, given: str, tenant: str | None) -> tuple[str, str] | None:
+    """(id, tenant) of a run or conversation; None when the tenant has none of that id.
+
+    Raises: StoreError.
+    """
+    run = await runs.get_run(given, tenant=tenant, content=False, limit=0)
+    if run is not None:
+        return run.run.id, run.run.tenant
+    wanted = RunFilter(tenant=tenant, conversation_id=given)
+    page = await runs.list_runs(wanted, PageRequest(limit=1))
+    if page.runs:
+        return given, page.runs[0].tenant
+    return None

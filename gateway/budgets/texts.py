@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
+from gateway.config.budgets import BudgetSettings
 from gateway.errors import (
     BY_OPERATOR,
     BudgetExceeded,
@@ -13,6 +16,7 @@ from gateway.errors import (
     RunRefused,
     RunStopped,
 )
+from gateway.stores.budgets import Account
 from gateway.stores.controls import Control
 from gateway.wire.own_text import OWN_ANSWER
 
@@ -114,3 +118,29 @@ def budget_header(found: Sequence[BudgetStatus], refused: Sequence[str], *, stor
     if parts and not stored:
         parts[-1] += ";counted=in_memory"
     return ", ".join(parts)
+
+
+def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float) -> dict[str, Any]:
+    """An account with the limits in force, how far they are used, and the step that is reached."""
+    budget = next((each for each in budgets if each.name == account.budget), None)
+    configured = budget.limits.given() if budget is not None else {}
+    share, metric = account.share(configured, now)
+    ladder = budget.ladder if budget is not None else ()
+    reached = [step.name for step in ladder if share >= step.at * (1 - 1e-9)]
+    return {
+        "budget": account.budget,
+        "subject": account.subject,
+        "scope": budget.scope if budget is not None else None,
+        "tenant": account.tenant,
+        "spent": asdict(account.spent),
+        "reserved": asdict(account.reserved),
+        "unpriced": account.unpriced,
+        "estimated": asdict(account.estimated),
+        "started_at": account.started_at,
+        "updated_at": account.updated_at,
+        "limits": account.limits_of(configured),
+        "lifted": account.lifted,
+        "used": share,
+        "metric": metric,
+        "step": reached[-1] if reached else None,
+    }

@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from gateway.budgets.guard import CallBody, Refused
-from gateway.budgets.orders import BUDGET_HEADER, read_order
 from gateway.budgets.own_response import OwnResponse
-from gateway.budgets.rules import CallSubject
+from gateway.budgets.rules import BUDGET_HEADER, CallSubject, read_order
 from gateway.budgets.spending import Spending
 from gateway.budgets.texts import answer_text, pause_error, stop_error, strike_error, with_status
 from gateway.calls.prepared_request import PreparedRequest

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.backends import Stores
-from gateway.budgets.texts import amount
-from gateway.budgets.views import account_view
+from gateway.budgets.texts import account_view, amount
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.config.budgets import METRICS

@@ -15,7 +15,7 @@ from gateway.embedding import Embedder, EmbeddingError, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.actions import LessonActions
 from gateway.learning.distiller import KIND
-from gateway.learning.secrets import has_secret
+from gateway.learning.templates import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.lesson import Status

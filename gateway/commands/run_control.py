@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from gateway.backends import Stores
-from gateway.budgets.subjects import known_subject
+from gateway.budgets.holds import known_subject
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.errors import ConfigError

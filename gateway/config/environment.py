@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from gateway.config.faults import Faults, key_path
 from gateway.config.settings import Settings
+from gateway.config.values import Faults, key_path
 from gateway.errors import ConfigError
 
 ENV_PREFIX = "GATEWAY_"

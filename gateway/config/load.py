@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.environment import ENV_PREFIX, naming_the_variable, overlay
-from gateway.config.faults import Faults
 from gateway.config.litellm_form import environment_variables, misplaced, translate
 from gateway.config.presets import fill
 from gateway.config.schema import build, join
 from gateway.config.settings import Settings
-from gateway.config.values import Secret
+from gateway.config.values import Faults, Secret
 from gateway.config.yaml_file import read_config_file
 from gateway.errors import ConfigError
 

@@ -29,3 +29,18 @@ class ObservabilitySettings:
         if len(set(self.metric_tags)) < len(self.metric_tags):
             raise ValueError("metric_tags: a tag is named twice")
         at_least(self.metric_tag_values, 1, "metric_tag_values")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtelSettings:
+    """What the spans of model calls hold besides numbers and names.
+
+    `content`: whether they hold the texts of the newest messages and of the answer, each cut to
+    `max_chars` characters.
+    """
+
+    content: bool = False
+    max_chars: int = 4000
+
+    def __post_init__(self) -> None:
+        at_least(self.max_chars, 1, "max_chars")

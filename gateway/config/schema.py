@@ -17,7 +17,7 @@ import typing
 from collections.abc import Mapping, Set
 from typing import Any, TypeVar
 
-from gateway.config.faults import Faults
+from gateway.config.values import Faults
 from gateway.errors import ConfigError
 
 T = TypeVar("T")

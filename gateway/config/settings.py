@@ -10,11 +10,10 @@ from gateway.config.alerts import AlertSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
 from gateway.config.embedding import EmbeddingSettings
 from gateway.config.learning import LearningSettings
-from gateway.config.observability import ObservabilitySettings
+from gateway.config.observability import ObservabilitySettings, OtelSettings
 from gateway.config.presets import PresetName
 from gateway.config.scorer import ScorerSettings
 from gateway.config.storage import StorageSettings
-from gateway.config.telemetry import OtelSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
 from gateway.config.values import Secret, at_least, host_pattern, origin_pattern
 from gateway.steering.acting import ActSettings

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from gateway.config.environment import SET_BY
-from gateway.config.faults import key_path
 from gateway.config.litellm_form import written_as
 from gateway.config.schema import join
+from gateway.config.values import key_path
 from gateway.errors import ConfigError
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.api.control import MAX_REASON, hold, release
-from gateway.budgets.texts import amount
-from gateway.budgets.views import account_view
+from gateway.budgets.texts import account_view, amount
 from gateway.config.budgets import METRICS
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, NotFound

@@ -7,8 +7,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.budgets.texts import amount
-from gateway.budgets.views import account_view
+from gateway.budgets.texts import account_view, amount
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.dashboard.runs import RunsParameters, row_of
 from gateway.stores.alerts import StoredAlert

@@ -24,7 +24,7 @@ async def open_embedder(settings: EmbeddingSettings, meter: Meter | None = None)
     embedder = await _open(settings, meter)
     if not settings.cache_entries:
         return embedder
-    from gateway.embedding.cache import CachedEmbedder
+    from gateway.embedding.base import CachedEmbedder
 
     return CachedEmbedder(embedder, settings.cache_entries)
 
@@ -32,7 +32,7 @@ async def open_embedder(settings: EmbeddingSettings, meter: Meter | None = None)
 async def _open(settings: EmbeddingSettings, meter: Meter | None) -> Embedder:
     # Only the configured one is imported: numpy and LiteLLM take much memory.
     if settings.embedder == "hashing":
-        from gateway.embedding.hashing import HashingEmbedder
+        from gateway.embedding.base import HashingEmbedder
 
         return HashingEmbedder()
     if settings.embedder == "static":

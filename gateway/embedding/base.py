@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 Vector = array  # of "f"
@@ -79,3 +83,84 @@ def similarity(one: Vector[float], other: Vector[float]) -> float:
     """
     product = sum(a * b for a, b in zip(one, other, strict=True))
     return max(-1.0, min(1.0, product))
+
+
+class CachedEmbedder:
+    """Wraps an embedder with a least-recently-used cache keyed by the text's digest.
+
+    A text that occurs twice in one call, or again in a retry, is embedded once.
+    """
+
+    def __init__(self, inner: Embedder, entries: int) -> None:
+        self._inner = inner
+        self._entries = entries
+        self._vectors: OrderedDict[bytes, Vector[float]] = OrderedDict()
+
+    @property
+    def embedder_id(self) -> str:
+        return self._inner.embedder_id
+
+    @property
+    def dimensions(self) -> int:
+        return self._inner.dimensions
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
+        """One vector per text, in order; only texts not in the cache are embedded."""
+        keys = [_digest(text) for text in texts]
+        known = {key: self._vectors[key] for key in keys if key in self._vectors}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        if missing:
+            vectors = await self._inner.embed(list(missing.values()))
+            known |= dict(zip(missing, vectors, strict=True))
+        for key in dict.fromkeys(keys):
+            self._vectors[key] = known[key]
+            self._vectors.move_to_end(key)
+        while len(self._vectors) > self._entries:
+            self._vectors.popitem(last=False)
+        return [known[key] for key in keys]
+
+    async def close(self) -> None:
+        """Clear the cache and close the wrapped embedder."""
+        self._vectors.clear()
+        await self._inner.close()
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+DIMENSIONS = 256
+EMBEDDER_ID = "hashing-256-1"
+MAX_CHARS = 4_000
+_WORD = re.compile(r"\w+")
+
+
+class HashingEmbedder:
+    """Similarity by shared words and parts of words. For tests, and where no model may be used."""
+
+    embedder_id = EMBEDDER_ID
+    dimensions = DIMENSIONS
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
+        """One unit vector per text; texts without a word give zeros."""
+        return [self.vector(text) for text in texts]
+
+    def vector(self, text: str) -> Vector[float]:
+        """The vector of one text; only its first 4,000 characters count."""
+        values = [0.0] * DIMENSIONS
+        for feature, weight in _features(text[:MAX_CHARS].lower()):
+            code = zlib.crc32(feature.encode("utf-8", "surrogatepass"))
+            # One bit of the hash gives the sign, so that collisions cancel out on average.
+            values[(code >> 1) % DIMENSIONS] += weight if code & 1 else -weight
+        return normalised(values)
+
+    async def close(self) -> None:
+        """There is nothing to release."""
+
+
+def _features(text: str) -> Iterator[tuple[str, float]]:
+    for word in _WORD.findall(text):
+        yield word, 1.0
+        padded = f"^{word}$"
+        for start in range(len(padded) - 2):
+            yield padded[start : start + 3], 0.3

@@ -14,13 +14,53 @@ from typing import Any
 from gateway.auth.browsers import BrowserGuard, is_control_path
 from gateway.dialects import MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
-from gateway.endpoints.cors import answer_preflight, is_preflight, readable_by
-from gateway.endpoints.request_path import refuse_ambiguous_path
+from gateway.endpoints.request_head import refuse_ambiguous_path
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange, RequestInfo, ResponseInfo, UpstreamInfo
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.upstream.base import header
+
+_MAX_AGE_S = 600  # how long a browser may keep the answer to a preflight
+_OURS = (b"access-control-allow-origin", b"access-control-expose-headers")
+
+
+def readable_by(send: Send, origin: str) -> Send:
+    """`send`, with the headers that let pages of `origin` read the answer."""
+    allowed = origin.encode("latin-1")
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            # The upstream's own are for pages that call it directly.
+            kept = [h for h in message["headers"] if h[0].lower() not in _OURS]
+            ours = [(_OURS[0], allowed), (_OURS[1], b"*"), (b"vary", b"origin")]
+            message["headers"] = [*kept, *ours]
+        await send(message)
+
+    return sent
+
+
+def is_preflight(scope: Scope) -> bool:
+    """Whether a browser asks if a page may send a request, before it sends that."""
+    headers = scope["headers"]
+    return scope["method"] == "OPTIONS" and bool(header(headers, b"access-control-request-method"))
+
+
+async def answer_preflight(scope: Scope, send: Send) -> None:
+    """Allow the method and the headers that the page wants to send."""
+    asked = scope["headers"]
+    method = header(asked, b"access-control-request-method")
+    answer = [
+        (b"access-control-allow-methods", method),
+        (b"access-control-max-age", str(_MAX_AGE_S).encode()),
+    ]
+    if wanted := header(asked, b"access-control-request-headers"):
+        answer.append((b"access-control-allow-headers", wanted))
+    if header(asked, b"access-control-request-private-network") == b"true":
+        answer.append((b"access-control-allow-private-network", b"true"))
+    await send({"type": "http.response.start", "status": 204, "headers": answer})
+    await send({"type": "http.response.body", "body": b""})
+
 
 _OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")

@@ -8,9 +8,8 @@ from typing import Any
 from gateway import __version__
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.reply import send_bytes, send_json
+from gateway.endpoints.reply import refuse_websocket, send_bytes, send_json
 from gateway.endpoints.request_head import refuse_trace
-from gateway.endpoints.upgrade import refuse_websocket
 from gateway.errors import MethodNotAllowed, NotFound
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.runtime import Runtime

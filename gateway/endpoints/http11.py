@@ -18,8 +18,8 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.config import ServerSettings
 from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send
+from gateway.endpoints.realtime import HAND_OVER, Streams
 from gateway.endpoints.request_head import check_head, check_size
-from gateway.endpoints.tunnel import HAND_OVER, Streams
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
 from gateway.upstream.websocket import BUFFER_BYTES
 

@@ -5,6 +5,9 @@ Nothing in it is steered or recorded: it is a live audio session, not a list of 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,16 +17,72 @@ from gateway.auth.authenticator import Authenticator, refuse_loop
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_right
-from gateway.endpoints.tunnel import HAND_OVER, Streams, tunnel
-from gateway.endpoints.upgrade import asks_for_websocket
+from gateway.endpoints.reply import asks_for_websocket
 from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders, end_to_end
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.websocket import Handshake, open_websocket
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+HAND_OVER = "gateway.hand_over"
+"""The extension of an ASGI scope under which the server offers the client's connection itself."""
+
+_PIECE_BYTES = 2**16
+_LAST_WORDS_S = 5.0
+"""After one side has ended, the other may finish for so long: a WebSocket is closed by a frame
+each way (RFC 6455 section 7.1.1), the second of which crosses the end of the first."""
+
+
+async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:
+    """Relay both ways; how many bytes went from `one` to `other`, and back.
+
+    Both connections are closed at the end, also when the task is cancelled. A peer that vanished
+    without a word is noticed by the kernel's keep-alive probes.
+    """
+    moved = [0, 0]
+    for _, writer in (one, other):
+        _probe(writer)
+    ways = [
+        spawn(_pipe(one[0], other[1], moved, 0)),
+        spawn(_pipe(other[0], one[1], moved, 1)),
+    ]
+    try:
+        _, unfinished = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=_LAST_WORDS_S)
+    finally:
+        for way in ways:
+            way.cancel()
+        for _, writer in (one, other):
+            writer.close()
+        await asyncio.gather(*ways, return_exceptions=True)
+    return moved[0], moved[1]
+
+
+async def _pipe(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: list[int], way: int
+) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_PIECE_BYTES):
+            moved[way] += len(data)
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+def _probe(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
 
 PATHS = ("/v1/realtime", "/realtime")
 

@@ -11,8 +11,6 @@ import orjson
 from gateway.config import ServerSettings
 from gateway.dialects import Dialect
 from gateway.endpoints.body import DisconnectWatch, Send, WriteNow
-from gateway.endpoints.keepalive import KeepAlive
-from gateway.endpoints.passing import Passing
 from gateway.endpoints.reading import (
     ENOUGH_TO_TELL,
     UpstreamReply,
@@ -30,6 +28,76 @@ from gateway.upstream.http1 import Http1Answer
 from gateway.upstream.stream_usage import BegunResponse
 from gateway.wire.echo import EchoFilter
 from gateway.wire.response_tee import READABLE, ResponseWatch, UsageFilter, stream_watch
+from gateway.wire.sse import encode_comment
+
+_BLANK_LINES = (b"\n\n", b"\r\n\r\n")
+
+
+class KeepAlive:
+    """Sends a comment whenever nothing has come for `interval_s` and an event is complete.
+
+    One timer for the whole stream, which looks at the clock when it fires.
+    """
+
+    def __init__(self, interval_s: float, send: Callable[[bytes], object]) -> None:
+        self._interval_s = interval_s
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._loop.time()
+        self._between_events = True
+        self._handle = self._loop.call_later(interval_s, self._ring)
+
+    def hold(self) -> None:
+        """Bytes have come and are not sent yet: no comment before them."""
+        self._between_events = False
+
+    def note(self, chunk: bytes) -> None:
+        """These bytes were sent."""
+        self._heard = self._loop.time()
+        self._between_events = chunk.endswith(_BLANK_LINES)
+
+    def stop(self) -> None:
+        """No further comments."""
+        self._handle.cancel()
+
+    def _ring(self) -> None:
+        wait_s = self._heard + self._interval_s - self._loop.time()
+        if wait_s <= 0:
+            wait_s = self._interval_s
+            if self._between_events:
+                self._send(encode_comment("keep-alive"))
+        self._handle = self._loop.call_later(wait_s, self._ring)
+
+
+class Passing:
+    """Passes on what arrives without waking the relay's task, up to what may end the stream."""
+
+    def __init__(
+        self,
+        watch: ResponseWatch,
+        usage_filter: UsageFilter | EchoFilter | None,
+        keepalive: KeepAlive | None,
+        write: WriteNow,
+    ) -> None:
+        self._watch = watch
+        self._filter = usage_filter
+        self._keepalive = keepalive
+        self._write = write
+        self._is_full = False
+
+    def __call__(self, chunk: bytes) -> bool:
+        """Whether the piece was passed on; if not, nothing of it was taken."""
+        if self._is_full:  # the task waits until the client has read
+            self._is_full = False
+            return False
+        if not self._watch.take(chunk):
+            return False
+        out = chunk if self._filter is None else self._filter.feed(chunk)
+        self._is_full = not self._write(out)
+        if self._keepalive is not None:
+            self._keepalive.note(chunk)
+        return True
+
 
 _CHUNKS_TO_TELL = 64
 """Chunks with less content than that are the white space that some upstreams send while they work.

@@ -8,22 +8,24 @@ import contextlib
 import orjson
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
-from gateway.budgets.orders import BUDGET_HEADER
+from gateway.budgets.rules import BUDGET_HEADER
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.endpoints.body import (
     ON_GONE,
     WRITE_NOW,
+    BodyRoom,
     DisconnectWatch,
     Receive,
     Scope,
     Send,
+    coding_of,
     read_body,
+    unpacked,
+    without_coding,
 )
-from gateway.endpoints.body_room import BodyRoom
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
-from gateway.endpoints.packed_bodies import coding_of, unpacked, without_coding
 from gateway.endpoints.relay import Relay, answer, readable
 from gateway.errors import BadRequest
 from gateway.exchange import Exchange

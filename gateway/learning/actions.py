@@ -7,7 +7,7 @@ from dataclasses import replace
 from gateway.learning.life_cycle import may_approve
 from gateway.learning.mining import lesson_id
 from gateway.learning.posterior import ACTIVE_SHARE
-from gateway.learning.secrets import has_secret
+from gateway.learning.templates import has_secret
 from gateway.steering.guidance.lesson import Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores.learning import LearningStore, StoredLesson

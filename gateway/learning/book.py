@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.embedding.base import Embedder, EmbeddingError
-from gateway.learning.mining import SIGNS
-from gateway.learning.signs import lesson_signs, signs_of
+from gateway.learning.mining import SIGNS, lesson_signs, signs_of
 from gateway.steering.guidance.lesson import RETRIEVED
 from gateway.steering.guidance.pattern import Pattern
 from gateway.steering.lessons import LessonMatch, LessonQuery

@@ -36,7 +36,7 @@ from gateway.learning.templates import (
     situation,
     slot,
 )
-from gateway.steering.evidence.failure_keys import CallReading, Failure, read_action
+from gateway.steering.evidence.failure_keys import KIND_WORDS, CallReading, Failure, read_action
 from gateway.steering.evidence.refusals import EMPTY, is_look_up
 from gateway.steering.guidance.lesson import Lesson, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier
@@ -339,3 +339,16 @@ def _reads(call: ReadCallOfRun, failure: Failure) -> bool:
     reading = call.reading
     looks = reading.failure is None and not reading.call.changes
     return looks and reading.head != failure.head
+
+
+def signs_of(failure: Failure) -> str:
+    """Tool, kind and words of a failure."""
+    return f"{failure.head} {KIND_WORDS[failure.kind]} {failure.words}"
+
+
+def lesson_signs(pattern: Pattern) -> str:
+    """The same of the failure that a lesson is about."""
+    lesson = pattern.lesson
+    marks = {} if lesson is None else lesson.applies_when
+    words = KIND_WORDS.get(marks.get("kind", ""), "")
+    return f"{marks.get('head', '')} {words} {marks.get(SIGNS, '')}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.steering.evidence.failure_keys import KIND_WORDS
+from gateway.text.secrets import MARK, find_secrets
 
 SLOT_CHARS = 40
 """Longest text in a slot; no longer piece of a transcript is in any lesson."""
@@ -226,3 +227,8 @@ def replaced(head: str, instead: str) -> str:
 def repeated(head: str) -> str:
     """What to leave: the same call again."""
     return f"Sending the same call of `{head.lstrip('$')}` again: it failed in the same way."
+
+
+def has_secret(text: str) -> bool:
+    """True where the one detector finds a secret, or has masked one before."""
+    return MARK in text or bool(find_secrets(text))

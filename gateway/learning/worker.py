@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
+from gateway.backends import Stores
+from gateway.config import Settings
 from gateway.config.learning import LearningSettings
 from gateway.embedding.base import Embedder
-from gateway.learning.distiller import job_about
-from gateway.learning.generalise import Entry
-from gateway.learning.generaliser import Generaliser
+from gateway.learning.book import LessonBook
+from gateway.learning.distiller import Distiller, job_about
+from gateway.learning.generalise import Entry, Generaliser
 from gateway.learning.life_cycle import next_move
 from gateway.learning.mining import (
     WINDOW_CALLS,
@@ -27,13 +30,16 @@ from gateway.learning.mining import (
     read_run,
     task_digest,
 )
-from gateway.learning.near import near_outcome
-from gateway.learning.posterior import Observation, observations, posterior
-from gateway.learning.templates import HasSecret
+from gateway.learning.paid_model import ModelServices, PaidModel
+from gateway.learning.posterior import Observation, near_outcome, observations, posterior
+from gateway.learning.templates import HasSecret, has_secret
 from gateway.learning.verdicts import Verdicts, steps_of
+from gateway.observability.logging import get_logger
+from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.lesson import RETRIEVED, Status
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.transcript.step import Step
+from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.learning import (
     EvidenceRow,
     LearningStore,
@@ -380,3 +386,80 @@ def _count(found: Sequence[Finding], report: Report) -> None:
     report.repairs += sum(finding.kind == "repair" for finding in found)
     report.dead_ends += sum(finding.kind == "dead_end" for finding in found)
     report.facts += sum(finding.kind == "fact" for finding in found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """The lessons that runs may be given, what learns them, and what asks a model about runs.
+
+    The last two are None where no content is stored: then there is nothing to read, and whether a
+    failure came again would never be known.
+    """
+
+    book: LessonBook
+    learner: Learner | None
+    distiller: Distiller | None
+
+    def loops(self) -> Iterator[tuple[Coroutine[Any, Any, None], str]]:
+        """What has to run in the background, and its name."""
+        if self.learner is not None:
+            yield self.learner.follow(), "learning"
+        if self.distiller is not None:
+            yield self.distiller.follow(), "distilling"
+
+
+class Host(Protocol):
+    """What of a gateway learning needs: settings and services change with a reload."""
+
+    settings: Settings
+    metrics: Metrics
+
+    @property
+    def services(self) -> ModelServices: ...
+
+    @property
+    def store(self) -> GuardedStateStore: ...
+
+    def degraded(self) -> object | None: ...
+
+
+def open_learning(
+    host: Host,
+    stores: Stores,
+    embedder: Embedder | None,
+    lookup_failed: Callable[[Exception], None],
+) -> Learning:
+    """Learning over the stores of a gateway."""
+    log = get_logger("gateway.learning")
+    book = LessonBook(
+        stores.learning,
+        embedder,
+        similarity=lambda: host.settings.learning.similarity,
+        failed=lookup_failed,
+        read=host.store.read_beside,
+    )
+    if not host.settings.storage.store_content:
+        if host.settings.learning.trials == "on":
+            log.warning("nothing is learned: learning.trials needs storage.store_content")
+        return Learning(book=book, learner=None, distiller=None)
+    learner = Learner(
+        stores.learning,
+        stores.runs,
+        host.store,
+        lambda: host.settings.learning,
+        has_secret=has_secret,
+        embedder=embedder,
+        changed=book.forget,
+        failed=lambda error: log.warning("runs not read", reason=str(error)),
+        behind=lambda: host.degraded() is not None,
+        config_tenants=lambda: frozenset(host.settings.auth.gateway_keys.values()),
+    )
+    distiller = Distiller(
+        stores.learning,
+        stores.runs,
+        PaidModel(lambda: host.services, host.metrics),
+        lambda: host.settings.learning,
+        has_secret=has_secret,
+        counted=lambda result: host.metrics.distillations.labels(result).inc(),
+    )
+    return Learning(book=book, learner=learner, distiller=distiller)

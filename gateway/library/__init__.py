@@ -5,9 +5,13 @@ counts what became of patterns. Imports allowed: `gateway.embedding`, `gateway.s
 `gateway.steering`.
 """
 
-from gateway.library.catalogue import ImportReport, PatternLibrary, starter_patterns
-from gateway.library.gates import gates_for
-from gateway.library.tally import PatternTally
+from gateway.library.catalogue import (
+    ImportReport,
+    PatternLibrary,
+    PatternTally,
+    gates_for,
+    starter_patterns,
+)
 
 __all__ = [
     "ImportReport",

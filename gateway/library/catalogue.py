@@ -7,6 +7,7 @@ import copy
 import functools
 import itertools
 import time
+from collections import Counter
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -21,16 +22,35 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
-from gateway.library.gates import gates_for
 from gateway.steering.guidance.codec import read_lines, to_line
 from gateway.steering.guidance.families import family_matches
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
 from gateway.steering.guidance.settings import EtraceSettings, Gates
-from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
-from gateway.stores.protocols import StoreCorrupt, StoreError
+from gateway.stores.patterns import Added, Event, PatternFilter, PatternStore, Search
+from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
 from gateway.stores.reads import Reads, directly
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
+
+CALIBRATED: Mapping[str, Gates] = {
+    "static-minilm-256-1": Gates(e1=0.66, e2=0.48, e2_untyped=0.54),
+    "hashing-256-1": Gates(e1=0.80, e2=0.66),
+}
+"""By embedder id. Source: `bench/retrieval.py`, results in docs/etraces.md."""
+
+UNCALIBRATED = Gates(e1=0.80, e2=0.70)
+"""For embedders without measurements. Source: reference section 6.1."""
+
+
+def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
+    """The configured gates, or else those calibrated for the embedder."""
+    known = CALIBRATED.get(embedder_id, UNCALIBRATED)
+    return Gates(
+        e1=known.e1 if settings.e1_gate is None else settings.e1_gate,
+        e2=known.e2 if settings.e2_gate is None else settings.e2_gate,
+        e2_untyped=known.e2_untyped if settings.e2_gate is None else settings.e2_gate,
+    )
+
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -364,3 +384,60 @@ def starter_patterns() -> tuple[Pattern, ...]:
     """The patterns that ship: universal rules, and failure patterns for several kinds of agents."""
     with _STARTER_FILE.open(encoding="utf-8") as lines:
         return tuple(read_lines(lines))
+
+
+FLUSH_S = 2.0
+"""Seconds between two writes of the counts; a crash loses at most this much."""
+
+
+class PatternTally:
+    """Counts by tenant, pattern and event; those of the last `FLUSH_S` seconds are not written."""
+
+    def __init__(self, store: PatternStore, failed: Callable[[StoreError], None]) -> None:
+        self._store = store
+        self._failed = failed
+        self._counts: Counter[tuple[str, Event, str]] = Counter()
+        self._failing = False
+
+    def note(self, tenant: str, pattern_ids: Iterable[str], event: Event, by: int = 1) -> None:
+        """Add `by` to the count of an event for each pattern; -1 takes one back."""
+        for pattern_id in pattern_ids:
+            self._counts[tenant, event, pattern_id] += by
+
+    async def follow(self) -> None:
+        """Write the counts every `FLUSH_S` seconds, without end."""
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write the counts since the last write; those that cannot be written now are kept.
+
+        The first of several failures in a row is reported to `failed`.
+        """
+        counts, self._counts = self._counts, Counter()
+        grouped: dict[tuple[str, Event, int], list[str]] = {}
+        for (tenant, event, pattern_id), number in counts.items():
+            if number:
+                grouped.setdefault((tenant, event, number), []).append(pattern_id)
+        available = True
+        for (tenant, event, number), pattern_ids in grouped.items():
+            if available:
+                available = await self._write(tenant, pattern_ids, event, number)
+            if not available:
+                self.note(tenant, pattern_ids, event, number)
+        if available:
+            self._failing = False
+
+    async def _write(
+        self, tenant: str, pattern_ids: Sequence[str], event: Event, number: int
+    ) -> bool:
+        """False when the store is unavailable; a count that it refuses is lost."""
+        try:
+            await self._store.record(tenant, pattern_ids, event, number)
+        except StoreError as error:
+            if not self._failing:
+                self._failed(error)
+            self._failing = True
+            return not isinstance(error, StoreUnavailable)
+        return True

@@ -7,9 +7,17 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from gateway.config import Settings
 from gateway.config.storage import StorageSettings
 from gateway.observability.logging import get_logger
+from gateway.steering.fold import ConversationFold
+from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.protocols import StoreUnreachable
+from gateway.text.finder import Finder
+from gateway.text.secrets import mask_secrets
+from gateway.upstream.prices import default_list
+from gateway.wire.search import use_engine
 
 T = TypeVar("T")
 
@@ -55,3 +63,15 @@ class StartWait:
                 gives_up_in_s=round(left_s),
             )
         return True
+
+
+def warm_up(settings: Settings) -> None:
+    """Import and load what steering needs: the first request has a deadline, the start has none."""
+    use_engine(Finder)
+    fold = ConversationFold(settings.policy())
+    fold.extend([{"role": "user", "content": "-"}, {"role": "assistant", "content": "-"}])
+    action = Action(name="-", arguments="{}", observation="at 10:15")
+    fold.current.push(Step(index=0, thought="-", actions=(action,)))
+    mask_secrets("-")
+    shipped_calibration()
+    default_list()

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gateway.config.telemetry import OtelSettings
+from gateway.config.observability import OtelSettings
 from gateway.text.secrets import mask_secrets
 from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import content_text

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings
-from gateway.config.faults import Faults
+from gateway.config.values import Faults
 from gateway.errors import ConfigError
 from gateway.upstream.deployments import DeploymentTable
 

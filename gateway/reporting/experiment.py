@@ -5,15 +5,42 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Literal
 
-from gateway.reporting.amounts import AmountRatio, amount_of, amount_ratio
+from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.reporting.caveats import caveats_of
-from gateway.reporting.groups import Group, Kind
-from gateway.reporting.rates import newcombe, rate_of, sample_ratio, stratified
+from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
 from gateway.reporting.results import Arm, Comparison, Day, ExperimentReport, Stratum, StratumArm
 from gateway.steering.experiments import ARMS
 from gateway.stores.experiments import ExperimentRun
 from gateway.stores.totals import WARN_COMPOSITE
+
+Kind = Literal["cost_usd", "tokens", "steps"]
+
+
+class Group:
+    """Runs of one arm, of all or of a stratum or day."""
+
+    def __init__(self, runs: Sequence[ExperimentRun]) -> None:
+        self.runs = runs
+        judged = [run for run in runs if run.outcome is not None]
+        self.sample = Sample(outcomes=[(run.unit, run.outcome == "success") for run in judged])
+        self._spent: dict[Kind, Spent] = {}
+
+    def spent(self, kind: Kind) -> Spent:
+        """What each run spent, of those for which it is known."""
+        found = self._spent.get(kind)
+        if found is None:
+            known = map(attrgetter("unit", kind), self.runs)
+            found = Spent(runs=[pair for pair in known if pair[1] is not None])
+            self._spent[kind] = found
+        return found
+
+    def estimated(self, part: str) -> float:
+        """How many `calls` or `tokens`, or how much of `cost_usd`, of the runs are estimated."""
+        return sum([run.estimated.get(part, 0) for run in self.runs if run.estimated])
+
 
 STRATA: Mapping[str, Callable[[ExperimentRun], str]] = {
     "profile": lambda run: run.profile,

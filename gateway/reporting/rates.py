@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
 
+from gateway.steering.experiments import ARMS
+
 Z = NormalDist().inv_cdf(0.975)
 """Half width of a 95 % interval in standard deviations."""
 
@@ -211,3 +213,23 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
     for more in range(4 - degrees % 2, degrees + 1, 2):
         tail += half ** (more / 2 - 1) * math.exp(-half) / math.gamma(more / 2)
     return tail
+
+
+_MOST = 1e6
+
+
+def read_shares(text: str) -> dict[str, float]:
+    """Shares written as `arm:share,arm:share`. Raises: ValueError for anything else."""
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        arm, _, share = part.strip().partition(":")
+        try:
+            number = float(share)
+        except ValueError:
+            number = -1.0
+        if arm not in ARMS or arm in shares or not 0 <= number <= _MOST:
+            raise ValueError(f"shares: {part[:40]!r} is not an arm and its share, such as on:0.5")
+        shares[arm] = number
+    if not sum(shares.values()) > 0:
+        raise ValueError("shares: must add up to more than 0")
+    return shares

@@ -6,14 +6,52 @@ variables, so that a LiteLLM config means the same here.
 
 from __future__ import annotations
 
+import ast
 import difflib
+import functools
+import importlib.util
+import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.config import OPENAI_API_BASE
 from gateway.errors import UnknownProvider
-from gateway.upstream.litellm_names import litellm_names
 from gateway.upstream.prices import capabilities
+from gateway.wire.coerce import as_mapping
+
+_ENUMERATION = re.compile(r"^class LlmProviders\b.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+
+
+@functools.cache
+def litellm_names() -> frozenset[str]:
+    """Every prefix that LiteLLM reads as a provider; empty when LiteLLM is not installed."""
+    spec = importlib.util.find_spec("litellm")
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    return frozenset().union(*(_enumerated(Path(f)) | _tabled(Path(f)) for f in folders))
+
+
+def _enumerated(package: Path) -> frozenset[str]:
+    found = _ENUMERATION.search(_text(package / "types" / "utils.py"))
+    members = (
+        [n for n in ast.walk(ast.parse(found[0])) if isinstance(n, ast.Assign)] if found else []
+    )
+    values = [ast.literal_eval(member.value) for member in members]
+    return frozenset(value for value in values if isinstance(value, str))
+
+
+def _tabled(package: Path) -> frozenset[str]:
+    text = _text(package / "llms" / "openai_like" / "providers.json")
+    return frozenset(as_mapping(json.loads(text or "{}")))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 ANTHROPIC_KEY_VARIABLES = ("ANTHROPIC_API_KEY",)

@@ -23,9 +23,8 @@ from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
 from gateway.wrap import child, clients, summary
-from gateway.wrap.limits import limit_line, used_line, wrap_budget
-from gateway.wrap.other_gateway import OtherGateway, gateway_at
-from gateway.wrap.own_gateway import OwnGateway, wrap_settings
+from gateway.wrap.own_gateway import OwnGateway, limit_line, used_line, wrap_budget, wrap_settings
+from gateway.wrap.summary import OtherGateway, gateway_at
 
 RUNNING = "running"
 """The value of `gateway` for the one that was started last."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.auth.authenticator import WrongKeyLimit
 from gateway.auth.keyring import make_key
-from gateway.auth.wrong_keys import WrongKeyLimit
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.errors import Overloaded

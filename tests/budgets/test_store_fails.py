@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.budgets.ledger import BudgetLedger
-from gateway.budgets.memory import MemoryBudgets
+from gateway.budgets.ledger import BudgetLedger, MemoryBudgets
 from gateway.config.budgets import ControlSettings
 from gateway.stores.budgets import Account, AccountKey, Amounts, Claim, Settlement, Wanted
 from gateway.stores.protocols import StoreBusy

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 import gateway.embedding.static
 from gateway.embedding import Embedder, EmbeddingError, EmbeddingSettings, open_embedder
-from gateway.embedding.base import normalised, similarity
-from gateway.embedding.cache import CachedEmbedder
-from gateway.embedding.hashing import HashingEmbedder
+from gateway.embedding.base import CachedEmbedder, HashingEmbedder, normalised, similarity
 from gateway.embedding.static import StaticEmbedder
 from steering_gateway_testing import ScriptedUpstream, closed_port
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gateway.embedding.static
-from gateway.embedding.wordpiece import WordPiece, can_occur
+from gateway.embedding.static import WordPiece, can_occur
 
 VOCABULARY = (
     (Path(gateway.embedding.static.__file__).parent / "model" / "vocab.txt")

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.config.learning import LearningSettings
 from gateway.embedding.base import Embedder
-from gateway.learning.secrets import has_secret
+from gateway.learning.templates import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read_run
-from gateway.learning.secrets import has_secret
+from gateway.learning.templates import has_secret
 from gateway.steering.transcript.step import Action, Step
 
 Call = tuple[str, dict[str, Any], str]

@@ -15,7 +15,7 @@ from gateway.backends import Stores, open_stores
 from gateway.config.learning import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.embedding.static import StaticEmbedder
-from gateway.learning.secrets import has_secret
+from gateway.learning.templates import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import DecisionRow, LessonFilter

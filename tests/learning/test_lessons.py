@@ -11,7 +11,7 @@ import pytest
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.embedding.hashing import HashingEmbedder
+from gateway.embedding.base import HashingEmbedder
 from gateway.learning.book import LessonBook
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.guidance.decide import Decided

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.learning.generalise import general_lesson
 from gateway.learning.mining import task_digest
-from gateway.learning.near import near_outcome
 from gateway.learning.outcomes import best, implicit
+from gateway.learning.posterior import near_outcome
 from gateway.learning.templates import SLOT_CHARS, command_shape
 from gateway.offline.recordings import parse_recording, steps_of
 from gateway.stores.learning import DecisionRow, OutcomeRow

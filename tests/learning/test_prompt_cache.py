@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.mining import MinedRun, mine, read_run
-from gateway.learning.secrets import has_secret
+from gateway.learning.templates import has_secret
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.lessons import LEARNED

@@ -18,7 +18,7 @@ from gateway.learning.questions import (
     question_about,
     read_proposal,
 )
-from gateway.learning.secrets import has_secret
+from gateway.learning.templates import has_secret
 from tests.learning.distilling import PROPOSAL, unsaid
 from tests.learning.runs import Call, read, run, shell
 from tests.learning.test_mining import MISSING, POISON, SECRETS

@@ -8,8 +8,7 @@ import pytest
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.embedding.base import Embedder
-from gateway.embedding.hashing import HashingEmbedder
+from gateway.embedding.base import Embedder, HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.learning.life_cycle import next_move
 from gateway.learning.worker import Report

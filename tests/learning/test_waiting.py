@@ -8,7 +8,7 @@ from typing import Any, cast
 from gateway.backends import open_stores
 from gateway.config.learning import LearningSettings
 from gateway.config.storage import IN_MEMORY, StorageSettings
-from gateway.learning.secrets import has_secret
+from gateway.learning.templates import has_secret
 from gateway.learning.worker import MOST_WAITING, Learner
 from tests.learning.distilling import stored
 from tests.learning.runs import shell

@@ -16,7 +16,7 @@ import pytest
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.embedding import Embedder, EmbeddingError, Vector
-from gateway.embedding.hashing import HashingEmbedder
+from gateway.embedding.base import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary, gates_for, starter_patterns
 from gateway.steering.guidance.codec import to_line

@@ -7,7 +7,7 @@ import pytest
 
 from bench import situations
 from gateway.embedding.static import EMBEDDER_ID, StaticEmbedder
-from gateway.library.gates import CALIBRATED
+from gateway.library.catalogue import CALIBRATED
 from gateway.steering.guidance.pattern import embedding_text
 
 EMBEDDER = StaticEmbedder.load()

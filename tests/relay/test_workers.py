@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.observability.shared_metrics import merged
+from gateway.observability.metrics import merged
 from steering_gateway_testing import ScriptedUpstream
 from tests.patience import ANSWER_S
 from tests.relay.gateways import HELLO

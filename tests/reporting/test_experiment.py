@@ -6,7 +6,7 @@ import pytest
 
 from gateway.reporting import report
 from gateway.reporting.effects import effects_of
-from gateway.reporting.shares import read_shares
+from gateway.reporting.rates import read_shares
 from tests.reporting.builders import DAY, START, a_run, simulated
 
 HALVES = {"on": 0.5, "off": 0.5}

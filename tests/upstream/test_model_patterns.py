@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstream.model_patterns import longest_match
+from gateway.upstream.deployments import longest_match
 from tests.hostile.growth import exceeds_linear
 
 

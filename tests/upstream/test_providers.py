@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.commands.config_warnings import config_warnings
+from gateway.commands.check_config import config_warnings
 from gateway.config import Settings, settings_from_dict
 from gateway.errors import ConfigError, UnknownProvider
 from gateway.process.start_checks import check
 from gateway.upstream.credentials import BASELESS
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.litellm_names import litellm_names
-from gateway.upstream.providers import OPENAI_COMPATIBLE, TRANSLATED_PROVIDERS, is_known
+from gateway.upstream.providers import (
+    OPENAI_COMPATIBLE,
+    TRANSLATED_PROVIDERS,
+    is_known,
+    litellm_names,
+)
 from steering_gateway_testing import AppServer
 from tests.relay.gateways import HELLO, a_gateway, hear
 

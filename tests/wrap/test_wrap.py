@@ -19,7 +19,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.errors import ConfigError
-from gateway.wrap.limits import wrap_budget
+from gateway.wrap.own_gateway import wrap_budget
 from steering_gateway_testing import ScriptedUpstream
 from tests.patience import DEADLINE_MS
 from tests.relay.processes import START_S, TRUSTS_NOBODY, GatewayProcess
