@@ -137,6 +137,13 @@ async def copy_to_postgres(
         await file.close()
 
 
+def file_has_run(path: str, name: str) -> bool:
+    """Whether a SQLite file has a run or conversation of this name; False if it is unreadable."""
+    from gateway.stores.sqlite.connection import has_run
+
+    return has_run(path, name)
+
+
 async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     # Imported here: SQLite's library is loaded only when it is used.
     from gateway.stores.sqlite.alerts import SQLiteAlertStore

@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.backends import Stores, open_stores
+from gateway.backends import Stores, file_has_run, open_stores
 from gateway.config import Settings, load_settings
 from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
 from gateway.stores.protocols import StoreError
-from gateway.stores.sqlite.connection import has_run
 
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
 
@@ -72,7 +71,7 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
     known = [(default, ""), *running, (str(state_database()), "gateway wrap")]
     known = [(path, whose) for path, whose in known if path and Path(path).exists()]
     if subject is not None and len(known) > 1:
-        known.sort(key=lambda each: not has_run(each[0], subject))
+        known.sort(key=lambda each: not file_has_run(each[0], subject))
     for path, whose in known:
         if not whose:
             return storage

@@ -47,7 +47,8 @@ def test_a_variable_with_one_underscore_is_told(
 def test_the_dashboard_of_a_running_gateway_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """From any folder; without a database it says so and starts nothing."""
+    """From any folder; its key, or what stops a run without one. Without a database it says so and
+    starts nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -58,8 +59,15 @@ def test_the_dashboard_of_a_running_gateway_is_named(
     with announced("http://127.0.0.1:4321", str(database)):
         assert main(["dashboard", "c-1.0"]) == 0
     told = capsys.readouterr()
-    assert told.out == "http://127.0.0.1:4321/dashboard/runs/c-1.0\n"
+    page, stops = told.out.splitlines()
+    assert page == "http://127.0.0.1:4321/dashboard/runs/c-1.0"
+    assert stops == "to stop a run of that gateway: gateway runs stop ID"
     assert str(database) in told.err
+    with announced("http://127.0.0.1:4321", str(database), "gw-its-key"):
+        assert main(["dashboard"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "to change something there, log in with gw-its-key"
+    ]
     assert not list((tmp_path / "steering-gateway").iterdir())
 
 
