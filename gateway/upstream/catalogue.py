@@ -14,6 +14,7 @@ from gateway.upstream.estimates import BYTES_PER_TOKEN, body_tokens
 from gateway.upstream.prices import ModelInfo, capabilities
 from gateway.upstream.refused_parameters import refused_parameter
 from gateway.wire.coerce import as_bool, as_int, as_mapping
+from gateway.wire.messages import offered_tools
 from gateway.wire.request import ChatRequest
 
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
@@ -79,7 +80,7 @@ class ModelCatalogue:
         if info is None:
             return None
         body = request.body
-        if (body.get("tools") or body.get("functions")) and info.tools is False:
+        if info.tools is False and any(offered_tools(body)):
             return "no tools"
         if _wants_schema(body) and info.response_schema is False:
             return "no structured output"
