@@ -392,7 +392,7 @@ class RequestSteerer:
             decided,
             lambda: AsMappings(request.dialect.placeable(request)),
             target,
-            _tools(request.body),
+            marked(request.body),
         )
         return None if closed and placed is not None and not placed.edits else placed
 
@@ -428,5 +428,7 @@ def _prompts(
     return opening_prompts(request.body, transcript, run.start) + later
 
 
-def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
+def marked(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What can have cache markers beside the messages: the tools, and the request as a whole."""
+    tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
+    return [*tools, {"cache_control": body.get("cache_control")}]

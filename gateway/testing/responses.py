@@ -12,6 +12,7 @@ from gateway.testing.exchange import SSE_TYPE, Answer
 from gateway.testing.received import ReceivedRequest
 from gateway.testing.responses_stream import Item, event, events
 from gateway.testing.values import Reply, ToolCall, Usage
+from gateway.wire.messages import offered_tools
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reason in chat terms -> reason of an incomplete response; all others complete."""
@@ -210,9 +211,8 @@ def _call(call: ToolCall, number: str, custom: bool) -> Item:
 
 
 def _custom_tools(request: ReceivedRequest) -> set[str]:
-    tools = request.fields.get("tools") or []
-    custom = (tool for tool in tools if isinstance(tool, dict) and tool.get("type") == "custom")
-    return {str(tool.get("name")) for tool in custom}
+    tools = offered_tools(request.fields)
+    return {str(tool.get("name")) for tool in tools if tool.get("type") == "custom"}
 
 
 def _conversation(request: ReceivedRequest) -> str | None:
