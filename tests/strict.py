@@ -23,9 +23,11 @@ OWN_FIELDS: Mapping[str, frozenset[str]] = {
         {"client_metadata", "internal_chat_message_metadata_passthrough", "id", "status"}
     ),
     "aider": frozenset({"temperature"}),
+    "mini": frozenset({"annotations", "provider_specific_fields"}),
 }
 """Fields that clients send besides those of the reference: Codex on bodies, items and messages,
-aider a parameter that Anthropic's newest models no longer have. Seen in Codex 0.169, aider 0.86."""
+aider a parameter that Anthropic's newest models no longer have, mini-swe-agent what LiteLLM adds to
+a reply. Seen in Codex 0.169, aider 0.86 and mini-swe-agent 2.4."""
 
 MAX_MARKERS = 4
 """Cache markers that Anthropic's API takes in one request. Source: its prompt caching page."""

@@ -211,7 +211,9 @@ def test_what_a_provider_accepts_it_accepts_with_guidance(
     nothing between a call and its result."""
     rounds = data.draw(st.lists(st.sampled_from(ROUNDS[dialect.name]), min_size=1, max_size=6))
     front = data.draw(st.sampled_from(FRONTS[dialect.name]))
-    body = {"model": "m", "max_tokens": 9} if dialect is MESSAGES else {"model": "m"}
+    body: dict[str, Any] = (
+        {"model": "m", "max_tokens": 9} if dialect is MESSAGES else {"model": "m"}
+    )
     body |= {"store": False} if dialect is RESPONSES else {}
     body |= {**front, dialect.list_key: [item for each in rounds for item in each]}
     written = json.dumps(body).encode()

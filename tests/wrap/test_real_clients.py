@@ -3,8 +3,9 @@
 They are found on the path, in the folder that DIALECT_AGENTS names (npm's `.bin`), and in the
 environments below the folder that GATEWAY_CLIENT_ENVS names (`aider`, `mini-swe-agent`, which needs
 `mcp` beside it: its LiteLLM imports that without declaring it, and waits minutes without). Seen to
-pass with Claude Code 2.1.197, Codex 0.169.0, opencode 1.18.33, aider 0.86.2, mini-swe-agent 2.4.6
-and Qwen Code 0.15.10.
+pass with Claude Code 2.1.197 (claude-opus-4-8), Codex 0.169.0 (gpt-6.1-sol), opencode 1.18.33
+(claude-sonnet-4-6), aider 0.86.2 (claude-sonnet-4-5), Qwen Code 0.15.10 (qwen3.5-plus), each with
+its own default model, and mini-swe-agent 2.4.6, which has none.
 """
 
 from __future__ import annotations
