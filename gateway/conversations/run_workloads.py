@@ -10,6 +10,7 @@ from gateway.dialects import SteeredRequest
 from gateway.steering.routing_policy import WorkloadRates, candidates
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import SteeringRules
+from gateway.wire.messages import tool_names
 
 
 class RunWorkloads:
@@ -49,6 +50,6 @@ def _workload(result: SteeringResult, request: SteeredRequest) -> Workload:
     """The workload of the newest run, which keeps the one that it began with."""
     run = result.conversation.run
     if run.workload is None:
-        tools = request.body.get("tools")
+        tools = tool_names(request.body)
         run.workload = workload_of(result.conversation.tenant, result.agent, tools, request.model)
     return run.workload

@@ -23,7 +23,6 @@ from gateway.dialects import SteeredRequest
 from gateway.steering.advice import Advice
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
-from gateway.steering.guidance.agent_kind import offered_tools
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.placement import Placed
@@ -49,6 +48,7 @@ from gateway.steering.steer import (
 from gateway.steering.transcript.steps import Step
 from gateway.stores.records import PromptMessage
 from gateway.wire.coerce import as_list
+from gateway.wire.messages import tool_names
 from gateway.wire.values import replace
 from gateway.wire.views import AsMappings
 
@@ -354,7 +354,7 @@ class RequestSteerer:
             repeats_model=_repeated(result, request),
             gates=self._lookup.gates if self._lookup else NO_LIBRARY,
             arm=arm,
-            tools=lambda: offered_tools(request.body),
+            tools=lambda: tool_names(request.body),
             unit=result.conversation.experiment_unit,
             advice=result.advice,
             rates=self._workloads.rates(result, request),
@@ -392,7 +392,7 @@ class RequestSteerer:
             decided,
             lambda: AsMappings(request.dialect.placeable(request)),
             target,
-            _tools(request.body),
+            marked(request.body),
         )
         return None if closed and placed is not None and not placed.edits else placed
 
@@ -428,5 +428,7 @@ def _prompts(
     return opening_prompts(request.body, transcript, run.start) + later
 
 
-def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
+def marked(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What can have cache markers beside the messages: the tools, and the request as a whole."""
+    tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
+    return [*tools, {"cache_control": body.get("cache_control")}]

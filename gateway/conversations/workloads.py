@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,7 +21,6 @@ from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
 from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
 from gateway.tasks import spawn
-from gateway.wire.coerce import as_list, as_mapping, as_text
 
 _log = get_logger("gateway.steering")
 _KEY_BYTES = 8
@@ -45,21 +44,15 @@ class Workload:
     key: str
 
 
-def workload_of(tenant: str, agent: str, tools: object, requested: str) -> Workload:
-    """The workload of a request. The client's version and the tools' descriptions and order do not
-    count: they change without the work being another."""
+def workload_of(tenant: str, agent: str, tools: Iterable[str], requested: str) -> Workload:
+    """The workload of a request that offers tools of these names. Their order and the client's
+    version do not count: they change without the work being another."""
     client = agent.partition("/")[0].lower()
-    names = sorted(filter(None, map(_tool_name, as_list(tools))))
+    names = sorted(filter(None, tools))
     parts = [part.encode("utf-8", "surrogatepass") for part in (client, requested, *names)]
     joined = b"".join(b"%d:%s" % (len(part), part) for part in parts)
     key = hashlib.blake2b(joined, digest_size=_KEY_BYTES).hexdigest()
     return Workload(tenant=tenant, client=client, requested=requested, key=key)
-
-
-def _tool_name(tool: object) -> str:
-    known = as_mapping(tool)
-    name = known.get("name") or as_mapping(known.get("function")).get("name") or known.get("type")
-    return as_text(name, "")
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ from gateway.offline.recordings import Recording
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.agent_kind import offered_tools
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import Gates
@@ -38,6 +37,7 @@ from gateway.steering.steer import (
     observe,
     propose,
 )
+from gateway.wire.messages import tool_names
 from gateway.wire.usage import token_usage
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class ReplayedCalls:
             serves=self._serves(),
             gates=self._look_ups.gates,
             arm=self._arm,
-            tools=lambda: offered_tools(self._recording.request),
+            tools=lambda: tool_names(self._recording.request),
             unit=self._recording.id,
         )
         proposal = propose(rules, self._memory, position, call)

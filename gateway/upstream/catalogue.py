@@ -12,6 +12,7 @@ from gateway.upstream.charges import BYTES_PER_TOKEN, Rates, body_tokens
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.prices import ModelInfo, capabilities
 from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
+from gateway.wire.messages import offered_tools
 from gateway.wire.request import ChatRequest
 
 # These answer 400 to more output tokens than the model can write; others reduce the number.
@@ -152,7 +153,7 @@ class ModelCatalogue:
         if info is None:
             return None
         body = request.body
-        if (body.get("tools") or body.get("functions")) and info.tools is False:
+        if info.tools is False and any(offered_tools(body)):
             return "no tools"
         if _wants_schema(body) and info.response_schema is False:
             return "no structured output"

@@ -11,8 +11,9 @@ Nothing here raises on a malformed message.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
 from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_list, as_text
@@ -314,16 +315,40 @@ def system_text(body: Mapping[str, object], messages: Sequence[object]) -> str:
     return "\n".join(filter(None, texts))
 
 
+def offered_tools(body: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
+    """The tools (or legacy functions) that a request offers, in any dialect and in its order.
+
+    Those in a namespace are given one by one. Codex puts its tools into an item of the history,
+    before the first message that is not the system's.
+    """
+    for key in ("tools", "functions"):
+        yield from _flat(body.get(key))
+    items = body.get("input")
+    for item in items if isinstance(items, (list, KnownMessages)) else ():
+        if not isinstance(item, dict) or item.get("role") not in SYSTEM_ROLES:
+            break
+        if item.get("type") == "additional_tools":
+            yield from _flat(item.get("tools"))
+
+
+def _flat(tools: object) -> Iterator[Mapping[str, Any]]:
+    for tool in as_list(tools):
+        if isinstance(tool, dict):
+            if tool.get("type") == "namespace":
+                yield from (each for each in as_list(tool.get("tools")) if isinstance(each, dict))
+            else:
+                yield tool
+
+
 def tool_names(body: Mapping[str, object]) -> tuple[str, ...]:
-    """Names of the tools (or legacy functions) that a request offers, in its order.
+    """Names of the tools that a request offers.
 
     A tool without a name, such as one that the provider runs itself, is named by its type.
     """
-    names = []
-    for key in ("tools", "functions"):
-        for tool in as_list(body.get(key)):
-            if isinstance(tool, dict):
-                inner = tool.get("function")
-                named = inner if isinstance(inner, dict) else tool
-                names.append(str(named.get("name") or tool.get("type") or ""))
-    return tuple(names)
+    return tuple(map(_tool_name, offered_tools(body)))
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str:
+    inner = tool.get("function") or tool.get("custom")
+    named = inner if isinstance(inner, dict) else tool
+    return as_text(named.get("name"), "") or as_text(tool.get("type"), "")

@@ -87,15 +87,14 @@ def test_a_choice_survives_storing_and_joining() -> None:
 
 
 def test_what_makes_a_workload() -> None:
-    """Client, tools and requested model; not versions, descriptions or order."""
-    tools = [{"type": "function", "function": {"name": name}} for name in ("read", "write")]
+    """Client, tools and requested model; not versions or order."""
+    tools = ("read", "write")
     known = workload_of("t", "claude-cli/2.1.3", tools, "big")
-    flat = [{"name": "write", "description": "new"}, {"name": "read"}]
-    assert workload_of("t", "claude-cli/2.2.0", flat, "big") == known
+    assert workload_of("t", "claude-cli/2.2.0", tools[::-1], "big") == known
     others = [
         workload_of("t", "codex/1", tools, "big"),
         workload_of("t", "claude-cli/2", tools[:1], "big"),
         workload_of("t", "claude-cli/2", tools, "small"),
-        workload_of("t", "claude-cli/2", None, "big"),
+        workload_of("t", "claude-cli/2", (), "big"),
     ]
     assert len({each.key for each in (known, *others)}) == 5

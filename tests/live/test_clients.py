@@ -20,6 +20,7 @@ from gateway.stores.queries import RunTrace
 from gateway.wire.messages import content_text
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import GUIDING, PLAIN, run_log
+from tests.strict import OWN_FIELDS, StrictProvider
 
 # Read before the fixture that hides the gateway's own variables from tests.
 ENVIRONMENTS = os.environ.get("GATEWAY_CLIENT_ENVS", "")
@@ -146,13 +147,16 @@ async def recorded_runs(path: Path) -> dict[str, RunTrace]:
 async def test_a_real_agent(
     gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, name: str, guided: bool
 ) -> None:
-    """Two conversations at a time: each is recorded with its steps, actions and observations."""
-    upstream.default = CLIENTS[name].model
+    """Two conversations at a time before a strict provider: each is recorded with its steps,
+    actions and observations."""
+    own = OWN_FIELDS["mini"] if CLIENTS[name].environment == "mini-swe-agent" else frozenset()
+    upstream.default = strict = StrictProvider(CLIENTS[name].model, own)
     path = tmp_path / "runs.db"
     settings = {**(GUIDING if guided else PLAIN), "storage": {"path": str(path)}}
     server = gateway_server(settings)
     answers = run_client(name, server.base_url, tmp_path)
     assert [answer.strip() for answer in answers] == [f"Done, {t}." for t in TRAVELLERS]
+    assert strict.refused == []
     assert len(upstream.requests) == len(TRAVELLERS) * (len(CITIES) + 1)
     runs = await recorded_runs(path)
     assert runs.keys() == set(TRAVELLERS)

@@ -329,12 +329,23 @@ def test_tools_are_named_in_each_dialect() -> None:
             {"type": "function", "function": {"name": "read"}},
             {"type": "function", "name": "write"},
             {"type": "web_search"},
+            {"type": "custom", "custom": {"name": "patch"}},
             "noise",
         ],
         "functions": [{"name": "old"}],
     }
-    assert tool_names(body) == ("read", "write", "web_search", "old")
+    assert tool_names(body) == ("read", "write", "web_search", "patch", "old")
     assert tool_names({"tools": None}) == tool_names({}) == ()
+
+
+def test_tools_in_an_item_of_the_history_are_named() -> None:
+    """As Codex sends them: in namespaces, in an item that has no content."""
+    space = {"type": "namespace", "name": "functions", "tools": [{"name": "exec"}, 7]}
+    item = {"type": "additional_tools", "role": "developer", "tools": [space, {"name": "b"}]}
+    said = {"type": "message", "role": "user", "content": "hello"}
+    assert tool_names({"input": [item, said]}) == ("exec", "b")
+    assert tool_names({"input": [{**item, "tools": "x"}, said]}) == ()
+    assert tool_names({"input": "hello"}) == tool_names({"input": [7, item]}) == ()
 
 
 def test_content_text_joins_parts() -> None:

@@ -3,8 +3,9 @@
 They are found on the path, in the folder that DIALECT_AGENTS names (npm's `.bin`), and in the
 environments below the folder that GATEWAY_CLIENT_ENVS names (`aider`, `mini-swe-agent`, which needs
 `mcp` beside it: its LiteLLM imports that without declaring it, and waits minutes without). Seen to
-pass with Claude Code 2.1.197, Codex 0.169.0, opencode 1.18.33, aider 0.86.2, mini-swe-agent 2.4.6
-and Qwen Code 0.15.10.
+pass with Claude Code 2.1.197 (claude-opus-4-8), Codex 0.169.0 (gpt-6.1-sol), opencode 1.18.33
+(claude-sonnet-4-6), aider 0.86.2 (claude-sonnet-4-5), Qwen Code 0.15.10 (qwen3.5-plus), each with
+its own default model, and mini-swe-agent 2.4.6, which has none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from gateway.wire.messages import tool_names
 from steering_gateway_testing import (
     Fault,
     FaultKind,
@@ -31,7 +33,9 @@ from steering_gateway_testing import (
     ScriptedUpstream,
     ToolCall,
 )
+from tests.dialects.gateways import GUIDANCE
 from tests.patience import DEADLINE_MS
+from tests.strict import OWN_FIELDS, StrictProvider
 
 pytestmark = pytest.mark.nightly
 
@@ -43,8 +47,11 @@ FOLDERS = [
 PATH = os.pathsep.join([*FOLDERS, os.environ["PATH"]])
 STEPS = 4
 SHELL = 'echo "FAILED tests/test_a.py::test_x"; false'
+CODEX_SHELL = f"text((await tools.exec_command({{cmd: {json.dumps(SHELL)}}})).output);"
+"""The shell for Codex's newest models, which write programs that call tools."""
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 CALLS = {
+    "exec": ToolCall("exec", CODEX_SHELL),
     "exec_command": ToolCall("exec_command", {"cmd": SHELL}),
     "shell_command": ToolCall("shell_command", {"command": SHELL}),
     "shell": ToolCall("shell", {"command": ["bash", "-lc", SHELL]}),
@@ -71,6 +78,9 @@ class Agent:
     """The call that ends its task; by default an answer without a call does."""
 
 
+LOCAL_PRICES = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""What keeps LiteLLM from waiting for a price list that it downloads."""
+
 AGENTS = {
     "claude": Agent(
         ("claude", "-p", "repair the test", "--allowedTools", "Bash"),
@@ -79,30 +89,36 @@ AGENTS = {
     "codex": Agent(
         (
             *("codex", "exec", "--skip-git-repo-check"),
-            *("--dangerously-bypass-approvals-and-sandbox", "-m", "gpt-5.2-codex"),
-            "repair the test",
+            *("--dangerously-bypass-approvals-and-sandbox", "repair the test"),
         )
     ),
     "opencode": Agent(
-        ("opencode", "run", "-m", "openai/gpt-4.1", "repair the test"),
+        ("opencode", "run", "repair the test"),
         {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_PERMISSION": '{"bash": "allow"}'},
+    ),
+    "opencode at OpenAI": Agent(
+        ("opencode", "run", "repair the test"),
+        {
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_PERMISSION": '{"bash": "allow"}',
+            "ANTHROPIC_API_KEY": "",
+        },
     ),
     "aider": Agent(
         (
-            *("aider", "--model", "openai/gpt-4o", "--yes-always", "--no-git"),
+            *("aider", "--yes-always", "--no-git"),
             *("--no-check-update", "--no-show-model-warnings", "--analytics-disable"),
             *("--no-pretty", "--message", "say what you would do"),
         ),
+        LOCAL_PRICES,
         steps=0,
     ),
     "mini": Agent(
-        ("mini", "-y", "--exit-immediately", "-m", "openai/gpt-4.1", "-t", "repair the test"),
-        {"MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1"},
+        ("mini", "-y", "--exit-immediately", "-m", "openai/gpt-6.1-sol", "-t", "repair the test"),
+        {"MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1", **LOCAL_PRICES},
         last=ToolCall("bash", {"command": DONE}),
     ),
-    "qwen": Agent(
-        ("qwen", "--yolo", "--auth-type", "openai", "-m", "gpt-4.1", "-p", "repair the test")
-    ),
+    "qwen": Agent(("qwen", "--yolo", "--auth-type", "openai", "-p", "repair the test")),
 }
 
 
@@ -112,9 +128,7 @@ def model(agent: Agent) -> Callable[[ReceivedRequest], Reply]:
 
     def reply(request: ReceivedRequest) -> Reply:
         nonlocal asked
-        tools = request.fields.get("tools") or []
-        names = [tool.get("name") or tool.get("function", {}).get("name") for tool in tools]
-        known = next((CALLS[name] for name in names if name in CALLS), None)
+        known = next((CALLS[n] for n in tool_names(request.fields) if n in CALLS), None)
         if known is None:
             return Reply("All done.")
         asked += 1
@@ -162,6 +176,21 @@ def test_a_real_agent_is_wrapped(name: str, upstream: ScriptedUpstream, tmp_path
     """It ends with its own status, every step is recorded, and the summary counts them."""
     upstream.default = model(AGENTS[name])
     _check(name, upstream, tmp_path, {})
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_real_agent_is_steered_before_a_strict_provider(
+    name: str, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """With its own default model: the provider finds no field that its reference does not name,
+    so that nothing is sent twice, and reads the guidance."""
+    own = OWN_FIELDS.get(name, frozenset())
+    upstream.default = strict = StrictProvider(model(AGENTS[name]), own)
+    # An agent without tools gets the rules for the beginning, too.
+    _check(name, upstream, tmp_path, {"GATEWAY_ETRACES__E3_WHEN": "always"})
+    assert strict.refused == []
+    guided = [request for request in strict.accepted if GUIDANCE.encode() in request.body]
+    assert len(guided) > AGENTS[name].steps
 
 
 def _check(name: str, upstream: ScriptedUpstream, tmp_path: Path, more: dict[str, str]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from gateway.steering.word_lists import word_list
-from gateway.wire.coerce import as_list
 
 AgentKind = Literal["coding", "research", "dialogue", "general"]
 
@@ -17,19 +16,6 @@ _EDITORS = frozenset(word_list("agent_kind", "editors"))
 _WEB = frozenset(word_list("agent_kind", "web"))
 _PROGRAMS = frozenset(word_list("agent_kind", "programs"))
 _RECORDS = frozenset(word_list("agent_kind", "records"))
-
-
-def offered_tools(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a request's tools, in any dialect; a tool of the provider has its type's."""
-    tools = [*as_list(body.get("tools")), *as_list(body.get("functions"))]
-    return tuple(name for tool in tools if isinstance(tool, dict) and (name := _name(tool)))
-
-
-def _name(tool: Mapping[str, Any]) -> str:
-    function = tool.get("function")
-    inner = function.get("name") if isinstance(function, dict) else None
-    name = inner or tool.get("name") or tool.get("type")
-    return name if isinstance(name, str) else ""
 
 
 def kind_of_agent(tools: Sequence[str]) -> AgentKind:

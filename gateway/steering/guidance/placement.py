@@ -289,8 +289,8 @@ def _appendable(message: Message) -> bool:
         return False
     if isinstance(content, list):
         return not content or _takes_part(content)
-    # An absent content is a kind of message that has none, but for the place of a system prompt.
-    return isinstance(content, str) or (content is None and "content" in message)
+    # Without content it is a kind of message that has none, or the place of a system prompt.
+    return isinstance(content, str) or (content is None and message.keys() == {"role", "content"})
 
 
 def _leading(messages: Sequence[Message]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,10 +50,11 @@ def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget
     return GuidanceTarget(late_system=openai or azure)
 
 
-def system_marker(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, str] | None:
+def system_marker(messages: Sequence[Message], others: Sequence[Message]) -> dict[str, str] | None:
     """The `cache_control` for the end of the client's system prompt, the first of `messages`.
 
-    None when it has one, is empty, or the client uses all four.
+    None when it has one, is empty, or the client uses all four. `others`: what else in the request
+    can have markers.
     """
     system = messages[0]
     content = system.get("content")
@@ -64,7 +65,7 @@ def system_marker(messages: Sequence[Message], tools: Sequence[Message]) -> dict
     last = content[-1] if isinstance(content, list) else None
     if isinstance(content, list) and (not isinstance(last, Mapping) or "cache_control" in last):
         return None
-    markers = [m for message in (*messages, *tools) for m in _markers(message)]
+    markers = [m for each in (*messages, *others) for m in _markers(each)]
     if len(markers) >= MAX_BREAKPOINTS:
         return None
     # A longer-lived marker may not follow a shorter-lived one: ours lives as long as the longest.
@@ -72,13 +73,10 @@ def system_marker(messages: Sequence[Message], tools: Sequence[Message]) -> dict
     return {"type": "ephemeral", "ttl": "1h"} if long_lived else {"type": "ephemeral"}
 
 
-def _markers(message: Message) -> list[Any]:
-    found = [message["cache_control"]] if message.get("cache_control") else []
-    content = message.get("content")
-    if isinstance(content, list):
-        found += [
-            part["cache_control"]
-            for part in content
-            if isinstance(part, Mapping) and part.get("cache_control")
-        ]
-    return found
+def _markers(value: Any) -> Iterator[Any]:
+    """The markers in a message or tool, those of the blocks in a tool's result included."""
+    for each in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(each, Mapping):
+            if each.get("cache_control"):
+                yield each["cache_control"]
+            yield from _markers(each.get("content"))

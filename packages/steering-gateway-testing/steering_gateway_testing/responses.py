@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from gateway.wire.messages import offered_tools
 from steering_gateway_testing import chat
 from steering_gateway_testing.exchange import SSE_TYPE, Answer
 from steering_gateway_testing.received import ReceivedRequest
@@ -210,9 +211,8 @@ def _call(call: ToolCall, number: str, custom: bool) -> Item:
 
 
 def _custom_tools(request: ReceivedRequest) -> set[str]:
-    tools = request.fields.get("tools") or []
-    custom = (tool for tool in tools if isinstance(tool, dict) and tool.get("type") == "custom")
-    return {str(tool.get("name")) for tool in custom}
+    tools = offered_tools(request.fields)
+    return {str(tool.get("name")) for tool in tools if tool.get("type") == "custom"}
 
 
 def _conversation(request: ReceivedRequest) -> str | None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.agent_kind import kind_of_agent, offered_tools
+from gateway.steering.guidance.agent_kind import kind_of_agent
 from gateway.steering.guidance.moment import Moment
 from gateway.steering.guidance.near_miss import near_name, open_quote
 from gateway.steering.guidance.plan import plan
@@ -224,19 +224,6 @@ def test_the_directive_lets_a_repair_be_finished() -> None:
 def test_the_kind_of_agent_is_read_off_its_tools(tools: list[str], kind: str) -> None:
     """An editor says more than the web, the web more than a shell."""
     assert kind_of_agent(tools) == kind
-
-
-def test_tools_are_read_in_every_dialect() -> None:
-    """Functions, bare names, tools of the provider, the old `functions`."""
-    tools = [
-        {"type": "function", "function": {"name": "a"}},
-        {"type": "function", "name": "b"},
-        {"type": "web_search"},
-        7,
-    ]
-    assert offered_tools({"tools": tools}) == ("a", "b", "web_search")
-    assert offered_tools({"functions": [{"name": "c"}]}) == ("c",)
-    assert offered_tools({}) == ()
 
 
 def test_situations_of_any_steps_are_read() -> None:
