@@ -14,8 +14,11 @@ import apsw
 import pytest
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.protocols import SchemaMismatch
 from gateway.stores.queries import RunFilter
+from gateway.stores.sql.learning import SQLLearningStore
+from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.commits import (
     _FIND_RUN,
     _UPDATE_CONVERSATION,
@@ -23,9 +26,7 @@ from gateway.stores.sqlite.commits import (
 )
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.learning import SQLiteLearningStore
 from gateway.stores.sqlite.migrations import Migration, pending, script
-from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.stores.sqlite.schema import MIGRATIONS
 from gateway.stores.sqlite.states import _BRANCHES, _FIND_HEADS, _LOAD, SQLiteStateStore
 from gateway.testing.store_conformance.records import (
@@ -69,7 +70,7 @@ def _schema(connection: apsw.Connection) -> list[Any]:
 async def test_the_first_versions_file_still_works(oldest: str) -> None:
     """A file of the first version opens, returns its data, and stores new calls."""
     database = await _open(oldest)
-    states, runs = SQLiteStateStore(database), SQLiteRunStore(database)
+    states, runs = SQLiteStateStore(database), SQLRunStore(SQLiteEngine(database))
     (conversation,) = await states.branches(TENANT, "k")
     assert (conversation.version, conversation.state) == (2, b'{"v": 2}')
     heads = await states.find_prefix_hashes(TENANT, history("task", 5))
@@ -116,7 +117,7 @@ async def test_evidence_of_before_gets_the_key_of_its_run(path: str) -> None:
     await database.write(before)
     await database.close()
     database = await _open(path)
-    found = await SQLiteLearningStore(database).evidence(TENANT, "e1-a")
+    found = await SQLLearningStore(SQLiteEngine(database)).evidence(TENANT, "e1-a")
     assert {row.run_id: row.key_name for row in found} == {"r0001": "web", "gone": ""}
     await database.close()
 
