@@ -28,6 +28,7 @@ from gateway.stores.sql.learning import SQLLearningStore
 from gateway.stores.sql.patterns import SQLPatternStore
 from gateway.stores.sql.raw import SQLRawStore
 from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.workloads import SQLWorkloadStore
 from gateway.stores.workloads import WorkloadStore
 
@@ -87,7 +88,8 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
         raise _no_driver(error) from error
 
     database = await Database.open(settings, vectors=vectors)
-    stores = _over(PostgresEngine(database), PostgresStateStore(database), database.close)
+    engine = PostgresEngine(database)
+    stores = _over(engine, PostgresStateStore(engine))
     return replace(stores, signals=PostgresSignals(database), identity=database.identity)
 
 
@@ -96,16 +98,16 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
     from gateway.stores.engines.sqlite import SQLiteEngine
     from gateway.stores.sqlite.connection import load_vector_extension
     from gateway.stores.sqlite.database import Database
-    from gateway.stores.sqlite.states import SQLiteStateStore
 
     if existing:
         _require_file(settings)
     hooks = (load_vector_extension,) if vectors else ()
     database = await Database.open(settings, hooks=hooks)
-    return _over(SQLiteEngine(database), SQLiteStateStore(database), database.close)
+    engine = SQLiteEngine(database)
+    return _over(engine, SQLStateStore(engine))
 
 
-def _over(engine: Engine, states: StateStore, close: Callable[[], Awaitable[None]]) -> Stores:
+def _over(engine: Engine, states: StateStore) -> Stores:
     """The stores of a database with SQL."""
     return Stores(
         states=states,
@@ -117,7 +119,7 @@ def _over(engine: Engine, states: StateStore, close: Callable[[], Awaitable[None
         raw=SQLRawStore(engine),
         workloads=SQLWorkloadStore(engine),
         answers=SQLAnswerStore(engine),
-        close=close,
+        close=engine.close,
         budgets=SQLBudgetStore(engine),
         controls=SQLControlStore(engine),
         attribution=SQLAttributionStore(engine),

@@ -1,5 +1,7 @@
 """The PostgreSQL engine: numbers the values of a statement, and treats what its texts lack."""
 
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
 from __future__ import annotations
 
 import asyncio
@@ -14,7 +16,11 @@ from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.retention import prune
 from gateway.stores.postgres.text import read_json, read_text, stored_text
 from gateway.stores.postgres.vectors import PostgresVectors
+from gateway.stores.protocols import MAX_HEADS
 from gateway.stores.queries import PruneReport
+from gateway.stores.records import CallRecord
+from gateway.stores.redact import redaction
+from gateway.stores.spool import size_of
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex, Work
 
 T = TypeVar("T")
@@ -27,6 +33,9 @@ _SEARCHED_JSON = frozenset(("tags", "counts"))
 _MANY = 200
 """Rows that are read in a thread: a thousand runs take as long as ten requests."""
 
+# A thread costs more than it saves for a record this small.
+_SMALL_BYTES = 16 * 1024
+
 _LOCK = """
 SELECT pg_advisory_xact_lock(key) FROM (
     SELECT DISTINCT hashtextextended(name, $2) AS key FROM unnest($1::text[]) AS name ORDER BY 1
@@ -38,6 +47,13 @@ class PostgresDialect:
     """`Dialect` of PostgreSQL."""
 
     bytewise = 'COLLATE "C"'
+    find_heads = f"""
+        SELECT h.digest, c.id, h.position, h.kind, h.step
+        FROM unnest(:digests::bytea[]) WITH ORDINALITY AS d(digest, n)
+        JOIN heads AS h ON h.root = :root AND h.digest = d.digest
+        JOIN conversations AS c ON c.pk = h.conversation_pk AND c.tenant = :tenant
+        ORDER BY d.n, h.conversation_pk DESC, h.kind LIMIT {MAX_HEADS}
+    """
 
     def among(self, column: str, name: str, kind: str) -> str:
         """See Dialect."""
@@ -123,6 +139,7 @@ class PostgresEngine(Engine):
         self.database = database
         self.settings = database.settings
         self.dialect = PostgresDialect()
+        self._redact = redaction(database.settings)
 
     async def read(self, work: Work[T]) -> T:
         """See Engine."""
@@ -140,6 +157,12 @@ class PostgresEngine(Engine):
         """See Engine."""
         return await self.fetch(statement, **values)
 
+    async def commit(self, call: CallRecord) -> int:
+        """See Engine."""
+        if size_of(call) < _SMALL_BYTES:
+            return await self.database.commit(self._redact(call))
+        return await self.database.commit(await asyncio.to_thread(self._redact, call))
+
     async def changed(self, kind: str) -> None:
         """See Engine."""
         await self.database.changed(kind)
@@ -147,6 +170,18 @@ class PostgresEngine(Engine):
     def after_reopening(self, work: Work[None]) -> None:
         """See Engine."""
         self.database.after_reopening.append(lambda raw: work(PostgresConnection(raw)))
+
+    async def ping(self) -> None:
+        """See Engine."""
+        await self.database.ping()
+
+    async def reopen(self) -> None:
+        """See Engine."""
+        await self.database.reopen()
+
+    async def close(self) -> None:
+        """See Engine."""
+        await self.database.close()
 
     def vectors(self) -> VectorIndex:
         """See Engine."""

@@ -10,9 +10,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 import apsw
+import orjson
 
+from gateway.stores.protocols import MAX_HEADS
 from gateway.stores.queries import PruneReport
+from gateway.stores.records import CallRecord
+from gateway.stores.redact import encodable, redaction
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex, Work
+from gateway.stores.sqlite.commits import save_call
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.pattern_index import SQLiteVectors
@@ -25,6 +30,14 @@ class SQLiteDialect:
     """`Dialect` of SQLite."""
 
     bytewise = ""
+    # CROSS JOIN keeps the order of the digests, longest history first, so that LIMIT keeps those.
+    find_heads = f"""
+        SELECT h.digest, c.id, h.position, h.kind, h.step
+        FROM carray(:digests) AS d
+        CROSS JOIN heads AS h ON h.root = :root AND h.digest = d.value
+        CROSS JOIN conversations AS c ON c.pk = h.conversation_pk AND c.tenant = :tenant
+        LIMIT {MAX_HEADS}
+    """
 
     def among(self, column: str, name: str, kind: str) -> str:
         """See Dialect."""
@@ -82,8 +95,10 @@ class SQLiteConnection(Connection):
         """See Connection."""
         for name, value in values.items():
             if isinstance(value, list):
-                values[name] = json.dumps(value)
-        return self.raw.execute(statement, values).fetchall()
+                is_bytes = value and isinstance(value[0], bytes)
+                values[name] = apsw.carray(tuple(value)) if is_bytes else json.dumps(value)
+        rows: list[Row] = self.raw.execute(statement, values).fetchall()
+        return rows
 
     async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """See Connection."""
@@ -107,6 +122,7 @@ class SQLiteEngine(Engine):
         self.database = database
         self.settings = database.settings
         self.dialect = SQLiteDialect()
+        self._redact = redaction(database.settings)
 
     async def read(self, work: Work[T]) -> T:
         """See Engine."""
@@ -124,12 +140,31 @@ class SQLiteEngine(Engine):
         """See Engine."""
         return await self.transact(lambda connection: connection.fetch(statement, **values))
 
+    async def commit(self, call: CallRecord) -> int:
+        """See Engine. The texts are masked in the thread that writes."""
+        try:
+            return await self.database.write(partial(_save, call, self._redact))
+        except (UnicodeEncodeError, OverflowError, orjson.JSONEncodeError):
+            return await self.database.write(partial(_save, encodable(call), self._redact))
+
     async def changed(self, kind: str) -> None:
         """See Engine. Gateways on one file look for themselves."""
 
     def after_reopening(self, work: Work[None]) -> None:
         """See Engine."""
         self.database.after_reopening.append(partial(_driven, work))
+
+    async def ping(self) -> None:
+        """See Engine."""
+        await self.database.ping()
+
+    async def reopen(self) -> None:
+        """See Engine."""
+        await self.database.reopen()
+
+    async def close(self) -> None:
+        """See Engine."""
+        await self.database.close()
 
     def vectors(self) -> VectorIndex:
         """See Engine."""
@@ -144,6 +179,12 @@ class SQLiteEngine(Engine):
     ) -> PruneReport:
         """See Engine. Freed space is reused; the file itself does not shrink."""
         return await prune(self.database, older_than, max_bytes, active_since, keep)
+
+
+def _save(
+    call: CallRecord, redact: Callable[[CallRecord], CallRecord], connection: apsw.Connection
+) -> int:
+    return save_call(redact(call), connection)
 
 
 def _driven(work: Work[T], connection: apsw.Connection) -> T:

@@ -18,6 +18,7 @@ import orjson
 from gateway.stores import codec, usage
 from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate, StepRow
+from gateway.stores.sql.states import root_key
 from gateway.stores.totals import RunTotals
 from gateway.wire.values import dataclass
 
@@ -116,11 +117,6 @@ class Delta:
     late: Sequence[StepRow] = ()
     injections: Sequence[InjectionRow] = ()
     totals: RunTotals = field(default_factory=RunTotals)
-
-
-def root_key(root: bytes) -> int:
-    """The integer that stands for the first hash of a history."""
-    return int.from_bytes(root[:8], "big", signed=True)
 
 
 def everything(call: CallRecord, run: RunUpdate) -> Delta:

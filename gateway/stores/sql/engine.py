@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from gateway.config.storage import StorageSettings
 from gateway.stores.patterns import Search, Vector
 from gateway.stores.queries import PruneReport
+from gateway.stores.records import CallRecord
 
 T = TypeVar("T")
 
@@ -21,6 +22,10 @@ class Dialect(Protocol):
 
     bytewise: str
     """The order of bytes, as a suffix of a text expression."""
+
+    find_heads: str
+    """The statement that finds the conversations with some of the hashes `digests` of one root,
+    in the order of these, and the newest conversation first."""
 
     def among(self, column: str, name: str, kind: str) -> str:
         """Whether a column is one of a list of values of the type `kind`."""
@@ -157,12 +162,28 @@ class Engine(ABC):
         """The rows that one statement returns that writes."""
 
     @abstractmethod
+    async def commit(self, call: CallRecord) -> int:
+        """Write one call, together with others that wait. See StateStore."""
+
+    @abstractmethod
     async def changed(self, kind: str) -> None:
         """Tell the other gateways of a change, if that is possible: they notice it later anyway."""
 
     @abstractmethod
     def after_reopening(self, work: Work[None]) -> None:
         """Run `work` in a transaction whenever the database was opened again: it may be empty."""
+
+    @abstractmethod
+    async def ping(self) -> None:
+        """See StateStore."""
+
+    @abstractmethod
+    async def reopen(self) -> None:
+        """See StateStore."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Commit what was accepted, then close."""
 
     @abstractmethod
     def vectors(self) -> VectorIndex:

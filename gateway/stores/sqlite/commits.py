@@ -19,6 +19,7 @@ from gateway.stores.records import (
     RunUpdate,
     StepRow,
 )
+from gateway.stores.sql.states import root_key
 from gateway.stores.sqlite.step_rows import keep_steps
 from gateway.stores.sqlite.usage import add_usage
 from gateway.stores.totals import RunTotals, settled_outcome
@@ -71,11 +72,6 @@ _INSERT_DECISION = f"""
 INSERT INTO pattern_decisions ({", ".join(codec.DECISION_COLUMNS)}, tenant, at)
 VALUES ({_marks(2 + len(codec.DECISION_COLUMNS))}) ON CONFLICT DO NOTHING
 """
-
-
-def root_key(root: bytes) -> int:
-    """The integer that keeps the hashes of one root together in the table."""
-    return int.from_bytes(root[:8], "big", signed=True)
 
 
 def save_call(call: CallRecord, connection: apsw.Connection) -> int:
