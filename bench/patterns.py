@@ -34,6 +34,7 @@ from gateway.stores.patterns import Search
 from gateway.stores.sql.patterns import SQLPatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.pattern_index import SQLiteVectors
 
 SIZES = (1_000, 10_000, 100_000)
 TICK_S = 0.001
@@ -182,7 +183,9 @@ async def _worker(
     database: Database, store: SQLPatternStore, vector: object, failure_type: str | None
 ) -> tuple[float, float]:
     """Seconds the search takes inside the reader thread, by the clock and of the processor."""
-    space = store._space
+    index = store._index
+    assert isinstance(index, SQLiteVectors)
+    space = index._space
     assert space is not None
 
     def timed(connection: object) -> tuple[float, float]:

@@ -8,12 +8,19 @@ by the run, because one run may last for days. They stay when retention removes 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gateway.stores.records import RunUpdate, StepRow
 from gateway.stores.sql.engine import Connection, Dialect
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
 _STARTED_HOUR = "(CAST(floor(r.started_at / 3600) AS BIGINT) * 3600)"
 _AMOUNTS = ("cost_usd", *AMOUNTS)
+ADDED = (*SUMS, *_AMOUNTS)
+"""What a commit adds to, for an hour, an agent and a model."""
+
 _SUMMED = ", ".join(
     [
         *[f"CAST(sum(u.{name}) AS BIGINT)" for name in SUMS],
@@ -21,6 +28,32 @@ _SUMMED = ", ".join(
     ]
 )
 _OUTCOMES = ("runs", "successes", "failures")
+
+
+def usage_rows(
+    run: RunUpdate, fresh: Sequence[StepRow], called: Sequence[StepRow]
+) -> Iterator[tuple[Any, ...]]:
+    """What steps that are scored for the first time, and calls, add: hour, agent, model, ADDED."""
+    new, made = set(map(id, fresh)), set(map(id, called))
+    silent: dict[int, list[bool]] = {}
+    for step in {id(step): step for step in (*fresh, *called)}.values():
+        is_new = step.composite is not None and id(step) in new
+        call = step.call if id(step) in made else None
+        hour = int(step.at) // 3600 * 3600
+        if call is not None:
+            tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
+            how = (int(call.failed), int(bool(call.unsteered)), int(call.unpriced))
+            *guessed, guessed_usd = call.estimated
+            amounts = (call.cost_usd, call.latency_s, guessed_usd)
+            counts = (int(is_new), int(is_new and bool(step.fired)))
+            key = (hour, run.agent, call.model_asked)
+            yield (*key, 1, *how, *counts, *tokens, *guessed, *amounts)
+        elif is_new:
+            silent.setdefault(hour, []).append(bool(step.fired))
+    # The steps of a history that is seen for the first time: one row for all of them.
+    for hour, fired in silent.items():
+        none = (0, 0, 0, 0, 0, None, 0.0, 0.0)
+        yield (hour, run.agent, run.model_requested, 0, 0, 0, 0, len(fired), sum(fired), *none)
 
 
 async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) -> list[UsagePoint]:
@@ -32,7 +65,7 @@ async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) 
         FROM usage_by_hour AS u WHERE {_where(query, "u", "hour", "model")} GROUP BY 1, 2
     """
     usage = {
-        (row[0], row[1]): dict(zip((*SUMS, *_AMOUNTS), row[2:], strict=True))
+        (row[0], row[1]): dict(zip(ADDED, row[2:], strict=True))
         for row in await connection.fetch(sql, **values)
     }
     sql = f"""
