@@ -37,7 +37,7 @@ class Dialect(Protocol):
         """Whether a text matches a pattern of LIKE with backslashes as escapes, case ignored."""
 
     def position(self, column: str, name: str) -> str:
-        """Where a text first occurs in a column, from 1; 0 when it does not."""
+        """The place of the first occurrence of a text in a column, from 1; 0 without one."""
 
     def day(self, column: str) -> str:
         """The date (UTC) of seconds since 1970, as text."""

@@ -19,7 +19,7 @@ _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant":
 _STARTED_HOUR = "(CAST(floor(r.started_at / 3600) AS BIGINT) * 3600)"
 _AMOUNTS = ("cost_usd", *AMOUNTS)
 ADDED = (*SUMS, *_AMOUNTS)
-"""What a commit adds to, for an hour, an agent and a model."""
+"""The sums that a commit adds to, for an hour, an agent and a model."""
 
 _SUMMED = ", ".join(
     [
@@ -33,7 +33,7 @@ _OUTCOMES = ("runs", "successes", "failures")
 def usage_rows(
     run: RunUpdate, fresh: Sequence[StepRow], called: Sequence[StepRow]
 ) -> Iterator[tuple[Any, ...]]:
-    """What steps that are scored for the first time, and calls, add: hour, agent, model, ADDED."""
+    """Rows to add for newly scored steps and for calls: hour, agent, model, then ADDED."""
     new, made = set(map(id, fresh)), set(map(id, called))
     silent: dict[int, list[bool]] = {}
     for step in {id(step): step for step in (*fresh, *called)}.values():
@@ -82,7 +82,7 @@ async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) 
 
 
 def _name(query: UsageQuery, dialect: Dialect, table: str, which: int) -> str:
-    """What calls (0) and runs (1) are grouped by, as SQL."""
+    """The SQL expression that calls (0) and runs (1) are grouped by."""
     if query.by is None:
         return "''"
     if tag_of(query.by):
