@@ -93,12 +93,7 @@ class SQLiteConnection(Connection):
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
         """See Connection."""
-        for name, value in values.items():
-            if isinstance(value, list):
-                is_bytes = value and isinstance(value[0], bytes)
-                values[name] = apsw.carray(tuple(value)) if is_bytes else json.dumps(value)
-        rows: list[Row] = self.raw.execute(statement, values).fetchall()
-        return rows
+        return _rows(statement, values, self.raw)
 
     async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """See Connection."""
@@ -136,9 +131,13 @@ class SQLiteEngine(Engine):
         """See Engine."""
         return await self.database.write(partial(_driven, work))
 
+    async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
+        """See Engine. Without a coroutine to drive: every request reads like this."""
+        return await self.database.read(partial(_rows, statement, values))
+
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
         """See Engine."""
-        return await self.transact(lambda connection: connection.fetch(statement, **values))
+        return await self.database.write(partial(_rows, statement, values))
 
     async def commit(self, call: CallRecord) -> int:
         """See Engine. The texts are masked in the thread that writes."""
@@ -179,6 +178,17 @@ class SQLiteEngine(Engine):
     ) -> PruneReport:
         """See Engine. Freed space is reused; the file itself does not shrink."""
         return await prune(self.database, older_than, max_bytes, active_since, keep)
+
+
+def _rows(statement: str, values: dict[str, Any], connection: apsw.Connection) -> Sequence[Row]:
+    lists = {name: _listed(value) for name, value in values.items() if isinstance(value, list)}
+    rows: Sequence[Row] = connection.execute(statement, values | lists if lists else values).fetchall()
+    return rows
+
+
+def _listed(values: list[Any]) -> Any:
+    is_bytes = values and isinstance(values[0], bytes)
+    return apsw.carray(tuple(values)) if is_bytes else json.dumps(values)
 
 
 def _save(
