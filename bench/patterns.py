@@ -29,10 +29,12 @@ from gateway.library import PatternLibrary
 from gateway.steering.guidance.pattern import Pattern, Query, Tier, embedding_text
 from gateway.steering.guidance.settings import EtraceSettings
 from gateway.steering.monitors import FAILURE_TYPES
+from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.patterns import Search
+from gateway.stores.sql.patterns import SQLPatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.patterns import SQLitePatternStore
+from gateway.stores.sqlite.pattern_index import SQLiteVectors
 
 SIZES = (1_000, 10_000, 100_000)
 TICK_S = 0.001
@@ -102,7 +104,7 @@ def patterns(count: int, draw: random.Random) -> list[Pattern]:
     ]
 
 
-async def fill(store: SQLitePatternStore, embedder: StaticEmbedder, count: int) -> np.ndarray:
+async def fill(store: SQLPatternStore, embedder: StaticEmbedder, count: int) -> np.ndarray:
     """Add patterns, and return their vectors in order."""
     made = patterns(count, random.Random(3))
     vectors = []
@@ -130,7 +132,7 @@ async def measure(path: Path, size: int, rounds: int) -> Measured:
         StorageSettings(path=str(path)),
         hooks=(load_vector_extension,),
     )
-    store, embedder = SQLitePatternStore(database), StaticEmbedder.load()
+    store, embedder = SQLPatternStore(SQLiteEngine(database)), StaticEmbedder.load()
     library = await PatternLibrary.open(store, embedder, EtraceSettings(), starter=False)
     vectors = await fill(store, embedder, size)
     draw = random.Random(4)
@@ -178,10 +180,12 @@ async def _idle(seconds: float) -> float:
 
 
 async def _worker(
-    database: Database, store: SQLitePatternStore, vector: object, failure_type: str | None
+    database: Database, store: SQLPatternStore, vector: object, failure_type: str | None
 ) -> tuple[float, float]:
     """Seconds the search takes inside the reader thread, by the clock and of the processor."""
-    space = store._space
+    index = store._index
+    assert isinstance(index, SQLiteVectors)
+    space = index._space
     assert space is not None
 
     def timed(connection: object) -> tuple[float, float]:
@@ -200,7 +204,7 @@ async def _worker(
 
 
 async def _agreement(
-    store: SQLitePatternStore, embedder: StaticEmbedder, vectors: np.ndarray, texts: Sequence[str]
+    store: SQLPatternStore, embedder: StaticEmbedder, vectors: np.ndarray, texts: Sequence[str]
 ) -> float:
     """Share of the exact best two that the store finds."""
     hits = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.config.storage import StorageSettings
@@ -17,6 +17,19 @@ from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
 from gateway.stores.raw import RawStore
 from gateway.stores.signals import Signals
+from gateway.stores.sql.alerts import SQLAlertStore
+from gateway.stores.sql.answers import SQLAnswerStore
+from gateway.stores.sql.attribution import SQLAttributionStore
+from gateway.stores.sql.budgets import SQLBudgetStore
+from gateway.stores.sql.controls import SQLControlStore
+from gateway.stores.sql.engine import Engine
+from gateway.stores.sql.keys import SQLKeyStore
+from gateway.stores.sql.learning import SQLLearningStore
+from gateway.stores.sql.patterns import SQLPatternStore
+from gateway.stores.sql.raw import SQLRawStore
+from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.states import SQLStateStore
+from gateway.stores.sql.workloads import SQLWorkloadStore
 from gateway.stores.workloads import WorkloadStore
 
 
@@ -67,40 +80,49 @@ async def open_stores(
 
 async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
     try:
-        from gateway.stores.postgres.alerts import PostgresAlertStore
-        from gateway.stores.postgres.answers import PostgresAnswerStore
-        from gateway.stores.postgres.attribution import PostgresAttributionStore
-        from gateway.stores.postgres.budgets import PostgresBudgetStore
-        from gateway.stores.postgres.controls import PostgresControlStore
+        from gateway.stores.engines.postgres import PostgresEngine
         from gateway.stores.postgres.database import Database
-        from gateway.stores.postgres.keys import PostgresKeyStore
-        from gateway.stores.postgres.learning import PostgresLearningStore
-        from gateway.stores.postgres.patterns import PostgresPatternStore
-        from gateway.stores.postgres.raw import PostgresRawStore
-        from gateway.stores.postgres.runs import PostgresRunStore
         from gateway.stores.postgres.signals import PostgresSignals
         from gateway.stores.postgres.states import PostgresStateStore
-        from gateway.stores.postgres.workloads import PostgresWorkloadStore
     except ModuleNotFoundError as error:
         raise _no_driver(error) from error
 
     database = await Database.open(settings, vectors=vectors)
+    engine = PostgresEngine(database)
+    stores = _over(engine, PostgresStateStore(engine))
+    return replace(stores, signals=PostgresSignals(database), identity=database.identity)
+
+
+async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
+    # Imported here: SQLite's library is loaded only when it is used.
+    from gateway.stores.engines.sqlite import SQLiteEngine
+    from gateway.stores.sqlite.connection import load_vector_extension
+    from gateway.stores.sqlite.database import Database
+
+    if existing:
+        _require_file(settings)
+    hooks = (load_vector_extension,) if vectors else ()
+    database = await Database.open(settings, hooks=hooks)
+    engine = SQLiteEngine(database)
+    return _over(engine, SQLStateStore(engine))
+
+
+def _over(engine: Engine, states: StateStore) -> Stores:
+    """The stores of a database with SQL."""
     return Stores(
-        states=PostgresStateStore(database),
-        runs=PostgresRunStore(database),
-        patterns=PostgresPatternStore(database),
-        keys=PostgresKeyStore(database),
-        learning=PostgresLearningStore(database),
-        alerts=PostgresAlertStore(database),
-        close=database.close,
-        budgets=PostgresBudgetStore(database),
-        controls=PostgresControlStore(database),
-        attribution=PostgresAttributionStore(database),
-        raw=PostgresRawStore(database),
-        signals=PostgresSignals(database),
-        workloads=PostgresWorkloadStore(database),
-        answers=PostgresAnswerStore(database),
-        identity=database.identity,
+        states=states,
+        runs=SQLRunStore(engine),
+        patterns=SQLPatternStore(engine),
+        keys=SQLKeyStore(engine),
+        learning=SQLLearningStore(engine),
+        alerts=SQLAlertStore(engine),
+        raw=SQLRawStore(engine),
+        workloads=SQLWorkloadStore(engine),
+        answers=SQLAnswerStore(engine),
+        close=engine.close,
+        budgets=SQLBudgetStore(engine),
+        controls=SQLControlStore(engine),
+        attribution=SQLAttributionStore(engine),
     )
 
 
@@ -142,44 +164,6 @@ def file_has_run(path: str, name: str) -> bool:
     from gateway.stores.sqlite.connection import has_run
 
     return has_run(path, name)
-
-
-async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
-    # Imported here: SQLite's library is loaded only when it is used.
-    from gateway.stores.sqlite.alerts import SQLiteAlertStore
-    from gateway.stores.sqlite.answers import SQLiteAnswerStore
-    from gateway.stores.sqlite.attribution import SQLiteAttributionStore
-    from gateway.stores.sqlite.budgets import SQLiteBudgetStore
-    from gateway.stores.sqlite.connection import load_vector_extension
-    from gateway.stores.sqlite.controls import SQLiteControlStore
-    from gateway.stores.sqlite.database import Database
-    from gateway.stores.sqlite.keys import SQLiteKeyStore
-    from gateway.stores.sqlite.learning import SQLiteLearningStore
-    from gateway.stores.sqlite.patterns import SQLitePatternStore
-    from gateway.stores.sqlite.raw import SQLiteRawStore
-    from gateway.stores.sqlite.runs import SQLiteRunStore
-    from gateway.stores.sqlite.states import SQLiteStateStore
-    from gateway.stores.sqlite.workloads import SQLiteWorkloadStore
-
-    if existing:
-        _require_file(settings)
-    hooks = (load_vector_extension,) if vectors else ()
-    database = await Database.open(settings, hooks=hooks)
-    return Stores(
-        states=SQLiteStateStore(database),
-        runs=SQLiteRunStore(database),
-        patterns=SQLitePatternStore(database),
-        keys=SQLiteKeyStore(database),
-        learning=SQLiteLearningStore(database),
-        alerts=SQLiteAlertStore(database),
-        raw=SQLiteRawStore(database),
-        workloads=SQLiteWorkloadStore(database),
-        answers=SQLiteAnswerStore(database),
-        close=database.close,
-        budgets=SQLiteBudgetStore(database),
-        controls=SQLiteControlStore(database),
-        attribution=SQLiteAttributionStore(database),
-    )
 
 
 def _no_driver(error: ModuleNotFoundError) -> StoreUnavailable:

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.engines.sqlite import SQLiteEngine
+from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.stores.usage import UsagePoint, UsageQuery
 from steering_gateway_testing import (
     AppServer,
@@ -104,7 +105,7 @@ async def series(storage: StorageSettings, query: UsageQuery) -> list[UsagePoint
     """The time series, read by a store of its own."""
     database = await Database.open(storage)
     try:
-        return await SQLiteRunStore(database).usage(query)
+        return await SQLRunStore(SQLiteEngine(database)).usage(query)
     finally:
         await database.close()
 

@@ -14,8 +14,9 @@ import pytest
 from gateway.backends import open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
+from gateway.stores.engines.sqlite import SQLiteEngine
+from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SQLiteStateStore
 from steering_gateway_testing.store_conformance.records import (
     a_call,
     a_conversation,
@@ -46,7 +47,7 @@ async def log(tmp_path: Path) -> str:
         ),
         injections=(an_injection(1, "c-hostile.0", text="Stop.\x1b[5m"),),
     )
-    await SQLiteStateStore(database).commit(call)
+    await SQLStateStore(SQLiteEngine(database)).commit(call)
     await database.close()
     return path
 

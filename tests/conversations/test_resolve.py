@@ -15,10 +15,11 @@ from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver, Resolved
 from gateway.dialects import CHAT
 from gateway.steering.identity import ConversationSettings
+from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.protocols import StateStore
 from gateway.stores.records import PrefixHashRecord
+from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SQLiteStateStore
 from gateway.tasks import spawn
 
 OPENING = [
@@ -34,11 +35,11 @@ async def database() -> AsyncIterator[Database]:
     await opened.close()
 
 
-class WaitingStore(SQLiteStateStore):
+class WaitingStore(SQLStateStore):
     """A store whose look-ups wait for the event `answers`."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database)
+        super().__init__(SQLiteEngine(database))
         self.asked = asyncio.Event()
         self.answers = asyncio.Event()
 
@@ -114,7 +115,7 @@ async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> Non
     index = ConversationIndex(
         max_conversations=50, max_prefix_bytes=2**20, max_transcripts=3, max_transcript_bytes=2**30
     )
-    loader = ConversationLoader(index, SQLiteStateStore(database))
+    loader = ConversationLoader(index, SQLStateStore(SQLiteEngine(database)))
     resolver = ConversationResolver(index, loader, ConversationSettings())
     bodies = [
         orjson.dumps({"messages": [says("user", f"Task {n}. " * 60)], "model": "m"})
@@ -134,7 +135,7 @@ async def test_a_conversation_with_a_call_in_progress_is_kept(database: Database
     index = ConversationIndex(
         max_conversations=2, max_prefix_bytes=2**20, max_transcripts=1, max_transcript_bytes=2**30
     )
-    loader = ConversationLoader(index, SQLiteStateStore(database))
+    loader = ConversationLoader(index, SQLStateStore(SQLiteEngine(database)))
     resolver = ConversationResolver(index, loader, ConversationSettings())
 
     async def opened(n: int) -> Resolved:

@@ -320,14 +320,15 @@ async def test_a_thousand_steps_are_no_burden(
     import time
 
     from gateway.config.storage import StorageSettings
+    from gateway.stores.engines.sqlite import SQLiteEngine
+    from gateway.stores.sql.states import SQLStateStore
     from gateway.stores.sqlite.database import Database
-    from gateway.stores.sqlite.states import SQLiteStateStore
     from tests.dashboard.many_runs import one_run
 
     path = str(tmp_path / "long.db")
     database = await Database.open(StorageSettings(path=path))
     call = one_run(random.Random(3), 1, 1000, time.time() - 12_000)
-    await SQLiteStateStore(database).commit(call)
+    await SQLStateStore(SQLiteEngine(database)).commit(call)
     await database.close()
     server = start(storage={"path": path})
     await check_run_page(tab, server, call.runs[0].id)

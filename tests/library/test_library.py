@@ -25,9 +25,10 @@ from gateway.steering.guidance.pattern import Pattern, Query, Tier, content
 from gateway.steering.guidance.render import PLACEHOLDER, pattern_text
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.steering.monitors import FAILURE_TYPES
+from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.patterns import Added, PatternFilter, PatternStore
 from gateway.stores.protocols import StoreUnavailable
-from gateway.stores.sqlite.patterns import SQLitePatternStore
+from gateway.stores.sql.patterns import SQLPatternStore
 from tests.stores.conftest import open_database
 
 STARTER = starter_patterns()
@@ -280,13 +281,13 @@ async def test_an_export_can_be_imported_again(fresh: Fresh) -> None:
 
 
 @pytest.fixture
-async def sqlite_store(tmp_path: Path) -> AsyncIterator[SQLitePatternStore]:
+async def sqlite_store(tmp_path: Path) -> AsyncIterator[SQLPatternStore]:
     database = await open_database(tmp_path / "g.db")
-    yield SQLitePatternStore(database)
+    yield SQLPatternStore(SQLiteEngine(database))
     await database.close()
 
 
-async def test_another_embedder_finds_after_reindexing(sqlite_store: SQLitePatternStore) -> None:
+async def test_another_embedder_finds_after_reindexing(sqlite_store: SQLPatternStore) -> None:
     """Before reindexing nothing is found, never by an old vector; afterwards everything."""
     await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS)
     library = await PatternLibrary.open(sqlite_store, StaticEmbedder.load(), SETTINGS)
@@ -298,7 +299,7 @@ async def test_another_embedder_finds_after_reindexing(sqlite_store: SQLitePatte
     assert await library.reindex() == 0
 
 
-async def test_edits_are_found_by_their_new_text(sqlite_store: SQLitePatternStore) -> None:
+async def test_edits_are_found_by_their_new_text(sqlite_store: SQLPatternStore) -> None:
     """An edit embeds again."""
     library = await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS, starter=False)
     ((_, pattern_id),) = await library.add([an_e1("x", "")])

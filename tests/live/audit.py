@@ -12,7 +12,7 @@ import httpx
 
 from gateway.steering.guidance.plan import RECOVERED_STEPS
 from gateway.stores.patterns import Search
-from gateway.stores.sqlite.runs import SQLiteRunStore
+from gateway.stores.sql.runs import SQLRunStore
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.agents import Run, calls_of
 from tests.live.client import RETRIED
@@ -185,7 +185,7 @@ class Audit:
                 broken.append(f"monitor texts {given.kinds}")
         return broken
 
-    async def gates(self, log: SQLiteRunStore) -> None:
+    async def gates(self, log: SQLRunStore) -> None:
         """Check every search against the recorded readings of its step and the two before."""
         for (run_id, step), call in self._searched.items():
             found = await log.get_run(run_id, tenant=None)

@@ -13,9 +13,10 @@ import orjson
 
 from gateway.config.storage import StorageSettings
 from gateway.steering.acting import ACTIONS
+from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.queries import RunTrace
+from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.wire.completion import assemble
 from steering_gateway_testing import ReceivedRequest, Reply, ToolCall
 from tests.patience import DEADLINE_MS
@@ -162,11 +163,11 @@ def _message(answer: httpx.Response) -> Message | None:
 
 
 @asynccontextmanager
-async def run_log(path: Path) -> AsyncIterator[SQLiteRunStore]:
+async def run_log(path: Path) -> AsyncIterator[SQLRunStore]:
     """The run log of a database that a gateway may be writing to."""
     database = await Database.open(StorageSettings(path=str(path)))
     try:
-        yield SQLiteRunStore(database)
+        yield SQLRunStore(SQLiteEngine(database))
     finally:
         await database.close()
 

@@ -10,12 +10,13 @@ import sys
 from dataclasses import replace
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.engines.sqlite import SQLiteEngine
+from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SQLiteStateStore
 from steering_gateway_testing.store_conformance.records import a_head, a_step, history, one_run
 
 
-async def _converse(store: SQLiteStateStore, round_number: int, number: int) -> None:
+async def _converse(store: SQLStateStore, round_number: int, number: int) -> None:
     first = one_run(round_number * 100 + number)
     run_id, version = first.runs[0].id, 0
     for index in range(1, 10_000):
@@ -32,7 +33,7 @@ async def _converse(store: SQLiteStateStore, round_number: int, number: int) -> 
 
 async def main(path: str, round_number: int) -> None:
     """Ten conversations at once."""
-    store = SQLiteStateStore(await Database.open(StorageSettings(path=path)))
+    store = SQLStateStore(SQLiteEngine(await Database.open(StorageSettings(path=path))))
     await asyncio.gather(*(_converse(store, round_number, number) for number in range(10)))
 
 

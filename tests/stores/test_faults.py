@@ -12,6 +12,7 @@ import apsw
 import pytest
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.protocols import (
     SchemaMismatch,
     StoreBusy,
@@ -23,9 +24,9 @@ from gateway.stores.protocols import (
     StoreUnreachable,
 )
 from gateway.stores.records import StepContent
+from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SQLiteStateStore
 from steering_gateway_testing.store_conformance.records import (
     TENANT,
     a_call,
@@ -60,7 +61,7 @@ async def _open(path: Path, **settings: object) -> Database:
 async def test_a_locked_file_is_busy_and_then_free(path: Path) -> None:
     """While another process holds the lock a commit fails in time; reads and later commits work."""
     database = await _open(path, busy_timeout_ms=50)
-    store = SQLiteStateStore(database)
+    store = SQLStateStore(SQLiteEngine(database))
     await store.commit(a_call())
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
@@ -80,7 +81,7 @@ async def test_a_locked_file_is_busy_and_then_free(path: Path) -> None:
 async def test_a_full_disk_fails_only_what_does_not_fit(path: Path) -> None:
     """A commit without space fails, others do not, and it succeeds once there is space again."""
     database = await _open(path)
-    store = SQLiteStateStore(database)
+    store = SQLStateStore(SQLiteEngine(database))
     await store.commit(a_call())
     pages = await database.write(lambda c: c.pragma("page_count"))
     await database.write(lambda c: c.pragma("max_page_count", pages + 10))
@@ -104,7 +105,7 @@ async def test_a_read_only_file_still_answers(path: Path) -> None:
     opened: list[apsw.Connection] = []
     settings = StorageSettings(path=str(path))
     database = await Database.open(settings, hooks=(opened.append,))
-    store = SQLiteStateStore(database)
+    store = SQLStateStore(SQLiteEngine(database))
     await store.commit(a_call())
     opened[0].pragma("query_only", True)
     with pytest.raises(StoreReadOnly, match="read-only"):
@@ -157,7 +158,7 @@ async def test_an_unusable_path_is_refused(tmp_path: Path) -> None:
 async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
     """Damage in one table fails the operations on it; all others still work."""
     database = await _open(path)
-    store = SQLiteStateStore(database)
+    store = SQLStateStore(SQLiteEngine(database))
     for number in range(50):
         await store.commit(one_run(number))
     root = await database.read(
@@ -168,7 +169,7 @@ async def test_a_damaged_page_is_reported_and_survived(path: Path) -> None:
         file.seek((root - 1) * 4096)
         file.write(os.urandom(4096))
     database = await _open(path)
-    store = SQLiteStateStore(database)
+    store = SQLStateStore(SQLiteEngine(database))
     assert await store.load(TENANT, "c0007") is not None
     with pytest.raises(StoreCorrupt, match="damaged"):
         await store.commit(one_run(99))
@@ -186,11 +187,14 @@ from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.states import SQLiteStateStore
 from steering_gateway_testing.store_conformance.records import one_run
+from gateway.stores.engines.sqlite import SQLiteEngine
+from gateway.stores.sql.states import SQLStateStore
+from steering_gateway_testing.store_conformance.records import one_run
 
 async def main(path):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     database = await Database.open(StorageSettings(path=path))
-    store = SQLiteStateStore(database)
+    store = SQLStateStore(SQLiteEngine(database))
     await store.commit(one_run(0))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
@@ -215,7 +219,7 @@ async def test_failing_writes_of_the_system_are_survived(path: Path) -> None:
     assert (child.returncode, child.stderr) == (0, "")
     assert child.stdout.split()[0] in {"StoreFull", "StoreUnavailable"}
     database = await _open(path)
-    store = SQLiteStateStore(database)
+    store = SQLStateStore(SQLiteEngine(database))
     assert await store.load(TENANT, "c0000") is not None
     assert await store.load(TENANT, "c0100") is not None
     assert await database.read(lambda c: c.pragma("integrity_check")) == "ok"

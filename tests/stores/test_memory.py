@@ -14,15 +14,16 @@ import pytest
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.steering.guidance.pattern import Tier
+from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.patterns import Search
 from gateway.stores.protocols import StoreFull
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import StepContent
+from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite import connection as connections
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.runs import SQLiteRunStore
-from gateway.stores.sqlite.states import SQLiteStateStore
 from steering_gateway_testing.store_conformance.records import a_first_step, history, one_run
 from steering_gateway_testing.store_conformance.sample_patterns import SIZE, add, drawn, pattern
 
@@ -90,11 +91,11 @@ async def test_a_read_that_fails_half_way_leaves_the_writer_free() -> None:
 async def test_two_databases_in_one_process_are_separate() -> None:
     """Two gateways in one process share nothing; a closed one leaves nothing to the next."""
     async with in_memory() as one, in_memory() as other:
-        assert await SQLiteStateStore(one).commit(one_run(1)) == 1
-        assert await SQLiteRunStore(one).count_runs(RunFilter()) == 1
-        assert await SQLiteRunStore(other).count_runs(RunFilter()) == 0
+        assert await SQLStateStore(SQLiteEngine(one)).commit(one_run(1)) == 1
+        assert await SQLRunStore(SQLiteEngine(one)).count_runs(RunFilter()) == 1
+        assert await SQLRunStore(SQLiteEngine(other)).count_runs(RunFilter()) == 0
     async with in_memory() as later:
-        assert await SQLiteRunStore(later).count_runs(RunFilter()) == 0
+        assert await SQLRunStore(SQLiteEngine(later)).count_runs(RunFilter()) == 0
 
 
 async def test_nothing_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,7 @@ async def test_nothing_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / IN_MEMORY).write_text("not a database")
     async with in_memory() as database:
-        await SQLiteStateStore(database).commit(one_run(1))
+        await SQLStateStore(SQLiteEngine(database)).commit(one_run(1))
         (tmp_path / IN_MEMORY).unlink()
         await database.ping()
         assert os.listdir(tmp_path) == []
@@ -123,7 +124,7 @@ async def test_it_grows_to_its_limit_and_is_pruned_below_it(
     monkeypatch.setattr(connections, "MEMORY_LIMIT_BYTES", 2 * 2**20)
     monkeypatch.setattr("gateway.stores.sqlite.database.MEMORY_LIMIT_BYTES", 2 * 2**20)
     async with in_memory() as database:
-        states, runs = SQLiteStateStore(database), SQLiteRunStore(database)
+        states, runs = SQLStateStore(SQLiteEngine(database)), SQLRunStore(SQLiteEngine(database))
         step = a_first_step(content=StepContent(thought="x" * 50_000))
         commits = (states.commit(one_run(number, steps=(step,))) for number in range(60))
         results = [await asyncio.gather(commit, return_exceptions=True) for commit in commits]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +15,12 @@ import apsw
 import pytest
 
 from gateway.config.storage import StorageSettings
+from gateway.stores.engines.sqlite import SQLiteDialect, SQLiteEngine
 from gateway.stores.protocols import SchemaMismatch
 from gateway.stores.queries import RunFilter
+from gateway.stores.sql.learning import SQLLearningStore
+from gateway.stores.sql.runs import SQLRunStore
+from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
 from gateway.stores.sqlite.commits import (
     _FIND_RUN,
     _UPDATE_CONVERSATION,
@@ -23,11 +28,8 @@ from gateway.stores.sqlite.commits import (
 )
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.learning import SQLiteLearningStore
 from gateway.stores.sqlite.migrations import Migration, pending, script
-from gateway.stores.sqlite.runs import SQLiteRunStore
 from gateway.stores.sqlite.schema import MIGRATIONS
-from gateway.stores.sqlite.states import _BRANCHES, _FIND_HEADS, _LOAD, SQLiteStateStore
 from steering_gateway_testing.store_conformance.records import (
     START,
     TENANT,
@@ -69,7 +71,7 @@ def _schema(connection: apsw.Connection) -> list[Any]:
 async def test_the_first_versions_file_still_works(oldest: str) -> None:
     """A file of the first version opens, returns its data, and stores new calls."""
     database = await _open(oldest)
-    states, runs = SQLiteStateStore(database), SQLiteRunStore(database)
+    states, runs = SQLStateStore(SQLiteEngine(database)), SQLRunStore(SQLiteEngine(database))
     (conversation,) = await states.branches(TENANT, "k")
     assert (conversation.version, conversation.state) == (2, b'{"v": 2}')
     heads = await states.find_prefix_hashes(TENANT, history("task", 5))
@@ -103,7 +105,7 @@ async def test_evidence_of_before_gets_the_key_of_its_run(path: str) -> None:
     """Evidence that was stored without the name of a gateway key gets that of its run, if any."""
     known = [m for m in MIGRATIONS if m.name != "learning_002_keys_of_evidence"]
     database = await _open(path, migrations=known)
-    states = SQLiteStateStore(database)
+    states = SQLStateStore(SQLiteEngine(database))
     await states.commit(one_run(1, key_name="web"))
     columns = "tenant, pattern_id, run_id, step_index, kind, conversation, task, at"
 
@@ -116,7 +118,7 @@ async def test_evidence_of_before_gets_the_key_of_its_run(path: str) -> None:
     await database.write(before)
     await database.close()
     database = await _open(path)
-    found = await SQLiteLearningStore(database).evidence(TENANT, "e1-a")
+    found = await SQLLearningStore(SQLiteEngine(database)).evidence(TENANT, "e1-a")
     assert {row.run_id: row.key_name for row in found} == {"r0001": "web", "gone": ""}
     await database.close()
 
@@ -207,15 +209,17 @@ def test_migration_names_are_unique() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    [_FIND_HEADS, _LOAD, _BRANCHES, _FIND_RUN, _UPDATE_CONVERSATION, _UPDATE_RUN],
+    [SQLiteDialect.find_heads, LOAD, BRANCHES, _FIND_RUN, _UPDATE_CONVERSATION, _UPDATE_RUN],
     ids=["heads", "load", "branches", "run", "save conversation", "save run"],
 )
 async def test_no_request_scans_a_table(statement: str, database: Database) -> None:
     """Every query of a request uses an index."""
 
     def plan(connection: apsw.Connection) -> list[str]:
-        values: list[Any] = [apsw.carray((b"x",))] if "carray" in statement else [None]
-        values += [None] * (statement.count("?") - 1)
+        named = dict.fromkeys(re.findall(r":(\w+)", statement))
+        if "digests" in named:
+            named["digests"] = apsw.carray((b"x",))
+        values = named or [None] * statement.count("?")
         rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
         return [row[-1] for row in rows]
 

@@ -16,9 +16,9 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.stores.engines.postgres import PostgresEngine
 from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.postgres import connection
-from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.schema import DAY_BITS
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.queries import PageRequest, RunFilter
@@ -246,14 +246,14 @@ async def test_what_is_loaded_together_is_one_statement(
         await stores.states.commit(a_call(conversation=a_conversation(name), runs=(), steps=()))
     alone = [await stores.states.load(TENANT, name) for name in names]
     statements = 0
-    fetch = Database.fetch
+    fetch = PostgresEngine.fetch
 
-    async def counted(self: Database, *args: Any, **kwargs: Any) -> Any:
+    async def counted(self: PostgresEngine, *args: Any, **kwargs: Any) -> Any:
         nonlocal statements
         statements += 1
         return await fetch(self, *args, **kwargs)
 
-    monkeypatch.setattr(Database, "fetch", counted)
+    monkeypatch.setattr(PostgresEngine, "fetch", counted)
     wanted = [(TENANT, name) for name in [*names, "unknown"]] + [("another", "c0")]
     found = await asyncio.gather(*(stores.states.load(*each) for each in wanted))
     assert found == [*alone, None, None]

@@ -10,11 +10,12 @@ import pytest
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
+from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.queries import RunFilter
 from gateway.stores.records import PromptMessage
 from gateway.stores.redact import encodable, omit
+from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SQLiteStateStore
 from steering_gateway_testing.store_conformance.records import (
     TENANT,
     a_call,
@@ -69,7 +70,7 @@ async def test_no_text_reaches_the_disk(tmp_path: Path) -> None:
     """The files of a database without content do not contain it."""
     path = str(tmp_path / "gateway.db")
     database = await Database.open(StorageSettings(path=path, store_content=False))
-    await SQLiteStateStore(database).commit(_secretive())
+    await SQLStateStore(SQLiteEngine(database)).commit(_secretive())
     written = _all_bytes(tmp_path)
     assert b"streak" in written
     assert SECRET.encode() not in written

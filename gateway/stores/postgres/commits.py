@@ -13,7 +13,7 @@ import asyncpg
 from gateway.stores import codec
 from gateway.stores.late_scores import LateScore
 from gateway.stores.postgres.group import Delta, Prepared, parameters, prepare
-from gateway.stores.postgres.statement import COMMIT
+from gateway.stores.postgres.statement import COMMIT, COMMIT_ALONE
 from gateway.stores.postgres.text import stored_text
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import CallRecord, CallRow, ConversationRecord, RunUpdate, StepRow
@@ -152,8 +152,7 @@ async def commit_alone(
             for run in call.runs
         }
         prepared = prepare(call, lambda call, run: merges[run.id].delta(call, run), careful=careful)
-        statement = COMMIT.replace("<= x.steps", "< -1")  # nothing that is left is stored
-        await connection.fetch(statement, mode, *parameters([prepared]))
+        await connection.fetch(COMMIT_ALONE, mode, *parameters([prepared]))
         for run_id, merge in merges.items():
             if merge.late or merge.updates:
                 await _complete(connection, keys[stored_text(run_id)], merge)

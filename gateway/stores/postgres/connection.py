@@ -11,10 +11,9 @@ from typing import TypeVar
 import asyncpg
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.postgres.errors import breaks_connection, translate
+from gateway.stores.postgres.errors import breaks_connection, refused, translate
 from gateway.stores.postgres.migrations import Migration, migrate, take_turn
 from gateway.stores.postgres.partitions import add_partitions
-from gateway.stores.postgres.refusals import refused
 from gateway.stores.postgres.schema import VECTORS
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 from gateway.stores.time_limits import TimeLimits

@@ -18,6 +18,8 @@ import orjson
 from gateway.stores import codec, usage
 from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate, StepRow
+from gateway.stores.sql.states import root_key
+from gateway.stores.sql.usage import usage_rows
 from gateway.stores.totals import RunTotals
 from gateway.wire.values import dataclass
 
@@ -118,11 +120,6 @@ class Delta:
     totals: RunTotals = field(default_factory=RunTotals)
 
 
-def root_key(root: bytes) -> int:
-    """The integer that stands for the first hash of a history."""
-    return int.from_bytes(root[:8], "big", signed=True)
-
-
 def everything(call: CallRecord, run: RunUpdate) -> Delta:
     """All that the call says of a run, for one of which nothing is stored yet."""
     steps: Sequence[StepRow] = call.steps
@@ -167,7 +164,11 @@ def prepare(
         steps=steps,
         injections=injected,
         decisions=[codec.decision_row(row) for row in call.decisions],
-        usage=[(m, row) for m, d in enumerate(deltas) for row in _usage(call.runs[m], d)],
+        usage=[
+            (m, row)
+            for m, d in enumerate(deltas)
+            for row in usage_rows(call.runs[m], (*d.steps, *d.late), d.called)
+        ],
         certain=(len(steps) < 2 or _all_differ([(m, row[0]) for m, row in steps]))
         and (len(injected) < 2 or _all_differ([(m, row[0], row[1]) for m, row in injected])),
     )
@@ -218,23 +219,7 @@ def _run_row(run: RunUpdate, delta: Delta, steps: Sequence[Row], careful: bool) 
 
 
 def _usage(run: RunUpdate, delta: Delta) -> Iterator[Row]:
-    """What the new steps and the calls add to the sums by the hour."""
-    called = set(map(id, delta.called))
-    scored = (*delta.steps, *delta.late)
-    fresh = {id(step) for step in scored if step.composite is not None}
-    for step in {id(step): step for step in (*scored, *delta.called)}.values():
-        is_new, call = id(step) in fresh, step.call if id(step) in called else None
-        hour, model = int(step.at) // 3600 * 3600, run.model_requested
-        counts = (int(is_new), int(is_new and bool(step.fired)))
-        if call is not None:
-            tokens = (call.input_tokens or 0, call.cached_tokens or 0, call.output_tokens or 0)
-            how = (int(call.failed), int(bool(call.unsteered)), int(call.unpriced))
-            *guessed, guessed_usd = call.estimated
-            amounts = (call.cost_usd, call.latency_s, guessed_usd)
-            yield (hour, run.agent, call.model_asked, 1, *how, *counts, *tokens, *guessed, *amounts)
-        elif is_new:
-            none = (0, 0, 0, 0, 0, None, 0.0, 0.0)
-            yield (hour, run.agent, model, 0, 0, 0, 0, *counts, *none)
+    return usage_rows(run, (*delta.steps, *delta.late), delta.called)
 
 
 def _bytes_of(steps: Sequence[Row], injections: Sequence[InjectionRow]) -> int:

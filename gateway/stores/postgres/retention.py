@@ -66,7 +66,9 @@ _LOCK = """
 SELECT pk, octet_length(state) FROM conversations WHERE pk = ANY($1::int8[])
 ORDER BY id FOR UPDATE SKIP LOCKED
 """
-_OF_CONVERSATIONS = "SELECT pk, bytes FROM runs WHERE conversation_pk = ANY($1::int8[])"
+_OF_CONVERSATIONS = """
+SELECT conversation_pk, pk, bytes FROM runs WHERE conversation_pk = ANY($1::int8[])
+"""
 _LEFT = f"SELECT conversation_pk FROM removed LIMIT {_CONVERSATIONS_AT_ONCE}"
 
 
@@ -171,8 +173,7 @@ async def _remove_conversations(
     async def work(connection: asyncpg.Connection) -> tuple[int, int, int]:
         sizes = dict(tuple(row) for row in await connection.fetch(_LOCK, pks))
         runs: dict[int, list[tuple[int, int]]] = {}
-        sql = _OF_CONVERSATIONS.replace("SELECT", "SELECT conversation_pk,")
-        for owner, pk, size in await connection.fetch(sql, list(sizes)):
+        for owner, pk, size in await connection.fetch(_OF_CONVERSATIONS, list(sizes)):
             runs.setdefault(owner, []).append((pk, size))
         chosen, freed = list[int](), 0
         for pk in pks:

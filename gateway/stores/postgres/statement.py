@@ -69,7 +69,10 @@ _STAYS = (
     "AND excluded.outcome_source = 'derived')"
 )
 
-COMMIT = f"""
+
+def _commit(stored: str) -> str:
+    """`stored`: which steps and guidance of a run may be stored already, by their number."""
+    return f"""
 WITH durability AS MATERIALIZED (SELECT set_config('synchronous_commit', $1, true) AS mode),
 {_tables()},
 stored AS MATERIALIZED (
@@ -78,8 +81,8 @@ stored AS MATERIALIZED (
 -- Calls with rows that may be stored already, or with a run of another tenant: not in a group.
 barred AS MATERIALIZED (
     SELECT x.n FROM stored AS x JOIN c USING (n) WHERE x.tenant <> c.tenant
-    UNION SELECT x.n FROM stored AS x JOIN s USING (m) WHERE s.step_index <= x.steps
-    UNION SELECT x.n FROM stored AS x JOIN g USING (m) WHERE g.step_index <= x.steps
+    UNION SELECT x.n FROM stored AS x JOIN s USING (m) WHERE s.step_index {stored}
+    UNION SELECT x.n FROM stored AS x JOIN g USING (m) WHERE g.step_index {stored}
 ),
 inserted AS (
     INSERT INTO conversations ({_CONVERSATION})
@@ -165,4 +168,10 @@ kept_usage AS (
 SELECT c.n, p.n IS NOT NULL, b.n IS NOT NULL
 FROM c LEFT JOIN passed AS p USING (n) LEFT JOIN barred AS b USING (n) ORDER BY c.n
 """
+
+
+COMMIT = _commit("<= x.steps")
 """Gives for each call its number, whether it was stored, and whether it was barred."""
+
+COMMIT_ALONE = _commit("< -1")
+"""The same for a call of whose rows nothing is stored: none is barred for its steps."""

@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import apsw
 import orjson
 
 from gateway.stores import codec
+from gateway.stores.late_scores import LateScore
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
@@ -19,9 +21,11 @@ from gateway.stores.records import (
     RunUpdate,
     StepRow,
 )
-from gateway.stores.sqlite.step_rows import keep_steps
-from gateway.stores.sqlite.usage import add_usage
-from gateway.stores.totals import RunTotals, settled_outcome
+from gateway.stores.sql.engine import Row
+from gateway.stores.sql.states import root_key
+from gateway.stores.sql.usage import ADDED, usage_rows
+from gateway.stores.totals import RunTotals, is_same_call, repeated_call, settled_outcome
+from gateway.stores.usage import AMOUNTS, SUMS
 
 
 def _marks(count: int) -> str:
@@ -63,6 +67,21 @@ SET updated_at = ?, ended_at = coalesce(?, ended_at), state = ?, outcome = ?, ou
     {", ".join(f"{name} = ?" for name in codec.SUM_COLUMNS)}, counts = ?
 WHERE pk = ?
 """
+_INSERT_STEP = f"""
+INSERT INTO steps (run_pk, {", ".join(codec.STEP_COLUMNS)})
+VALUES ({", ".join("?" * (1 + len(codec.STEP_COLUMNS)))})
+ON CONFLICT (run_pk, step_index) DO NOTHING
+"""
+_FIND_STEP = """
+SELECT call, composite IS NOT NULL, state, content FROM steps WHERE run_pk = ? AND step_index = ?
+"""
+_UPDATE_CALL = """
+UPDATE steps SET call = ?, content = coalesce(?, content) WHERE run_pk = ? AND step_index = ?
+"""
+_UPDATE_SCORES = f"""
+UPDATE steps SET {", ".join(f"{name} = ?" for name in codec.SCORE_COLUMNS)}, content = ?
+WHERE run_pk = ? AND step_index = ?
+"""
 _INSERT_INJECTION = f"""
 INSERT INTO injections (run_pk, {", ".join(codec.INJECTION_COLUMNS)})
 VALUES ({_marks(1 + len(codec.INJECTION_COLUMNS))}) ON CONFLICT DO NOTHING
@@ -71,11 +90,14 @@ _INSERT_DECISION = f"""
 INSERT INTO pattern_decisions ({", ".join(codec.DECISION_COLUMNS)}, tenant, at)
 VALUES ({_marks(2 + len(codec.DECISION_COLUMNS))}) ON CONFLICT DO NOTHING
 """
-
-
-def root_key(root: bytes) -> int:
-    """The integer that keeps the hashes of one root together in the table."""
-    return int.from_bytes(root[:8], "big", signed=True)
+_ADD_USAGE = f"""
+INSERT INTO usage_by_hour (tenant, tags, hour, agent, model, {", ".join(ADDED)})
+VALUES ({_marks(5 + len(ADDED))})
+ON CONFLICT (hour, tenant, agent, model, tags) DO UPDATE SET
+    {", ".join(f"{n} = usage_by_hour.{n} + excluded.{n}" for n in (*SUMS, *AMOUNTS))},
+    cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN usage_by_hour.cost_usd
+        ELSE coalesce(usage_by_hour.cost_usd, 0.0) + excluded.cost_usd END
+"""
 
 
 def save_call(call: CallRecord, connection: apsw.Connection) -> int:
@@ -149,7 +171,7 @@ def _save_run(
         values = (run.id, conversation_pk, tenant, *codec.update_row(run))
         connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
         pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
-    kept = keep_steps(pk, steps, connection, new_run=not found)
+    kept = _keep_steps(pk, steps, connection, new_run=not found)
     given = [row.source for row in injected if _keep_injection(pk, row, connection)]
     totals = totals.including(
         fresh=kept.fresh,
@@ -159,7 +181,7 @@ def _save_run(
         sources=given,
         late=kept.late,
     )
-    add_usage(tenant, run, kept.scored, kept.called, tags, connection)
+    _add_usage((tenant, tags), usage_rows(run, kept.scored, kept.called), connection)
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
     policy = (run.mode, run.policy_digest, run.model_requested)
     connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
@@ -192,10 +214,10 @@ def _save_new_run(
     values = (run.id, conversation_pk, tenant, *codec.update_row(run))
     connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
     pk = connection.last_insert_rowid()
-    keep_steps(pk, steps, connection, new_run=True)
+    _keep_steps(pk, steps, connection, new_run=True)
     for row in injected:
         _keep_injection(pk, row, connection)
-    add_usage(tenant, run, steps, called, codec.tags_json(run.tags), connection)
+    _add_usage((tenant, codec.tags_json(run.tags)), usage_rows(run, steps, called), connection)
 
 
 def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:
@@ -212,3 +234,70 @@ def _keep_injection(run_pk: int, row: InjectionRow, connection: apsw.Connection)
     """Whether guidance that reached the model is recorded for the first time."""
     connection.execute(_INSERT_INJECTION, (run_pk, *codec.injection_row(row)))
     return row.applied and connection.changes() > 0
+
+
+def _add_usage(whose: tuple[str, str], rows: Iterable[Row], connection: apsw.Connection) -> None:
+    for row in rows:
+        connection.execute(_ADD_USAGE, (*whose, *row))
+
+
+@dataclass(slots=True)
+class _KeptSteps:
+    """What the steps of a commit were: `fresh` ones, `called` ones whose calls are to be counted,
+    `retries` of calls that were counted before, and the scores of stored steps that had none."""
+
+    fresh: list[StepRow] = field(default_factory=list)
+    called: list[StepRow] = field(default_factory=list)
+    late: list[LateScore] = field(default_factory=list)
+    retries: int = 0
+
+    @property
+    def scored(self) -> list[StepRow]:
+        """The steps whose scores are to be counted."""
+        return [*self.fresh, *[each.step for each in self.late]]
+
+
+def _keep_steps(
+    run_pk: int, steps: Sequence[StepRow], connection: apsw.Connection, *, new_run: bool
+) -> _KeptSteps:
+    """Write a run's steps. A new run, such as that of a history seen for the first time, has none
+    of them, which one statement can insert."""
+    kept = _KeptSteps()
+    if not new_run or len({step.step_index for step in steps}) < len(steps):
+        for step in steps:
+            _keep_step(run_pk, step, connection, kept)
+        return kept
+    connection.executemany(_INSERT_STEP, [(run_pk, *codec.step_row(step)) for step in steps])
+    kept.fresh += steps
+    kept.called += [step for step in steps if step.call]
+    return kept
+
+
+def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection, kept: _KeptSteps) -> None:
+    connection.execute(_INSERT_STEP, (run_pk, *codec.step_row(step)))
+    if connection.changes():
+        kept.fresh.append(step)
+        if step.call is not None:
+            kept.called.append(step)
+        return
+    if step.call is None and step.composite is None:
+        return
+    place = (run_pk, step.step_index)
+    stored, scored, state, content = connection.execute(_FIND_STEP, place).get
+    if step.composite is not None and not scored:
+        late = LateScore(step=step, state=state, content=codec.content_of(content))
+        merged = codec.content_json(late.merged_content)
+        connection.execute(_UPDATE_SCORES, (*codec.score_row(step), merged, *place))
+        kept.late.append(late)
+    if step.call is None:
+        return
+    call = step.call
+    if stored is not None:
+        before = codec.call_of(stored)
+        if is_same_call(before, call):
+            return
+        call = repeated_call(before, call)
+        kept.retries += 1
+    kept.called.append(step)
+    values = (codec.call_json(call), codec.content_json(step.content))
+    connection.execute(_UPDATE_CALL, (*values, *place))

@@ -9,16 +9,22 @@ the index can always be rebuilt from the table.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
+import os
 from array import array
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import apsw
 
-from gateway.stores.patterns import Vector
-from gateway.stores.protocols import StoreCorrupt
+from gateway.stores.pattern_codec import COLUMNS
+from gateway.stores.patterns import Search, SpaceMismatch, Vector
+from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
+from gateway.stores.sql.engine import Connection, Row
+from gateway.stores.sqlite.database import Database
 
 CANDIDATES = 48
 """How many of the nearest by code are compared exactly; each makes a search slower.
@@ -39,6 +45,13 @@ _NEAR = (
     "SELECT rowid AS pk FROM {index} WHERE code MATCH vec_quantize_binary(:code) AND k = :k "
     "AND tenant = :tenant AND tier = :tier"
 )
+
+_OPEN = """
+INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (?, ?)
+ON CONFLICT (embedder_id) DO NOTHING
+"""
+_SPACE = "SELECT number, dimensions, generation FROM pattern_spaces WHERE embedder_id = ?"
+_PATTERN = f"SELECT {COLUMNS} FROM patterns AS p WHERE pk = :pk"
 
 
 class VectorSpace:
@@ -127,14 +140,6 @@ class VectorSpace:
         probe = array("f", [1.0] * self.dimensions)
         self.search(connection, probe, scope=("", "e2"), failure_type=None, families=None, limit=1)
 
-    def lacking(self, connection: apsw.Connection) -> int:
-        """How many searchable patterns have no vector here."""
-        row: Any = connection.execute(
-            "SELECT count(*) FROM patterns AS p WHERE p.tier <> 'e3' AND p.origin = '' "
-            f"AND NOT EXISTS (SELECT 1 FROM {self.vectors} AS v WHERE v.pk = p.pk)"
-        ).fetchone()
-        return int(row[0])
-
     def put(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
         """Store the vector of pattern `pk`, in place of an earlier one."""
         self.remove(connection, pk)
@@ -193,7 +198,7 @@ class VectorSpace:
                 **{f"family{number}": name for number, name in enumerate(families or ())},
             },
         )
-        return [(pk, max(-1.0, min(1.0, similarity))) for pk, similarity in rows]
+        return [(pk, similarity) for pk, similarity in rows]
 
     def _index(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
         connection.execute(
@@ -209,3 +214,108 @@ class VectorSpace:
         padding = [0.0] * self._padding
         above, below = [value - level for value in vector], [value + level for value in vector]
         return array("f", [*vector, *padding, *above, *padding, *below, *padding]).tobytes()
+
+
+class SQLiteVectors:
+    """`VectorIndex` in a Database whose connections have loaded sqlite-vec."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._space: VectorSpace | None = None
+        # A search only uses CPU. One per core would leave none for the event loop, one per reader
+        # thread none for other queries.
+        spare = min(database.reader_threads, os.cpu_count() or 1) - 1
+        self.searching: AbstractAsyncContextManager[Any] = asyncio.Semaphore(max(1, spare))
+
+    @property
+    def dimensions(self) -> int | None:
+        """See VectorIndex."""
+        return self._space.dimensions if self._space is not None else None
+
+    @property
+    def joined(self) -> str:
+        """See VectorIndex."""
+        return f"LEFT JOIN {self._opened.vectors} AS v USING (pk)"
+
+    @property
+    def _opened(self) -> VectorSpace:
+        assert self._space is not None
+        return self._space
+
+    async def open(self, embedder_id: str, dimensions: int) -> None:
+        """See VectorIndex."""
+
+        def find(connection: apsw.Connection) -> VectorSpace | None:
+            space = _known_space(connection, embedder_id, dimensions)
+            return space if space is not None and space.exists(connection) else None
+
+        def create(connection: apsw.Connection) -> VectorSpace:
+            connection.execute(_OPEN, (embedder_id, dimensions))
+            space = _known_space(connection, embedder_id, dimensions)
+            assert space is not None
+            space.create(connection)
+            return space
+
+        # One that exists is opened while another process holds the write lock.
+        known = await self._database.read(find)
+        self._space = known if known is not None else await self._database.write(create)
+        try:
+            await self._database.read(self._space.check)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            raise StoreCorrupt(
+                "the vector index of the patterns is damaged; `gateway patterns reindex` rebuilds "
+                f"it ({error})"
+            ) from error
+
+    async def put(self, pk: int, vector: Vector[float], connection: Connection) -> None:
+        """See VectorIndex."""
+        self._opened.current(connection.raw).put(connection.raw, pk, vector)
+
+    async def forget(self, pk: int, connection: Connection) -> None:
+        """See VectorIndex."""
+        space = self._opened.current(connection.raw)
+        space.remove(connection.raw, pk)
+        for other in space.others(connection.raw):
+            # A damaged space is reported, and rebuilt, when its embedder is in use again.
+            with contextlib.suppress(apsw.Error), connection.raw:
+                other.remove(connection.raw, pk)
+
+    async def nearest(
+        self, search: Search, families: Sequence[str] | None, connection: Connection
+    ) -> list[tuple[Row, float]]:
+        """See VectorIndex."""
+        nearest = self._opened.current(connection.raw).search(
+            connection.raw,
+            search.vector,
+            scope=(search.scope, search.tier.value),
+            failure_type=search.failure_type,
+            families=families,
+            limit=search.limit,
+            floor=search.floor,
+        )
+        return [
+            (row, similarity)
+            for pk, similarity in nearest
+            for row in await connection.fetch(_PATTERN, pk=pk)
+        ]
+
+    async def rebuild(self) -> None:
+        """See VectorIndex."""
+        self._space = await self._database.write(self._opened.rebuilt)
+
+
+def _known_space(
+    connection: apsw.Connection, embedder_id: str, dimensions: int
+) -> VectorSpace | None:
+    """The embedder's space; None when there is none. Raises: SpaceMismatch."""
+    row: Any = connection.execute(_SPACE, (embedder_id,)).fetchone()
+    if row is None:
+        return None
+    number, known, generation = row
+    if known != dimensions:
+        raise SpaceMismatch(
+            f"the embedder {embedder_id!r} had {known} dimensions and has {dimensions} now"
+        )
+    return VectorSpace(number, dimensions, generation)

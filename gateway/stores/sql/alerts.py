@@ -1,0 +1,168 @@
+"""Alerts and their deliveries."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from gateway.stores.alerts import AlertRecord, Delivery, DeliveryState, Settled, StoredAlert
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, values
+
+_NAMES = ("id", "key", "rule", "severity", "title", "raised_at", "tenant", "facts", "path")
+_STATE = ("sink", "attempts", "next_at", "done_at", "error")
+# One statement decides whether a key is new, so that two gateways agree.
+_SEE = """
+INSERT INTO alert_keys (key, alert_id, seen_at) VALUES (:key, :id, :raised_at)
+ON CONFLICT (key) DO UPDATE SET
+    alert_id = CASE WHEN alert_keys.seen_at <= :before THEN excluded.alert_id
+        ELSE alert_keys.alert_id END,
+    seen_at = CASE WHEN alert_keys.seen_at > excluded.seen_at THEN alert_keys.seen_at
+        ELSE excluded.seen_at END
+RETURNING alert_id
+"""
+_INSERT = f"INSERT INTO alerts ({columns(_NAMES)}) VALUES ({values(_NAMES)})"
+_DELIVER = """
+INSERT INTO alert_deliveries
+    (alert_id, sink, attempts, next_at, owner, leased_until, done_at, error)
+VALUES (:alert_id, :sink, 0, :next_at, '', 0, NULL, '')
+"""
+_DUE = "done_at IS NULL AND next_at <= :now AND leased_until <= :now"
+_IS_DUE = f"SELECT EXISTS (SELECT 1 FROM alert_deliveries WHERE {_DUE})"
+# What is due is asked for twice: another gateway may have claimed it since.
+_CLAIM = f"""
+UPDATE alert_deliveries SET owner = :owner, leased_until = :until
+WHERE (alert_id, sink) IN (
+    SELECT alert_id, sink FROM (
+        SELECT alert_id, sink,
+            row_number() OVER (PARTITION BY sink ORDER BY next_at, alert_id) AS place
+        FROM alert_deliveries WHERE {_DUE}
+    ) AS due WHERE place <= :limit
+) AND {_DUE}
+RETURNING alert_id, sink, attempts
+"""
+_SETTLE = """
+UPDATE alert_deliveries SET attempts = attempts + :failed, next_at = :next_at,
+    done_at = :done_at, error = :error, owner = '', leased_until = 0
+WHERE alert_id = :alert_id AND sink = :sink AND owner = :owner
+"""
+_ONE = f"SELECT {columns(_NAMES)} FROM alerts WHERE id = :id"
+_LIST = f"""
+SELECT {columns(_NAMES, "a")},
+    CASE WHEN k.alert_id = a.id THEN k.seen_at ELSE a.raised_at END
+FROM alerts AS a LEFT JOIN alert_keys AS k ON k.key = a.key
+WHERE CAST(:tenant AS TEXT) IS NULL OR a.tenant = :tenant
+ORDER BY a.raised_at DESC, a.id DESC LIMIT :limit
+"""
+_STATES = f"SELECT {columns(_STATE)} FROM alert_deliveries WHERE alert_id = :id ORDER BY sink"
+_FORGET_KEYS = "DELETE FROM alert_keys WHERE seen_at < :older_than"
+_OLD = """
+SELECT id FROM alerts WHERE raised_at < :older_than
+AND NOT EXISTS (SELECT 1 FROM alert_keys AS k WHERE k.alert_id = alerts.id)
+"""
+_TABLE = "alert_deliveries"
+
+
+class SQLAlertStore:
+    """`AlertStore` over an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def raise_alert(
+        self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
+    ) -> bool:
+        """See AlertStore."""
+        row = {name: getattr(alert, name) for name in _NAMES}
+        row["facts"] = orjson.dumps(dict(alert.facts)).decode()
+        deliveries = [{"alert_id": alert.id, "sink": s, "next_at": at} for s, at in sinks.items()]
+
+        async def work(connection: Connection) -> bool:
+            before = alert.raised_at - cooldown_s
+            if await connection.value(_SEE, **row, before=before) != alert.id:
+                return False
+            await connection.fetch(_INSERT, **row)
+            await connection.execute_many(_DELIVER, deliveries)
+            return True
+
+        return await self._engine.transact(work)
+
+    async def is_due(self, now: float) -> bool:
+        """See AlertStore."""
+        return bool((await self._engine.fetch(_IS_DUE, now=now))[0][0])
+
+    async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
+        """See AlertStore."""
+
+        async def work(connection: Connection) -> list[Delivery]:
+            # Claims of two gateways take their turns: each changes rows in no certain order.
+            await connection.take_turn(_TABLE)
+            lease = {"owner": owner, "until": now + lease_s}
+            found = []
+            for alert_id, sink, tries in await connection.fetch(
+                _CLAIM, now=now, limit=limit, **lease
+            ):
+                (row,) = await connection.fetch(_ONE, id=alert_id)
+                found.append(Delivery(alert=_alert_of(row), sink=sink, attempts=tries))
+            return found
+
+        claimed = await self._engine.transact(work)
+        return sorted(claimed, key=lambda delivery: (delivery.sink, delivery.alert.raised_at))
+
+    async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
+        """See AlertStore."""
+        rows = [
+            {
+                "failed": int(bool(result.error)),
+                "next_at": result.next_at,
+                "done_at": now if result.done else None,
+                "error": result.error,
+                "alert_id": result.alert_id,
+                "sink": result.sink,
+                "owner": owner,
+            }
+            for result in results
+        ]
+
+        async def work(connection: Connection) -> None:
+            await connection.take_turn(_TABLE)
+            await connection.execute_many(_SETTLE, rows)
+
+        await self._engine.transact(work)
+
+    async def list_alerts(self, *, tenant: str | None, limit: int = 50) -> list[StoredAlert]:
+        """See AlertStore."""
+
+        async def work(connection: Connection) -> list[StoredAlert]:
+            found = []
+            for *row, seen_at in await connection.fetch(_LIST, tenant=tenant, limit=limit):
+                alert = _alert_of(row)
+                states = await connection.fetch(_STATES, id=alert.id)
+                deliveries = tuple(
+                    [DeliveryState(**dict(zip(_STATE, state, strict=True))) for state in states]
+                )
+                found.append(StoredAlert(alert=alert, seen_at=seen_at, deliveries=deliveries))
+            return found
+
+        return await self._engine.view(work)
+
+    async def prune_alerts(self, older_than: float) -> int:
+        """See AlertStore."""
+
+        async def work(connection: Connection) -> int:
+            await connection.take_turn(_TABLE)
+            await connection.fetch(_FORGET_KEYS, older_than=older_than)
+            ids = [{"id": row[0]} for row in await connection.fetch(_OLD, older_than=older_than)]
+            for table, column in ((_TABLE, "alert_id"), ("alerts", "id")):
+                await connection.execute_many(f"DELETE FROM {table} WHERE {column} = :id", ids)
+            return len(ids)
+
+        return await self._engine.transact(work)
+
+
+def _alert_of(row: Row) -> AlertRecord:
+    found = dict(zip(_NAMES, row, strict=True))
+    found["facts"] = orjson.loads(found["facts"])
+    return AlertRecord(**found)

@@ -1,0 +1,240 @@
+"""Accounts of budgets: each step locks its accounts, in the same order everywhere."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import orjson
+
+from gateway.stores.budgets import (
+    Account,
+    AccountKey,
+    Amounts,
+    Claim,
+    Reserved,
+    Settlement,
+    Wanted,
+    decide,
+    expired,
+    opened,
+    settled,
+)
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, excluded, values
+
+_PICO = 10**12
+"""Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly."""
+
+_LOCKS = 1
+_AMOUNTS = ("usd", "input_tokens", "output_tokens", "calls")
+_ESTIMATED = tuple([f"estimated_{name}" for name in _AMOUNTS])
+_SPENT = (*_AMOUNTS, *_ESTIMATED, "unpriced")
+_SAVED = ("budget", "subject", "tenant", *_SPENT, "started_at", "updated_at", "limits", "lifted")
+_RESERVATION = ("budget", "subject", "claim", *_AMOUNTS, "expires_at")
+_THIS = "WHERE budget = :budget AND subject = :subject"
+_FIND = f"SELECT {columns(_SAVED[2:])} FROM budget_accounts {_THIS}"
+_RESERVED = f"""
+SELECT {", ".join([f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in _AMOUNTS])}
+FROM budget_reservations {_THIS}
+"""
+_SAVE = f"""
+INSERT INTO budget_accounts ({columns(_SAVED)}, ends) VALUES ({values(_SAVED)}, :ends)
+ON CONFLICT (budget, subject) DO UPDATE
+SET {excluded((*_SPENT, "updated_at", "limits", "lifted"))}
+"""
+_RESERVE = f"""
+INSERT INTO budget_reservations ({columns(_RESERVATION)}) VALUES ({values(_RESERVATION)})
+"""
+_RELEASE = f"DELETE FROM budget_reservations {_THIS} AND claim = :claim RETURNING TRUE"
+_EXPIRE = f"""
+DELETE FROM budget_reservations {_THIS} AND expires_at < :at RETURNING {columns(_AMOUNTS)}
+"""
+_LIST = """
+SELECT budget, subject FROM budget_accounts
+WHERE (CAST(:budget AS TEXT) IS NULL OR budget = :budget)
+    AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+ORDER BY updated_at DESC, budget, subject LIMIT :limit
+"""
+_RESET = f"""
+UPDATE budget_accounts SET {", ".join([f"{name} = 0" for name in _SPENT])},
+    started_at = :at, updated_at = :at, limits = '{{}}', lifted = FALSE {_THIS} RETURNING TRUE
+"""
+_PRUNE = """
+DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND NOT EXISTS (
+    SELECT 1 FROM budget_reservations AS r
+    WHERE r.budget = budget_accounts.budget AND r.subject = budget_accounts.subject
+) RETURNING TRUE
+"""
+_PRUNE_RESERVATIONS = "DELETE FROM budget_reservations WHERE expires_at < :older_than"
+
+
+class SQLBudgetStore:
+    """`BudgetStore` over an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def reserve(self, claim: Claim) -> Reserved:
+        """See BudgetStore."""
+        return await self._engine.transact(partial(_reserve, claim))
+
+    async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
+        """See BudgetStore."""
+        return await self._engine.transact(partial(_settle, settlement))
+
+    async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
+        """See BudgetStore."""
+        return await self._engine.view(partial(_read_all, tuple(keys)))
+
+    async def list_accounts(
+        self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
+    ) -> tuple[Account, ...]:
+        """See BudgetStore."""
+
+        async def work(connection: Connection) -> tuple[Account, ...]:
+            rows = await connection.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
+            keys = [AccountKey(budget=b, subject=s) for b, s in rows]
+            return await _read_all(keys, connection)
+
+        return await self._engine.view(work)
+
+    async def allow(
+        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
+    ) -> Account:
+        """See BudgetStore."""
+
+        async def work(connection: Connection) -> Account:
+            await _lock([key], connection)
+            account = await _read(key, connection)
+            if account is None:
+                account = Account(budget=key.budget, subject=key.subject, started_at=at)
+            account = replace(account, limits=dict(limits), lifted=lifted, updated_at=at)
+            await _save(account, at, False, connection)
+            return account
+
+        return await self._engine.transact(work)
+
+    async def reset(self, key: AccountKey, *, at: float) -> bool:
+        """See BudgetStore."""
+
+        async def work(connection: Connection) -> bool:
+            await _lock([key], connection)
+            return bool(await connection.fetch(_RESET, **_place(key), at=at))
+
+        return await self._engine.transact(work)
+
+    async def prune(self, older_than: float) -> int:
+        """See BudgetStore."""
+
+        async def work(connection: Connection) -> int:
+            await connection.fetch(_PRUNE_RESERVATIONS, older_than=older_than)
+            return len(await connection.fetch(_PRUNE, older_than=older_than))
+
+        return await self._engine.transact(work)
+
+
+async def _reserve(claim: Claim, connection: Connection) -> Reserved:
+    await _lock([wanted.key for wanted in claim.accounts], connection)
+    accounts = [await _current(wanted, claim.at, connection) for wanted in claim.accounts]
+    outcome = decide(accounts, claim)
+    if outcome.refusals and claim.binding:
+        return outcome
+    reserved = {"claim": claim.id, "expires_at": claim.expires_at, **_row(claim.estimate, _AMOUNTS)}
+    for wanted, account in zip(claim.accounts, accounts, strict=True):
+        await _save(account, claim.at, wanted.ends, connection)
+        await connection.fetch(_RESERVE, **_place(wanted.key), **reserved)
+    return outcome
+
+
+async def _settle(settlement: Settlement, connection: Connection) -> tuple[Account, ...]:
+    claim = settlement.claim
+    await _lock([wanted.key for wanted in claim.accounts], connection)
+    after = []
+    for wanted in claim.accounts:
+        place = _place(wanted.key)
+        found = bool(await connection.fetch(_RELEASE, **place, claim=claim.id))
+        known = await _read(wanted.key, connection)
+        account = settled(known or opened(wanted, claim.at), settlement, found=found)
+        await _save(account, settlement.at, wanted.ends, connection)
+        after.append(account)
+    return tuple(after)
+
+
+async def _lock(keys: Sequence[AccountKey], connection: Connection) -> None:
+    # An account may not exist yet, so its name is locked and not its row.
+    await connection.lock([f"{key.budget}\n{key.subject}" for key in keys], _LOCKS)
+
+
+async def _current(wanted: Wanted, at: float, connection: Connection) -> Account:
+    """The account, with reservations whose gateway has not ended them counted as spent."""
+    lost = await connection.fetch(_EXPIRE, **_place(wanted.key), at=at)
+    account = await _read(wanted.key, connection)
+    if account is None:
+        return opened(wanted, at)
+    for row in lost:
+        account = expired(account, _amounts(row))
+    if lost:
+        await _save(account, at, wanted.ends, connection)
+    return account
+
+
+async def _read_all(keys: Sequence[AccountKey], connection: Connection) -> tuple[Account, ...]:
+    found = [await _read(key, connection) for key in keys]
+    return tuple([account for account in found if account is not None])
+
+
+async def _read(key: AccountKey, connection: Connection) -> Account | None:
+    row = await connection.row(_FIND, **_place(key))
+    if row is None:
+        return None
+    (reserved,) = await connection.fetch(_RESERVED, **_place(key))
+    tenant, *amounts, unpriced, started_at, updated_at, limits, lifted = row
+    return Account(
+        budget=key.budget,
+        subject=key.subject,
+        tenant=tenant,
+        spent=_amounts(amounts[:4]),
+        reserved=_amounts(reserved),
+        unpriced=unpriced,
+        estimated=_amounts(amounts[4:]),
+        started_at=started_at,
+        updated_at=updated_at,
+        limits=orjson.loads(limits),
+        lifted=bool(lifted),
+    )
+
+
+async def _save(account: Account, at: float, ends: bool, connection: Connection) -> None:
+    await connection.fetch(
+        _SAVE,
+        **_place(account.key),
+        **_row(account.spent, _AMOUNTS),
+        **_row(account.estimated, _ESTIMATED),
+        tenant=account.tenant,
+        unpriced=account.unpriced,
+        started_at=account.started_at,
+        updated_at=max(at, account.updated_at),
+        limits=orjson.dumps(dict(account.limits)).decode(),
+        lifted=account.lifted,
+        ends=ends,
+    )
+
+
+def _place(key: AccountKey) -> dict[str, Any]:
+    return {"budget": key.budget, "subject": key.subject}
+
+
+def _row(amounts: Amounts, names: Sequence[str]) -> dict[str, Any]:
+    counts = (amounts.input_tokens, amounts.output_tokens, amounts.calls)
+    return dict(zip(names, (round(amounts.usd * _PICO), *counts), strict=True))
+
+
+def _amounts(row: Row) -> Amounts:
+    usd, input_tokens, output_tokens, calls = row
+    return Amounts(
+        usd=usd / _PICO, input_tokens=input_tokens, output_tokens=output_tokens, calls=calls
+    )

@@ -1,0 +1,225 @@
+"""The databases as the statements of this package see them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+from gateway.config.storage import StorageSettings
+from gateway.stores.patterns import Search, Vector
+from gateway.stores.queries import PruneReport
+from gateway.stores.records import CallRecord
+
+T = TypeVar("T")
+
+Row = Sequence[Any]
+
+
+class Dialect(Protocol):
+    """The SQL that each database writes in its own way. `column` is SQL; `name` names a value."""
+
+    bytewise: str
+    """The order of bytes, as a suffix of a text expression."""
+
+    find_heads: str
+    """The statement that finds the conversations with some of the hashes `digests` of one root,
+    in the order of these, and the newest conversation first."""
+
+    def among(self, column: str, name: str, kind: str) -> str:
+        """Whether a column is one of a list of values of the type `kind`."""
+
+    def locked(self, table: str) -> str:
+        """Suffix of a SELECT: lock its rows of `table`, and leave out those that others lock."""
+
+    def contains(self, column: str, name: str) -> str:
+        """Whether a text matches a pattern of LIKE with backslashes as escapes, case ignored."""
+
+    def position(self, column: str, name: str) -> str:
+        """The place of the first occurrence of a text in a column, from 1; 0 without one."""
+
+    def day(self, column: str) -> str:
+        """The date (UTC) of seconds since 1970, as text."""
+
+    def number(self, column: str, member: str) -> str:
+        """A number of a JSON object that is kept as text; NULL without one."""
+
+    def member(self, column: str, member: str) -> str:
+        """A text of such a JSON object; NULL without one."""
+
+    def elements(self, column: str, member: str) -> str:
+        """The texts of a list in such a JSON object, as a table with the column `value`."""
+
+    def has(self, column: str, name: str, member: str = "") -> str:
+        """Whether a column of counters or tags, or the object `member` of it, has a key."""
+
+    def entry(self, column: str, name: str) -> str:
+        """The text of a key in a column of tags; NULL without one."""
+
+    def keys(self, column: str, member: str) -> str:
+        """The keys of an object in a column of counters, as a table `k` with the column `key`."""
+
+
+class Connection(ABC):
+    """Runs statements: inside one transaction, or each for itself. `raw`: the driver's own."""
+
+    raw: Any
+
+    @abstractmethod
+    async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
+        """The rows that a statement returns. A value that is a list is for `Dialect.among`."""
+
+    @abstractmethod
+    async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run a statement once for each of the rows of values."""
+
+    @abstractmethod
+    async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
+        """`compute` of all rows, where many delay nothing else."""
+
+    async def made(self, make: Callable[[Row], T], rows: Sequence[Row]) -> list[T]:
+        """`make` of each row, where many rows delay nothing else."""
+        return await self.computed(lambda found: [make(row) for row in found], rows)
+
+    @abstractmethod
+    async def take_turn(self, table: str) -> None:
+        """Let others only read the table until the transaction ends."""
+
+    @abstractmethod
+    async def lock(self, names: Sequence[str], kind: int) -> None:
+        """Lock names until the transaction ends; those of another `kind` are other names."""
+
+    async def row(self, statement: str, /, **values: Any) -> Row | None:
+        """The first row; None without one."""
+        rows = await self.fetch(statement, **values)
+        return rows[0] if rows else None
+
+    async def value(self, statement: str, /, **values: Any) -> Any:
+        """The first column of the first row; None without one."""
+        rows = await self.fetch(statement, **values)
+        return rows[0][0] if rows else None
+
+
+class VectorIndex(Protocol):
+    """The vectors of patterns, in the space of one embedder."""
+
+    @property
+    def dimensions(self) -> int | None:
+        """The dimensions of the open space; None before one is open."""
+
+    @property
+    def joined(self) -> str:
+        """Joins `patterns AS p` with the space's vectors as `v`, whose `pk` is NULL without one."""
+
+    @property
+    def searching(self) -> AbstractAsyncContextManager[Any]:
+        """Limits the searches at a time."""
+
+    async def open(self, embedder_id: str, dimensions: int) -> None:
+        """Open the space of an embedder, or create it. Raises: SpaceMismatch, StoreCorrupt."""
+
+    async def put(self, pk: int, vector: Vector[float], connection: Connection) -> None:
+        """Store the vector of pattern `pk`, in place of an earlier one."""
+
+    async def forget(self, pk: int, connection: Connection) -> None:
+        """Remove the vectors of pattern `pk`, those of other embedders too."""
+
+    async def nearest(
+        self, search: Search, families: Sequence[str] | None, connection: Connection
+    ) -> list[tuple[Row, float]]:
+        """Rows of `pattern_codec.COLUMNS` and their cosines, best first. `families`: the model
+        families allowed, None = all."""
+
+    async def rebuild(self) -> None:
+        """Make the space again from its vectors; vectors that fit no pattern are removed."""
+
+
+Work = Callable[[Connection], Coroutine[Any, Any, T]]
+"""Awaits nothing but the connection. It may run a second time when its transaction is lost."""
+
+
+class Engine(ABC):
+    """One database. Every method may raise StoreError, and what `work` raises."""
+
+    settings: StorageSettings
+    dialect: Dialect
+
+    @abstractmethod
+    async def read(self, work: Work[T]) -> T:
+        """The result of `work`, which only reads; each statement sees the latest commit."""
+
+    @abstractmethod
+    async def view(self, work: Work[T]) -> T:
+        """The same; all statements see the same data."""
+
+    @abstractmethod
+    async def transact(self, work: Work[T]) -> T:
+        """The result of `work` in one transaction; nothing of it stays when it raises."""
+
+    @abstractmethod
+    async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
+        """The rows that one statement returns that writes."""
+
+    @abstractmethod
+    async def commit(self, call: CallRecord) -> int:
+        """Write one call, together with others that wait. See StateStore."""
+
+    @abstractmethod
+    async def changed(self, kind: str) -> None:
+        """Tell the other gateways of a change, if that is possible: they notice it later anyway."""
+
+    @abstractmethod
+    def after_reopening(self, work: Work[None]) -> None:
+        """Run `work` in a transaction whenever the database was opened again: it may be empty."""
+
+    @abstractmethod
+    async def ping(self) -> None:
+        """See StateStore."""
+
+    @abstractmethod
+    async def reopen(self) -> None:
+        """See StateStore."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Commit what was accepted, then close."""
+
+    @abstractmethod
+    def vectors(self) -> VectorIndex:
+        """The vectors of patterns; no space is open yet."""
+
+    @abstractmethod
+    async def prune(
+        self,
+        older_than: float | None,
+        max_bytes: int | None,
+        active_since: float | None,
+        keep: Sequence[str],
+    ) -> PruneReport:
+        """See RunStore."""
+
+    async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
+        """The rows that one statement returns that only reads."""
+        return await self.read(lambda connection: connection.fetch(statement, **values))
+
+
+def columns(names: Sequence[str], table: str = "") -> str:
+    """Column names as SQL."""
+    prefix = f"{table}." if table else ""
+    return ", ".join([f"{prefix}{name}" for name in names])
+
+
+def values(names: Sequence[str]) -> str:
+    """Values of the same names as SQL."""
+    return ", ".join([f":{name}" for name in names])
+
+
+def assigned(names: Sequence[str]) -> str:
+    """Assignments of values to the columns of the same names."""
+    return ", ".join([f"{name} = :{name}" for name in names])
+
+
+def excluded(names: Sequence[str]) -> str:
+    """Assignments, in an upsert, of what would have been inserted."""
+    return ", ".join([f"{name} = excluded.{name}" for name in names])

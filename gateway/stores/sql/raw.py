@@ -1,0 +1,62 @@
+"""Raw calls."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from gateway.stores.raw import RawCall
+from gateway.stores.sql.engine import Connection, Engine, excluded
+
+_BODY = ("at", "bytes", "dialect", "request", "response")
+_PUT = f"""
+INSERT INTO raw_calls (run_pk, step_index, at, bytes, dialect, request, response)
+SELECT pk, :step_index, :at, :bytes, :dialect, :request, :response
+FROM runs WHERE id = :run_id AND tenant = :tenant
+ON CONFLICT (run_pk, step_index) DO UPDATE SET {excluded(_BODY)}
+RETURNING TRUE
+"""
+_FOUND = ("tenant", "run_id", "step_index", "at", "dialect", "request", "response")
+_FIND = """
+SELECT r.tenant, r.id, w.step_index, w.at, w.dialect, w.request, w.response
+FROM raw_calls AS w JOIN runs AS r ON r.pk = w.run_pk
+WHERE r.id = :run_id AND w.step_index = :step_index
+    AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
+"""
+# The newest calls that fit together stay. What another gateway removes is passed over.
+_MAKE_ROOM = """
+DELETE FROM raw_calls WHERE (run_pk, step_index) IN (
+    SELECT run_pk, step_index FROM raw_calls WHERE at <= (
+        SELECT max(at) FROM (
+            SELECT at, sum(bytes) OVER (ORDER BY at DESC ROWS UNBOUNDED PRECEDING) AS total
+            FROM raw_calls
+        ) AS sums WHERE total > :most_bytes
+    ) {locked}
+)
+"""
+
+
+class SQLRawStore:
+    """`RawStore` over an engine; the bodies are compressed by whoever puts them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._make_room = _MAKE_ROOM.format(locked=engine.dialect.locked("raw_calls"))
+
+    async def put_raw(self, call: RawCall, *, most_bytes: int) -> bool:
+        """See RawStore."""
+        row = {name: getattr(call, name) for name in _FOUND}
+        row["bytes"] = len(call.request) + len(call.response)
+
+        async def work(connection: Connection) -> bool:
+            if not await connection.fetch(_PUT, **row):
+                return False
+            await connection.fetch(self._make_room, most_bytes=most_bytes)
+            return True
+
+        return await self._engine.transact(work)
+
+    async def find_raw(self, run_id: str, step_index: int, *, tenant: str | None) -> RawCall | None:
+        """See RawStore."""
+        place = {"run_id": run_id, "step_index": step_index, "tenant": tenant}
+        rows = await self._engine.fetch(_FIND, **place)
+        return RawCall(**dict(zip(_FOUND, rows[0], strict=True))) if rows else None

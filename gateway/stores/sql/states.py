@@ -1,0 +1,111 @@
+"""Conversations: found by prefix hashes, saved by compare-and-swap."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.stores import codec
+from gateway.stores.protocols import MAX_BRANCHES
+from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
+from gateway.stores.sql.engine import Connection, Engine, Row, columns
+
+# The newest messages are looked up first, so that a long history costs no more than a short one.
+# That is enough when a match is in their newer half: all prefixes near it were looked up too.
+_RECENT_DIGESTS = 64
+
+_ONE = "WHERE id = :id AND tenant = :tenant"
+CONVERSATION = columns(codec.CONVERSATION_COLUMNS)
+LOAD = f"SELECT {CONVERSATION} FROM conversations {_ONE}"
+VERSION = f"SELECT version FROM conversations {_ONE}"
+BRANCHES = f"""
+SELECT {CONVERSATION} FROM conversations WHERE tenant = :tenant AND external_key = :external_key
+ORDER BY updated_at DESC, pk DESC LIMIT {MAX_BRANCHES}
+"""
+
+
+class SQLStateStore:
+    """`StateStore` over an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        one_of = engine.dialect.among("id", "ids", "text")
+        self._find_items = f"SELECT id, content FROM items WHERE tenant = :tenant AND {one_of}"
+
+    async def find_prefix_hashes(
+        self, tenant: str, digests: Sequence[bytes]
+    ) -> list[PrefixHashRecord]:
+        """See StateStore."""
+        if not digests:
+            return []
+        root, newest_first = digests[0], list(digests[::-1])
+        statement, wanted = self._engine.dialect.find_heads, {"root": root_key(root)}
+
+        async def work(connection: Connection) -> Sequence[Row]:
+            recent = newest_first[:_RECENT_DIGESTS]
+            rows = await connection.fetch(statement, digests=recent, tenant=tenant, **wanted)
+            if len(newest_first) > _RECENT_DIGESTS:
+                near = rows and newest_first.index(rows[0][0]) < _RECENT_DIGESTS // 2
+                if not near:
+                    return await connection.fetch(
+                        statement, digests=newest_first, tenant=tenant, **wanted
+                    )
+            return rows
+
+        return [_head_of(tenant, root, row) for row in await self._engine.read(work)]
+
+    async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        """See StateStore."""
+        rows = await self._engine.fetch(LOAD, tenant=tenant, id=conversation_id)
+        return codec.conversation_of(rows[0]) if rows else None
+
+    async def version(self, tenant: str, conversation_id: str) -> int:
+        """See StateStore."""
+        rows = await self._engine.fetch(VERSION, tenant=tenant, id=conversation_id)
+        return int(rows[0][0]) if rows else 0
+
+    async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
+        """See StateStore."""
+        rows = await self._engine.fetch(BRANCHES, tenant=tenant, external_key=external_key)
+        return [codec.conversation_of(row) for row in rows]
+
+    async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """See StateStore."""
+        rows = await self._engine.fetch(self._find_items, tenant=tenant, ids=list(ids))
+        return {row[0]: row[1] for row in rows}
+
+    async def commit(self, call: CallRecord) -> int:
+        """See StateStore."""
+        call.check()
+        return await self._engine.commit(call)
+
+    async def ping(self) -> None:
+        """See StateStore."""
+        await self._engine.ping()
+
+    async def reopen(self) -> None:
+        """See StateStore. Opens the database again for every store in it."""
+        await self._engine.reopen()
+
+    async def close(self) -> None:
+        """Close the database, for every store in it."""
+        await self._engine.close()
+
+
+def root_key(root: bytes) -> int:
+    """The integer that keeps the hashes of one root together in the table."""
+    return int.from_bytes(root[:8], "big", signed=True)
+
+
+def _head_of(tenant: str, root: bytes, row: Row) -> PrefixHashRecord:
+    digest, conversation_id, position, kind, step = row
+    return PrefixHashRecord(
+        tenant=tenant,
+        root=root,
+        digest=digest,
+        conversation_id=conversation_id,
+        position=position,
+        kind=kind,
+        step=step,
+    )

@@ -1,0 +1,117 @@
+"""Runs of workloads, and how often each model solved one."""
+
+# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, values
+from gateway.stores.workloads import DecidedRun, WorkloadRate, WorkloadRun
+
+_RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
+_NOTE = f"""
+INSERT INTO workload_runs ({columns(_RUN)}, outcome) VALUES ({values(_RUN)}, '')
+ON CONFLICT (run_id) DO NOTHING
+"""
+_OPEN = """
+SELECT w.run_id, w.tenant, w.workload, w.model, w.client, w.requested, w.outcome,
+    coalesce(r.outcome, ''), r.updated_at
+FROM workload_runs AS w JOIN runs AS r ON r.id = w.run_id AND r.tenant = w.tenant
+WHERE coalesce(r.outcome, '') <> w.outcome LIMIT :limit
+"""
+_SETTLED = "UPDATE workload_runs SET outcome = :outcome WHERE run_id = :run_id"
+_COUNTED = (
+    *("tenant", "workload", "model", "client", "requested"),
+    *("solved", "failed", "updated_at"),
+)
+_COUNT = f"""
+INSERT INTO workload_models ({columns(_COUNTED)}) VALUES ({values(_COUNTED)})
+ON CONFLICT (tenant, workload, model) DO UPDATE SET
+    solved = workload_models.solved + excluded.solved,
+    failed = workload_models.failed + excluded.failed,
+    updated_at = excluded.updated_at
+"""
+# A run that retention has removed keeps its count; its row has no further use.
+_DROP = """
+DELETE FROM workload_runs
+WHERE at < :before AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = workload_runs.run_id)
+"""
+_RATE = ("tenant", "workload", "client", "requested", "model", "solved", "failed")
+_RATES = f"""
+SELECT {columns(_RATE)} FROM workload_models
+WHERE solved > 0 OR failed > 0 ORDER BY updated_at DESC LIMIT :limit
+"""
+_DECIDED = f"""
+SELECT {columns(_RUN, "w")}, r.outcome, r.cost_usd
+FROM workload_runs AS w JOIN runs AS r ON r.id = w.run_id AND r.tenant = w.tenant
+WHERE w.choice IS NOT NULL AND w.at >= :since
+    AND (CAST(:tenant AS TEXT) IS NULL OR w.tenant = :tenant)
+ORDER BY w.at DESC, w.run_id LIMIT :limit
+"""
+_OUTCOMES = ("success", "failure")
+
+
+class SQLWorkloadStore:
+    """`WorkloadStore` over an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # Rows that another gateway is counting at the moment are left to it.
+        self._claim = f"{_OPEN} {engine.dialect.locked('w')}"
+
+    async def note(self, runs: Sequence[WorkloadRun]) -> None:
+        """See WorkloadStore."""
+        rows = [{name: getattr(run, name) for name in _RUN} for run in runs]
+        for row in rows:
+            if row["choice"] is not None:
+                row["choice"] = orjson.dumps(row["choice"]).decode()
+        if rows:
+            await self._engine.transact(lambda connection: connection.execute_many(_NOTE, rows))
+
+    async def settle(self, *, limit: int = 1000) -> int:
+        """See WorkloadStore."""
+
+        async def work(connection: Connection) -> int:
+            changed = await connection.fetch(self._claim, limit=limit)
+            # In one order, so that two gateways never wait for each other's counts.
+            for row in sorted(changed, key=lambda row: tuple(row[1:4])):
+                run_id, *key, before, now, at = row
+                solved, failed = (float(now == o) - float(before == o) for o in _OUTCOMES)
+                counted = dict(zip(_COUNTED, (*key, solved, failed, at), strict=True))
+                await connection.fetch(_COUNT, **counted)
+                await connection.fetch(_SETTLED, outcome=now, run_id=run_id)
+            return len(changed)
+
+        # What a read finds is searched again by the one that writes, and may have to wait.
+        if not await self._engine.fetch(_OPEN, limit=1):
+            return 0
+        return await self._engine.transact(work)
+
+    async def drop(self, *, before: float) -> None:
+        """See WorkloadStore."""
+        await self._engine.write(_DROP, before=before)
+
+    async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
+        """See WorkloadStore."""
+        rows = await self._engine.fetch(_RATES, limit=limit)
+        return [WorkloadRate(**dict(zip(_RATE, row, strict=True))) for row in rows]
+
+    async def decided(
+        self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
+    ) -> list[DecidedRun]:
+        """See WorkloadStore."""
+
+        async def work(connection: Connection) -> list[DecidedRun]:
+            wanted = {"tenant": tenant, "since": since, "limit": limit}
+            return await connection.made(_decided_of, await connection.fetch(_DECIDED, **wanted))
+
+        return await self._engine.read(work)
+
+
+def _decided_of(row: Row) -> DecidedRun:
+    *about, choice, outcome, cost = row
+    run = WorkloadRun(**dict(zip(_RUN, (*about, orjson.loads(choice)), strict=True)))
+    return DecidedRun(run=run, outcome=outcome if outcome in _OUTCOMES else None, cost_usd=cost)
