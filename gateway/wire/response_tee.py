@@ -8,9 +8,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-import brotli
-from backports import zstd
-
 from gateway.wire.sse import SSEDecoder, SSEEvent, parse_event
 
 # zlib's window argument that accepts both gzip and zlib headers.
@@ -26,11 +23,7 @@ READABLE: Final = (b"identity", b"gzip", b"x-gzip", b"deflate")
 """Content codings that can be decoded here."""
 
 
-UNPACKABLE: Final = (*READABLE, b"br", b"zstd")
-"""The same, with those that are never asked for and sent nevertheless."""
-
-
-class _Member(Protocol):
+class Member(Protocol):
     """One compressed member: zlib's decompressor, which has no public type, or one like it."""
 
     @property
@@ -40,30 +33,21 @@ class _Member(Protocol):
     def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
 
 
-class _BrotliMember:
-    """Brotli's decompressor in the form of zlib's; what follows its end is not told apart."""
-
-    def __init__(self) -> None:
-        self._inner = brotli.Decompressor()
-        self.unused_data = b""
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._inner.is_finished())
-
-    def decompress(self, data: bytes, /, max_length: int) -> bytes:
-        return bytes(self._inner.process(data, output_buffer_limit=max_length))
+def zlib_member(_: bytes = b"") -> Member:
+    """A decompressor of gzip and of zlib's own form."""
+    return zlib.decompressobj(_ANY_ZLIB_HEADER)
 
 
 class Inflater:
     """Decompresses a body, which may consist of several members (RFC 1952 section 2.2)."""
 
-    __slots__ = ("_begun", "_coding", "_first", "_member")
+    __slots__ = ("_begun", "_first", "_member", "_opened")
 
-    def __init__(self, coding: bytes = b"gzip") -> None:
-        self._coding = coding
+    def __init__(self, opened: Callable[[bytes], Member] = zlib_member) -> None:
+        """`opened`: a new member, chosen by its first two bytes; it raises `zlib.error` only."""
+        self._opened = opened
         self._first = b""
-        self._member: _Member | None = None
+        self._member: Member | None = None
         self._begun = False
 
     @property
@@ -78,36 +62,20 @@ class Inflater:
         """
         out: list[bytes] = []
         self._begun = self._begun or bool(data)
-        try:
-            while data and limit > 0:
-                if self._member is not None and self._member.eof:
-                    data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
-                    self._member = None
-                if self._member is None:
-                    data, self._first = self._first + data, b""
-                    if len(data) < 2:
-                        self._first = data
-                        break
-                    self._member = self._opened(data)
-                out.append(self._member.decompress(data, limit))
-                limit -= len(out[-1])
-                data = self._member.unused_data
-        except (brotli.error, zstd.ZstdError) as exc:
-            raise zlib.error(str(exc)) from exc
+        while data and limit > 0:
+            if self._member is not None and self._member.eof:
+                data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
+                self._member = None
+            if self._member is None:
+                data, self._first = self._first + data, b""
+                if len(data) < 2:
+                    self._first = data
+                    break
+                self._member = self._opened(data)
+            out.append(self._member.decompress(data, limit))
+            limit -= len(out[-1])
+            data = self._member.unused_data
         return b"".join(out)
-
-    def _opened(self, data: bytes) -> _Member:
-        if self._coding == b"br":
-            return _BrotliMember()
-        if self._coding == b"zstd":
-            return zstd.ZstdDecompressor()
-        # Some servers leave zlib's head out of `deflate` (RFC 9110, section 8.4.1.2).
-        headed = self._coding != b"deflate" or data[:2] == b"\x1f\x8b" or _is_zlib_head(data)
-        return zlib.decompressobj(_ANY_ZLIB_HEADER if headed else -zlib.MAX_WBITS)
-
-
-def _is_zlib_head(data: bytes) -> bool:
-    return data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
 
 
 class ResponseWatch:

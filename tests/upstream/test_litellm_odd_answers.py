@@ -39,7 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 async def lane() -> AsyncIterator[LiteLLMLane]:
     limits = TimeoutSettings(idle_s=20)
     native = NativeLane(limits, max_connections=100)

@@ -22,6 +22,7 @@ import httpx
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
+from gateway.upstream.litellm_lane import codings
 from gateway.upstream.litellm_lane.readable import (
     Json,
     TooDeep,
@@ -32,7 +33,7 @@ from gateway.upstream.litellm_lane.readable import (
     shallow_calls,
     without_depth,
 )
-from gateway.wire.response_tee import UNPACKABLE, Inflater
+from gateway.wire.response_tee import Inflater
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 
@@ -197,7 +198,6 @@ _MARK_BYTES = 32  # longer than any end mark
 SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
-_NO_CODING = (b"", b"identity", b"none", b"utf-8")
 _OF_THE_CODED = frozenset({b"content-encoding", b"content-length", b"content-type"})
 _EVENT_STREAM = b"text/event-stream"
 _EVENT_FIELD = re.compile(rb"(?:data|event|id|retry)?:")
@@ -405,8 +405,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         follows = _carries(request) or bool(call.redirected_from)
         moved = 300 <= answer.status < 400 and follows
         call.redirected_from = _origin(request.url) if moved else ""
-        codings = _codings(answer.headers)
-        if unknown := [coding for coding in codings if coding not in UNPACKABLE]:
+        coded = codings.named(answer.headers)
+        if unknown := codings.unknown(coded):
             await answer.aclose()
             if answer.status >= 400:  # the status says enough
                 call.error_body = b""
@@ -417,7 +417,7 @@ class CallTransport(httpx.AsyncBaseTransport):
                     f"the provider answered in a coding that was not asked for: {named}"
                 )
             )
-        body = _WatchedBody(answer, call, [Inflater(coding) for coding in reversed(codings)])
+        body = _WatchedBody(answer, call, codings.inflaters(coded))
         readable = watched and answer.status < 300
         kind = header(answer.headers, b"content-type").lower()
         if readable and not _is_binary(kind):
@@ -435,12 +435,6 @@ class CallTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the fallback; the connections of calls belong to the native lane."""
         await self._fallback.aclose()
-
-
-def _codings(headers: RawHeaders) -> list[bytes]:
-    """The content codings in the order in which they were applied, without those that are none."""
-    named = header(headers, b"content-encoding").lower().split(b",")
-    return [name for item in named if (name := item.strip()) not in _NO_CODING]
 
 
 def _is_binary(kind: bytes) -> bool:
@@ -550,6 +544,8 @@ class _WatchedBody(httpx.AsyncByteStream):
                 raise UpstreamMalformed(
                     "the provider's answer is not compressed as announced"
                 ) from exc
+            if len(content) >= _MOST_AT_ONCE and self._inflaters:  # the rest of it is lost
+                raise UpstreamMalformed("the provider's answer unpacks to too much at once")
             self._call.note_bytes(content)
             if content:
                 yield content
