@@ -83,6 +83,14 @@ class Tab:
                 self._loaded.clear()
                 await self._loaded.wait()
 
+    async def log_in(self, url: str, key: str) -> None:
+        """Open a session with a key."""
+        await self.open(f"{url}/dashboard/login")
+        await self.following(
+            f"document.querySelector('#key').value = '{key}';"
+            "document.querySelector('#key').form.requestSubmit()"
+        )
+
     async def js(self, expression: str) -> Any:
         """The value of an expression in the page."""
         result = await self.send(

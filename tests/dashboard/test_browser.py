@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gateway.auth.authenticator import process_key
 from gateway.offline.replay import run_replay
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
@@ -251,6 +252,7 @@ async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
     with client_of(server) as client:
         agent = Agent(client, upstream, "Find the file")
         await steps_of(agent, 12)
+        await tab.log_in(server.url, process_key())
         await tab.open(f"{server.url}/dashboard")
         await tab.js("window.confirm = () => true")
         reached = []
@@ -275,6 +277,7 @@ async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
 async def test_a_pattern_is_edited(start: Start, tab: Tab) -> None:
     """Found by a search, changed in its form, kept, and found changed by the API."""
     server = start()
+    await tab.log_in(server.url, process_key())
     await tab.open(f"{server.url}/dashboard/patterns")
     await tab.following(
         "document.querySelector('input[name=text]').value = 'whole error';"

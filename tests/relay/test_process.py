@@ -207,7 +207,7 @@ auth:
     b: gw-tenant-b-1234567890
   rights:
     a:
-      models: [own]
+      models: [own, m]
       routes: ["/chat/*"]
 """
 
