@@ -19,10 +19,12 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from bench import recorded
 from gateway.backends import open_stores

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.errors import ConfigError
 from gateway.offline.calibrate import run_calibrate
@@ -304,7 +305,9 @@ def test_the_learned_policy_escalates_where_other_scenarios_say_that_it_helps() 
         for source, strong_fails in (("helps", False), ("same", number > 0)):
             for model, failed in (("cheap", True), ("strong", strong_fails)):
                 run = reading([0.5], failed=failed, model=model, first={"SLOW": 0}, risks=(0.9,))
-                runs.append(replace(run, source=source, group=f"g{number}", states=("SLOW",)))
+                runs.append(
+                    dataclasses.replace(run, source=source, group=f"g{number}", states=("SLOW",))
+                )
     pairs = list(model_pairs(runs))
     found: dict[str, set[float | None]] = {}
     for pair, left in zip(pairs, learned_escalations(pairs), strict=True):

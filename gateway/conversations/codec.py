@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict, replace
 
 from gateway.conversations.conversation import (
     Conversation,

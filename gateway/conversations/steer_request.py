@@ -7,8 +7,10 @@ the look-up of patterns.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
 from gateway.conversations.judge import StepJudge, judge_newest
@@ -49,7 +51,6 @@ from gateway.steering.steer import (
 from gateway.steering.transcript.steps import Step
 from gateway.stores.records import PromptMessage
 from gateway.wire.coerce import as_list
-from gateway.wire.values import replace
 from gateway.wire.views import AsMappings
 
 
@@ -80,8 +81,7 @@ class StepHistory(Protocol):
     ) -> Sequence[Step]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelTraits:
+class ModelTraits(Struct, frozen=True, kw_only=True):
     """What is known of the models that may be asked.
 
     `target_of`: how guidance may be placed in a request to a model. `refusal`: why a model cannot

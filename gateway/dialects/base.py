@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from msgspec import Struct
+
 from gateway.dialects import own_answers
 from gateway.dialects.history import EarlierHistory, ResolvedReferences
 from gateway.errors import BadRequest, GatewayError
@@ -20,7 +22,6 @@ from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.skim import skim
 from gateway.wire.sse import encode_event
-from gateway.wire.values import dataclass
 
 ChatView = dict[str, Any]
 """A finished answer in the shape of a chat completion: `choices`, `model`, `usage`."""
@@ -32,8 +33,7 @@ ANSWER_ID = "gateway.answer"
 """Key in a view: the id under which the upstream stores the answer, for a later request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRead:
+class StreamRead(Struct, frozen=True, kw_only=True):
     """What a complete event stream contains.
 
     `completion` is None when there is no complete reply; `partial` is then what arrived of it,
@@ -53,8 +53,7 @@ class StreamRead:
     pending_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiteLLMCall:
+class LiteLLMCall(Struct, frozen=True, kw_only=True):
     """How LiteLLM is asked on behalf of a dialect that the upstream does not speak.
 
     `function`: LiteLLM's function; it answers in the dialect's own form. `fields`: the fields of

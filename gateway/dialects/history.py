@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gateway.wire.coerce import as_text
 from gateway.wire.messages import REFERENCE
@@ -15,8 +16,7 @@ _GONE: dict[str, Any] = {"role": "developer"}
 """Replaces a message that is not available: a developer message without text or digest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierHistory:
+class EarlierHistory(Struct, frozen=True, kw_only=True):
     """The history before a request: `chain` after the request answered last, and that `reply`."""
 
     chain: ChainState

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from gateway.learning.life_cycle import may_approve
 from gateway.learning.mining import lesson_id
@@ -33,7 +35,7 @@ class LessonActions:
             pattern.tenant, pattern.pattern_id, status, reason=reason, at=at
         )
         if moved and status is Status.ACTIVE:
-            posterior = replace(stored.posterior, share=ACTIVE_SHARE)
+            posterior = dataclasses.replace(stored.posterior, share=ACTIVE_SHARE)
             version = pattern.lesson.version
             await self._store.put_posterior(
                 pattern.tenant, pattern.pattern_id, version, posterior, at
@@ -74,7 +76,7 @@ class LessonActions:
             lesson=lesson,
         )
         evidence = await self._store.evidence(old.tenant, old.pattern_id)
-        own = [replace(row, pattern_id=new.pattern_id) for row in evidence]
+        own = [dataclasses.replace(row, pattern_id=new.pattern_id) for row in evidence]
         await self._store.learn([(new, own)])
         await self.move(stored, Status.RETIRED, f"replaced by {new.pattern_id}", at)
         return new

@@ -7,8 +7,10 @@ medoid), never a summary, and are not written again when more evidence comes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
 from gateway.learning.mining import lesson_id
@@ -46,7 +48,7 @@ def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -
             "anti_pattern": content(chosen.fields).avoid,
         },
     )
-    return pattern, [replace(row, pattern_id=pattern.pattern_id) for row in rows]
+    return pattern, [dataclasses.replace(row, pattern_id=pattern.pattern_id) for row in rows]
 
 
 def _advises(pattern: Pattern) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import functools
 import itertools
 import time
@@ -16,9 +17,11 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.gates import gates_for
@@ -262,7 +265,7 @@ class PatternLibrary:
     async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
         """The patterns as JSON lines, newest first, read page by page; lessons are left out."""
         cursor: str | None = None
-        patterns = replace(patterns, learned=False)
+        patterns = dataclasses.replace(patterns, learned=False)
         while True:
             page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
             for stored in page.patterns:

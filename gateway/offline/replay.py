@@ -6,18 +6,19 @@ charts; compares two policies; prints the evaluation in `docs/evidence.md` for t
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
+from msgspec.structs import replace
 from rich.console import Console
 
 from gateway.config import Settings, read_file, settings_from_dict
@@ -140,8 +141,8 @@ def run_replay(
             `evidence` of runs without an outcome, or a page that cannot be written.
     """
     out, err = out or sys.stdout, err or sys.stderr
-    policy = replace(policy or ReplayPolicy(), patterns=patterns)
-    other = other and replace(other, patterns=patterns)
+    policy = dataclasses.replace(policy or ReplayPolicy(), patterns=patterns)
+    other = other and dataclasses.replace(other, patterns=patterns)
     if evidence:
         policy, other = (
             with_scorer(policy, "calibrated", "robust"),
@@ -204,10 +205,10 @@ def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> R
     A labelled recording counts as one run, because its outcome is that of the whole recording.
     """
     core = policy.rules.policy
-    difficulty = replace(core.difficulty, scorer=scorer)
-    monitors = replace(core.monitors, suite=suite)
-    core = replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
-    return replace(policy, rules=replace(policy.rules, policy=core))
+    difficulty = dataclasses.replace(core.difficulty, scorer=scorer)
+    monitors = dataclasses.replace(core.monitors, suite=suite)
+    core = dataclasses.replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
+    return dataclasses.replace(policy, rules=replace(policy.rules, policy=core))
 
 
 def _lines(files: Iterable[Path]) -> Iterator[Line]:

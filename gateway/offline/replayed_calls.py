@@ -11,10 +11,11 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec.structs import replace
 
 from gateway.config import Settings
 from gateway.dialects.chat import CHAT

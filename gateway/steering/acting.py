@@ -8,15 +8,17 @@ is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.plan import Plan
 from gateway.steering.monitors import Readings
 from gateway.steering.scoring.calibration import Calibration
-from gateway.wire.values import dataclass, replace
 
 ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
 NO_EVIDENCE = 0.5
@@ -115,8 +117,7 @@ def meets_precision_bar(
     return permitted(action, state, readings, calibration, settings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionSignal:
+class ActionSignal(Struct, frozen=True, kw_only=True):
     """The state and readings that decide about the actions on a call: the run's, or drawn ones.
 
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.routing import RoutedModel, Serves
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Struct, frozen=True, kw_only=True):
     """Why the agent is to hand over its work, and the model to use; empty texts ask nothing."""
 
     wrap_up: str = ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from gateway.steering.acting import (
     ActionSignal,
@@ -25,14 +26,12 @@ from gateway.steering.routing_policy import (
     WorkloadRates,
 )
 from gateway.steering.transcript.step import Step
-from gateway.wire.values import dataclass
 
 NO_LIBRARY = Gates(e1=1.0, e2=1.0)
 """Gates of a gateway without patterns: nothing is similar enough."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SteeringRules:
+class SteeringRules(Struct, frozen=True, kw_only=True):
     """Everything that decides about a call, from one version of the settings.
 
     `wrap_up_at`: token count of a run from which the model is asked to wrap up; `stop_above`: risk
@@ -50,8 +49,7 @@ class SteeringRules:
     lessons: LessonSettings = field(default_factory=LessonSettings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunMemory:
+class RunMemory(Struct, frozen=True, kw_only=True):
     """The part of a run's state that cannot be derived from its transcript.
 
     `tokens`: input and output of the run's calls so far, as upstreams reported them. `struck_at`:
@@ -84,8 +82,7 @@ class RunMemory:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPosition:
+class RunPosition(Struct, frozen=True, kw_only=True):
     """The state of a run at the time of a decision.
 
     `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, None when there
@@ -118,8 +115,7 @@ class RunPosition:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
+class CallFacts(Struct, frozen=True, kw_only=True):
     """The facts about the call that a decision depends on.
 
     `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the

@@ -11,7 +11,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.acting import ActionSignal
 from gateway.steering.fsm import FSMState
@@ -114,8 +117,7 @@ def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
     return draw(experiment, f"{unit}#{step}") < share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionSignals:
+class ActionSignals(Struct, frozen=True, kw_only=True):
     """The signals that decide about routing and about guidance; `reasons`: what was drawn."""
 
     routing: ActionSignal
@@ -123,8 +125,7 @@ class ActionSignals:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomArm:
+class RandomArm(Struct, frozen=True, kw_only=True):
     """The control arm for one unit: random draws in place of the run's signals.
 
     The shares are those of the scored steps, in [0, 1], on which each action is taken. Nothing is

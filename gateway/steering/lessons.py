@@ -9,7 +9,10 @@ step alone, so that it is the same on every gateway, after a restart and in a re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.evidence.failure_keys import Failure, read_action
 from gateway.steering.experiments import draw
@@ -43,8 +46,7 @@ class LessonSettings:
     similarity: float = 0.85
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LessonQuery:
+class LessonQuery(Struct, frozen=True, kw_only=True):
     """The failures to look lessons up for, newest first; lessons in `exclude` are not wanted."""
 
     failures: tuple[Failure, ...]
@@ -56,8 +58,7 @@ class LessonQuery:
         return tuple(failure.key for failure in self.failures)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LessonMatch:
+class LessonMatch(Struct, frozen=True, kw_only=True):
     """A lesson that fits; `key`: of the failure that it fits, `similarity` 1 for its own key."""
 
     pattern: Pattern

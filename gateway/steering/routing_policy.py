@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.experiments import draw
 from gateway.steering.fsm import FSMState
 from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
-from gateway.wire.values import dataclass
 
 PRIOR_RUNS = 4.0
 """Weight, in runs, of what a model did in the tenant's other workloads, half of the runs solved
@@ -38,8 +39,7 @@ _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadRates:
+class WorkloadRates(Struct, frozen=True, kw_only=True):
     """What is known of a run's workload when the run is decided.
 
     `key` of the workload and `run`, its id, decide whether and what the run explores. `outcomes` of
@@ -49,9 +49,9 @@ class WorkloadRates:
 
     key: str
     run: str
-    outcomes: Mapping[str, WorkloadPrior] = field(default_factory=dict)
-    elsewhere: Mapping[str, WorkloadPrior] = field(default_factory=dict)
-    prices: Mapping[str, float] = field(default_factory=dict)
+    outcomes: Mapping[str, WorkloadPrior] = {}
+    elsewhere: Mapping[str, WorkloadPrior] = {}
+    prices: Mapping[str, float] = {}
 
     def rate(self, model: str) -> float:
         """The posterior mean of the model's success on this workload, in (0, 1)."""
@@ -71,8 +71,7 @@ class WorkloadRates:
         return known.solved + known.failed > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChoice:
+class RunChoice(Struct, frozen=True, kw_only=True):
     """The model a run began on, and how it was chosen.
 
     `default`: the model that the states would have given. `probabilities` of each candidate under
@@ -82,8 +81,8 @@ class RunChoice:
 
     model: str
     default: str
-    probabilities: Mapping[str, float] = field(default_factory=dict)
-    chances: Mapping[str, float] = field(default_factory=dict)
+    probabilities: Mapping[str, float] = {}
+    chances: Mapping[str, float] = {}
     explored: bool = False
     learned: bool = True
 
@@ -219,8 +218,7 @@ def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) ->
     return max(risk, math.log(share / (1.0 - share)), key=abs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedRouting:
+class LearnedRouting(Struct, frozen=True, kw_only=True):
     """The learned policy for one call.
 
     `models`: all candidates; `by_state` what the states choose for this call, `state` the state

@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gateway.steering.acting import (
     ActionSignal,
     escalated,
@@ -58,7 +61,6 @@ from gateway.steering.routing_policy import (
 )
 from gateway.steering.scoring.calibration import Calibration, shipped_calibration
 from gateway.steering.strikes import NO_STRIKE, Strike, strike
-from gateway.wire.values import dataclass, replace
 
 __all__ = [
     "NO_LIBRARY",
@@ -80,8 +82,7 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 """Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True):
     """The model to request, and the look-ups that the decision on guidance needs.
 
     `lessons`: what to look up among the lessons, None for nothing; `unit`: as in `CallFacts`.
@@ -98,8 +99,7 @@ class Proposal:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """The actions on a call, and the memory of the run afterwards."""
 
     proposal: Proposal

@@ -7,7 +7,7 @@ A strike is a step at which a monitor fires while the run's risk is at or above
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gateway.steering.fold import StepOutcome
 
@@ -15,8 +15,7 @@ REACTION_STEPS = 2
 """Steps that an agent gets to follow the request: the one that answers it, and one to finish."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class Strike(Struct, frozen=True, kw_only=True):
     """The strikes of a run at one call.
 
     `first`: the step of the first one, None for none so far. `reason`: why the newest step is one,

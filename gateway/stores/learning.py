@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct
+
 from gateway.steering.guidance.lesson import Status
 from gateway.steering.guidance.pattern import Pattern, Tier
 
@@ -62,8 +64,7 @@ class EvidenceRow:
     key_name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRow:
+class DecisionRow(Struct, frozen=True, kw_only=True):
     """One occasion on which a lesson could be given, at one step of a run.
 
     `share`: the probability with which it was to be given. `similarity` is 1 for an exact key.

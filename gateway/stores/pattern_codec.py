@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from gateway.steering.guidance.lesson import Lesson, Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier, content_id

@@ -13,15 +13,15 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec import Struct
 
 Accepts = Callable[[str, re.Match[str]], bool]
 """The whole text and a match in it, or in the same in small letters -> whether it is a secret."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """One form of secret. `accepts` decides where the form alone is too common.
 
     `kind`: a word that is no anchor, because masked text contains it. `folded`: the pattern is
@@ -36,7 +36,7 @@ class Shape:
     pattern: re.Pattern[str]
     accepts: Accepts | None = None
     folded: bool = False
-    narrower: Mapping[str, str] = field(default_factory=dict)
+    narrower: Mapping[str, str] = {}
     needs: str | None = None
 
 

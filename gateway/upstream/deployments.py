@@ -6,12 +6,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
 from gateway.config.faults import Faults
@@ -32,7 +33,6 @@ from gateway.upstream.providers import (
     unknown_provider,
 )
 from gateway.upstream.rests import DeploymentRests, place_of
-from gateway.wire.values import dataclass
 
 # Of `litellm_params`, those that say where and how to call, not what to send.
 _TRANSPORT_PARAMS = frozenset(
@@ -52,8 +52,7 @@ _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose t
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """One upstream and model to send a request to."""
 
     name: str
@@ -70,7 +69,7 @@ class Target:
     """The APIs whose clients' own credentials belong to this host, where they are forwarded."""
 
     headers: tuple[tuple[str, str], ...] = ()
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = {}
     key: int = 0
     """The deployment's number in `model_list`, from 1; 0 for the default upstream."""
 
@@ -82,7 +81,7 @@ class Target:
     messages_base: httpx.URL | None = None
     """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
 
-    litellm_params: Mapping[str, Any] = field(default_factory=dict)
+    litellm_params: Mapping[str, Any] = {}
     """The deployment's `litellm_params`: how LiteLLM reaches the upstream."""
 
     key_header: Literal["authorization", "x-api-key"] = "authorization"

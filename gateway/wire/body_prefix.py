@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any, Final, overload
 
+from msgspec import Struct
+
 from gateway.errors import BadRequest
 from gateway.wire.json_offsets import Span, array_spans, scannable
 from gateway.wire.parsing import Loads, parse_object, parse_value
-from gateway.wire.values import dataclass
 from gateway.wire.views import MessagesView
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*")
@@ -22,8 +23,7 @@ _PLACEHOLDER: Final = 7_640_891_576_956_012_809
 body that contains it is parsed completely."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodyPrefix:
+class BodyPrefix(Struct, frozen=True, kw_only=True):
     """A body with the offsets of its messages; a later body of the conversation begins like it.
 
     `spans` is not empty; `list_key` is the key of the list of messages.

@@ -1,4 +1,4 @@
-"""JSON values of unknown type, read as the type that is expected, or a default.
+"""JSON values of unknown type, read as the type that is expected, or a default; and values as JSON.
 
 Clients and providers send any type under any key. Each function here returns the value when it has
 the expected type and the default otherwise; none raises, and none converts text to a number. A
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 T = TypeVar("T")
 
@@ -55,3 +58,15 @@ def first_mapping(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 def as_list(value: object) -> list[Any]:
     """The value if it is an array, else an empty one."""
     return value if isinstance(value, list) else []
+
+
+def as_json_value(value: object) -> dict[str, Any]:
+    """The fields of a struct, or a mapping as a dict: the `default` of `orjson` and `json`.
+
+    Raises: TypeError for any other type.
+    """
+    if isinstance(value, Struct):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no place in a record")

@@ -21,6 +21,7 @@ from gateway.config import Mode
 from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways
+from gateway.wire.coerce import as_json_value
 from gateway.wrap import child, clients, summary
 from gateway.wrap.limits import used_line, wrap_budget
 from gateway.wrap.other_gateway import OtherGateway, gateway_at
@@ -151,7 +152,7 @@ def _own_traces(own: OwnGateway) -> list[summary.Trace]:
         trace = own.call(runtime.runs.get_run(run_id, tenant=None, content=False))
         if trace is not None:
             view = {"run": run_view(trace.run, runtime.settings), "steps": step_views(trace)}
-            found.append(json.loads(orjson.dumps(view)))
+            found.append(json.loads(orjson.dumps(view, default=as_json_value)))
     return found
 
 

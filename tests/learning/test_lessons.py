@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
@@ -108,7 +109,7 @@ def test_decisions_are_kept_also_when_nothing_is_given() -> None:
     assert after is not None
     assert "x" in after.exclude
     assert lesson_query(SETTINGS, given.state, newest, step=3) is None  # a retry
-    assert lesson_query(replace(SETTINGS, trials=False), state, newest, step=9) is None
+    assert lesson_query(dataclasses.replace(SETTINGS, trials=False), state, newest, step=9) is None
     worked = steps([shell("make", "made")])[0]
     assert lesson_query(SETTINGS, GuidanceState(), worked, step=1) is None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.learning.mining import MinedRun, mine, read_run

@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
 from gateway.steering.evidence.refusals import is_look_up
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
-from gateway.wire.values import dataclass
 
 _MAX_JSON_CHARS = 200_000
 _JSON_BLANKS = " \t\n\r"
@@ -66,8 +67,7 @@ _PLUMBING = re.compile(
 """White space is tried once, from its first character on: the search stays linear."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadCall:
+class ReadCall(Struct, frozen=True, kw_only=True):
     """A tool call, read.
 
     `operation` is the tool, with its sub-command or, for a shell, the program it starts.
@@ -90,8 +90,7 @@ class ReadCall:
     edits: tuple[Edit, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tool:
+class _Tool(Struct, frozen=True, kw_only=True):
     """What a tool's name alone tells: `shell`: it runs commands; `names_shell`: it may run one;
     the rest as in `ReadCall`."""
 

@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.steering.evidence.embedded_edits import (
     here_documents,
     search_replace_blocks,
     sed_substitutions,
 )
 from gateway.steering.short_cache import remembered
-from gateway.wire.values import dataclass
 
 # Argument names without their underscores and in lower case, the first that is there counts.
 _PATH_KEYS = ("path", "filepath", "filename", "file", "targetfile", "notebookpath", "absolutepath")
@@ -36,8 +37,7 @@ PATCH_CHARS = 262_144
 """Characters of a patch in which edits are looked for: above what a model writes in one reply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class Edit(Struct, frozen=True, kw_only=True):
     """One change of one file; `old` and `new` are digests, 0 when the call did not state them."""
 
     path: str

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.outcomes import failure_line, readable, signature
@@ -94,8 +95,7 @@ _MOST_WORDS = 12
 _HEAD = re.compile(r"\$?[\w.-]{1,40}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """One failed call: its key, and what the call does.
 
     `kind`: what went wrong, one of KIND_WORDS; `head`: the tool, or the program that a shell ran;
@@ -109,8 +109,7 @@ class Failure:
     call: ReadCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallReading:
+class CallReading(Struct, frozen=True, kw_only=True):
     """One call as learning sees it: what it does, and its failure, None where it did not fail.
 
     `transient`: it failed, or waits, for a reason that passes: that is no lesson.

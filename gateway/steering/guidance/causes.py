@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from msgspec import Struct
 
 COUNTED = 2
 """From how many times on a text says how often; "1 x" says nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(Struct, frozen=True, kw_only=True):
     """One kind of trouble.
 
     `when`: what the newest step does: `failed`, `repeated`, `waiting`, `reworded`, `undone`,
@@ -33,8 +33,7 @@ class Cause:
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Causes:
+class _Causes(Struct, frozen=True):
     by_name: Mapping[str, Cause]
     openings: Mapping[str, tuple[str, str]]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from typing import Any
+
+from msgspec.structs import asdict
 
 from gateway.steering.guidance.lesson import Lesson, Status, Trust
 from gateway.steering.guidance.pattern import Pattern, Tier
@@ -60,8 +61,7 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
 
 
 def _lesson_record(lesson: Lesson) -> dict[str, Any]:
-    values = {each.name: getattr(lesson, each.name) for each in fields(Lesson)}
-    return {**values, "applies_when": dict(lesson.applies_when)}
+    return {**asdict(lesson), "applies_when": dict(lesson.applies_when)}
 
 
 def lesson_of(record: Mapping[str, Any]) -> Lesson | None:
@@ -75,7 +75,7 @@ def lesson_of(record: Mapping[str, Any]) -> Lesson | None:
     if not isinstance(given, Mapping):
         raise ValueError("lesson: not a JSON object")
     try:
-        values = {each.name: given[each.name] for each in fields(Lesson) if each.name in given}
+        values = {name: given[name] for name in Lesson.__struct_fields__ if name in given}
         values["status"] = Status(values.get("status", Status.CANDIDATE))
         values["trust"] = Trust(values.get("trust", Trust.TOOL))
         return Lesson(**values)

@@ -6,6 +6,9 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gateway.steering.guidance.due_text import MonitorText
 from gateway.steering.guidance.families import ModelFamily, model_family
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, kinds
@@ -13,11 +16,9 @@ from gateway.steering.guidance.plan import Plan
 from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import Counts, GuidanceState, count, with_count
-from gateway.wire.values import dataclass, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """One text of a block. `tier` is None for a monitor text, which has no pattern either."""
 
     text: str
@@ -39,8 +40,7 @@ class Item:
         return f"{self.tier.value}:{self.match.pattern.pattern_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """An e1 or e2 pattern above the recall floor; `cleared`: it was similar enough to be given."""
 
     tier: Tier
@@ -49,8 +49,7 @@ class Candidate:
     cleared: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LessonDecision:
+class LessonDecision(Struct, frozen=True, kw_only=True):
     """One lesson that fitted a call, and whether it was given.
 
     `share`: the probability with which it was to be given; `key`: of the failure that it fitted.
@@ -63,8 +62,7 @@ class LessonDecision:
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class Decided(Struct, frozen=True, kw_only=True):
     """What a call gets: new `items` in the block's order, and the bookkeeping after it.
 
     `spent`: the directive is for the budget. `repairing`: it is for an agent in the middle of a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gateway.steering.guidance.moment import Moment
 from gateway.steering.guidance.settings import InjectionSettings
@@ -16,8 +16,7 @@ KNOWN_STEPS = 3
 """Steps from which on they show what the newest one is part of."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorText:
+class MonitorText(Struct, frozen=True, kw_only=True):
     """A monitor text that is due, with the failure it speaks of.
 
     `subject`: what its severities are counted by, the cause or else the failure type.

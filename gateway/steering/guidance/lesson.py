@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 
 class Status(enum.StrEnum):
@@ -35,8 +36,7 @@ class Trust(enum.StrEnum):
         return self in (Trust.OPERATOR, Trust.TEMPLATE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class Lesson(Struct, frozen=True, kw_only=True):
     """What makes a pattern a lesson.
 
     `version` and `supersedes`: an edited lesson is a new one, one version later, that names the one
@@ -52,7 +52,7 @@ class Lesson:
     supersedes: str = ""
     origin: str = "mined"
     trust: Trust = Trust.TEMPLATE
-    applies_when: Mapping[str, str] = field(default_factory=dict)
+    applies_when: Mapping[str, str] = {}
     last_confirmed_at: float = 0.0
     expires_at: float | None = None
     share: float = 0.5

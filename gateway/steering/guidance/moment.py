@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.steering.evidence.observation import ObservedCalls, Trouble
 from gateway.steering.fsm import FSMState
@@ -12,8 +13,7 @@ from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import Step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(Struct, frozen=True, kw_only=True):
     """The situation of a run when a call is decided.
 
     `step` = index of the newest scored step of the run, None on its first call; `state` = the state

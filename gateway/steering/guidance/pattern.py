@@ -18,11 +18,12 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from gateway.steering.guidance.lesson import Lesson
-from gateway.wire.values import dataclass
 
 MAX_TEXT_CHARS = 64_000
 """Longest text of one field. Source: the reference's limit for texts in its API."""
@@ -48,8 +49,7 @@ class Tier(enum.StrEnum):
     E3 = "e3"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class Pattern(Struct, frozen=True, kw_only=True):
     """One stored piece of learned guidance.
 
     `fields` is the JSON payload; `tenant` is empty for what all tenants share (always so for e3,
@@ -84,8 +84,7 @@ class Pattern:
             raise ValueError("fields: no text that could be shown to a model")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternContent:
+class PatternContent(Struct, frozen=True, kw_only=True):
     """The texts of a payload by what they mean, whatever shape it came in; empty = absent."""
 
     situation: str = ""
@@ -102,8 +101,7 @@ class PatternContent:
         return bool(self.move or self.avoid or self.instruction or self.question)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """One look-up. `text` is empty for e3, which is listed rather than searched.
 
     `top_k` answers are wanted that pass `gate` (cosine similarity; a pattern's own threshold wins)
@@ -139,8 +137,7 @@ class Query:
         return -1.0 if self.cause else self.floor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternMatch:
+class PatternMatch(Struct, frozen=True, kw_only=True):
     """A pattern that a look-up found; `similarity` is the cosine, 1.0 for listed e3 patterns."""
 
     pattern: Pattern

@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gateway.steering.guidance.decide import Decided, Item
 from gateway.steering.guidance.edits import (
     AppendToResult,
@@ -34,7 +37,6 @@ from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
 from gateway.steering.guidance.texts import skip_directive
 from gateway.steering.transcript.frame import FRAME_OPEN
-from gateway.wire.values import dataclass, replace
 
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text")
@@ -47,8 +49,7 @@ _RESULT_ITEMS = frozenset(
 reference, "Create a model response", `input`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(Struct, frozen=True, kw_only=True):
     """The edits of one request, in order of position, and the run's bookkeeping after it.
 
     `added` = the blocks that are new with this call, `directive` = the one that holds for this call

@@ -7,6 +7,9 @@ once is not decided again.
 
 from __future__ import annotations
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.agent_kind import kind_of_agent
 from gateway.steering.guidance.due_text import MonitorText, due_text
@@ -16,7 +19,6 @@ from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionS
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, count
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
-from gateway.wire.values import dataclass, replace
 
 __all__ = ["Moment", "Plan", "note", "plan"]
 
@@ -26,8 +28,7 @@ RECOVERED_STEPS = 6
 """Scored steps without an alarm after which a run has recovered: a window of FAST."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What a call wants: look-ups to make, a monitor text, the SKIP directive.
 
     `spent`: the directive is for the budget, not for a hard stretch. `repairing`: files were edited

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import ActionFacts, alike, describe_action
@@ -71,8 +72,7 @@ _DOUBTS = frozenset(word_list("situation", "doubt_words"))
 _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """What the newest step is stuck on.
 
     `count`: how often that has come in the run; `quote`: the decisive line of the newest result, or

@@ -6,11 +6,11 @@ This is the part of a run's state that cannot be derived from the transcript aga
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, Literal
 
-from gateway.wire.values import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 SCHEMA_VERSION = 1
 FIRST_CALL = -1
@@ -21,8 +21,7 @@ Place = Literal["system", "message", "result"]
 Counts = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Injection:
+class Injection(Struct, frozen=True, kw_only=True):
     """One block that was put into a request, kept to be sent again.
 
     `offset` counts the client's messages before the block, its leading system messages
@@ -35,8 +34,7 @@ class Injection:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuidanceState:
+class GuidanceState(Struct, frozen=True, kw_only=True):
     """Bookkeeping of one run.
 
     `fired_step` = newest step on which a monitor fired; `monitor_step` = step of the last monitor
@@ -104,7 +102,7 @@ class GuidanceState:
         )
 
 
-_FIELDS = tuple([item.name for item in fields(GuidanceState)])
+_FIELDS = GuidanceState.__struct_fields__
 _values: Callable[[GuidanceState], tuple[Any, ...]] = attrgetter(*_FIELDS)
 _FRESH = _values(GuidanceState())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
 from gateway.steering.identity.side_requests import asks_for_title
@@ -12,7 +14,6 @@ from gateway.steering.identity.summary import is_summary_of
 from gateway.wire.coerce import as_text
 from gateway.wire.messages import history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
-from gateway.wire.values import dataclass, replace
 
 COMPACTION_ITEMS = ("compaction", "compaction_summary", "context_compaction")
 """Types of the items by which the Responses API stands for a history that it compacted. No set: a
@@ -41,8 +42,7 @@ class Delivery(enum.Enum):
     """The client has been sent the whole answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixHashRef:
+class PrefixHashRef(Struct, frozen=True, kw_only=True):
     """Which conversation a stored prefix hash belongs to, and to which of its requests.
 
     `served` is the prefix hash of that whole request. For the hash of the request itself the two
@@ -53,8 +53,7 @@ class PrefixHashRef:
     served: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Branch(Struct, frozen=True, kw_only=True):
     """One linear history: a conversation, or a fork of one.
 
     `served_hash`: prefix hash of the latest request served; what extends it with a reply continues
@@ -91,7 +90,7 @@ class Branch:
     delivery: Delivery = Delivery.UNKNOWN
     tail: bytes = b""
     task: bytes = b""
-    retries: int = field(default=0, compare=False)
+    retries: int = 0
 
     @property
     def may_be_retried(self) -> bool:
@@ -206,8 +205,7 @@ class Branch:
         return self if served != self.served_hash else replace(self, awaits=Awaits.ANYTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Incoming(Struct, frozen=True, kw_only=True):
     """What matching reads of a request.
 
     `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from gateway.steering.identity.branch import (
     Awaits,
     Branch,
@@ -14,7 +16,6 @@ from gateway.steering.identity.branch import (
 )
 from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.steering.identity.sources import FINGERPRINT
-from gateway.wire.values import dataclass
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]
 """Stored prefix hashes and the requests they belong to, most recent first."""
@@ -39,8 +40,7 @@ class MatchKind(enum.StrEnum):
     """Opens a conversation; a branch stored under the same id is replaced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationMatch:
+class ConversationMatch(Struct, frozen=True, kw_only=True):
     """How one request was matched.
 
     `conversation_id`: None for a new conversation without an id from the client. `parent`: the
@@ -56,8 +56,7 @@ class ConversationMatch:
     prefix_hash: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
+class _Named(Struct, frozen=True):
     """The id that the client sent; `weak` and `exclusive` as in `match`."""
 
     conversation_id: str
@@ -65,8 +64,7 @@ class _Named:
     exclusive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """A stored prefix hash of the request's history, with the branch it belongs to."""
 
     position: int

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
+from msgspec.structs import replace
+
 from gateway.steering.identity.branch import Incoming
 from gateway.wire.messages import SYSTEM_ROLES, content_text
 from gateway.wire.prefix_hash import PrefixHashes
-from gateway.wire.values import replace
 
 LONG_REPLY_CHARACTERS = 200
 """A reply from this length on is not given twice; shorter ones ("Hello!") are."""

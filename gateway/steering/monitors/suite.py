@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.monitors.table import FAILURE_TYPES, monitor_classes
 from gateway.steering.transcript.steps import Step
-from gateway.wire.values import dataclass
 
 COMPOSITE_DIGITS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readings:
+class Readings(Struct, frozen=True, kw_only=True):
     """What the monitors report about a run up to its newest step.
 
     `scores`: one per active monitor, in [0, 1], 1 is worst; `composite`: their weighted sum,
@@ -27,7 +26,7 @@ class Readings:
     composite: float = 0.0
     fired: tuple[str, ...] = ()
     failure_type: str | None = None
-    evidence: dict[str, str] = field(default_factory=dict)
+    evidence: dict[str, str] = {}
 
 
 class Suite(Protocol):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from operator import mul
 from typing import Any
+
+from msgspec import Struct
 
 FORMAT = 2
 SHIPPED = "weights.json"
@@ -41,8 +42,7 @@ RISK_FEATURES = (
 """The inputs of risk in the order of their weights; `risk.RunTotals` defines each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiskWeights:
+class RiskWeights(Struct, frozen=True, kw_only=True):
     """The fitted evidence of a run: weights per unit of each of RISK_FEATURES.
 
     `works`, `talks`: what an average run of either kind has, which is taken off, so that its
@@ -68,8 +68,7 @@ class RiskWeights:
             raise ValueError("risk.alarms: expected numbers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """A fitted scorer, and the fitted risk.
 
     `weights` are per unit of each feature, `bias` the log odds at zero; `budget_works` and

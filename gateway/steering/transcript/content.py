@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+
+from msgspec import Struct
 
 from gateway.steering.transcript.frame import FRAME_OPEN, without_guidance
 from gateway.wire.coerce import as_text
-from gateway.wire.values import dataclass
 
 _TEXT_PARTS = ("text", "input_text", "output_text", None)
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedCall:
+class RequestedCall(Struct, frozen=True, kw_only=True):
     """A call as the model asked for it; `id` is empty when there is none.
 
     `observation` is set when the message that makes the call also holds its result (text only).
@@ -29,8 +28,7 @@ class RequestedCall:
     observation: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """Answer to a call; `name` is the tool's, when the message has it; `image` as in `Action`."""
 
     text: str
@@ -40,8 +38,7 @@ class Result:
     image: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class Content:
+class Content(Struct, kw_only=True):
     """A message's content taken apart: text as one piece, reasoning, calls, results.
 
     `image` is a checksum of its images, 0 without any. `guidance_only`: there was text, and nothing
@@ -50,8 +47,8 @@ class Content:
 
     text: str = ""
     reasoning: str = ""
-    calls: list[RequestedCall] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    calls: list[RequestedCall] = []
+    results: list[Result] = []
     image: int = 0
     guidance_only: bool = False
 

@@ -20,7 +20,9 @@ import enum
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.transcript import text_protocols
 from gateway.steering.transcript.content import (
@@ -105,8 +107,7 @@ class Draft:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reply:
+class _Reply(Struct, kw_only=True):
     """An assistant message taken apart; `block`: code in it that may turn out to be a call.
 
     `said`: its whole text, with the calls written into it.

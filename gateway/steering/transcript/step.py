@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.wire.values import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class Action(Struct, frozen=True, kw_only=True):
     """One tool call with its result.
 
     `arguments` as the model sent them; `observation` uncut; `is_error` only where the protocol
@@ -21,8 +20,7 @@ class Action:
     image: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One assistant message and its answers; `index` counts the steps of a conversation from 0.
 
     `thought` is the text next to the calls, without white space at the ends (clients change it when
