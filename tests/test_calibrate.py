@@ -60,7 +60,7 @@ from gateway.steering.scoring.calibration import (
 )
 from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 SAMPLE = Path(__file__).parent / "replays" / "sample.jsonl.gz"
 

@@ -24,7 +24,7 @@ from gateway.budgets.rules import (
 from gateway.budgets.texts import budget_error, budget_header, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
-from gateway.steering.advice import NO_ADVICE, Advice
+from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import (
     NOTHING,
     Account,

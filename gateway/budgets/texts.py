@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.errors import BudgetExceeded, Headers, RunPaused, RunRefused, RunStopped
 from gateway.stores.controls import Control
-from gateway.wire.own_text import OWN_ANSWER
+from gateway.wire.echo import OWN_ANSWER
 
 NO_RETRY: Headers = (("x-should-retry", "false"),)
 """What the clients of OpenAI and Anthropic take for: do not send this again."""

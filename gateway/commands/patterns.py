@@ -25,7 +25,7 @@ from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import Gates
 from gateway.stores.patterns import PatternFilter, StoredPattern
 from gateway.stores.protocols import StoreError
-from gateway.text.progress import progress_bar
+from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import visible
 
 _PAGE = 200

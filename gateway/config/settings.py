@@ -138,7 +138,7 @@ class SteeringSettings:
     `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
     call of a run that has used them asks the agent to hand over its results.
     `stop_above`: risk in (0, 1] from which a step with an alarm is a strike: the first asks the
-    agent to hand over its work, a second one stops the run (`gateway/steering/strikes.py`).
+    agent to hand over its work, a second one stops the run (`gateway/steering/steer.py`).
     `act_above`: the expected precision that an action needs, by action; actions not listed keep
     their default (docs/evidence.md).
     `max_transcripts_in_memory`, `max_transcript_memory_mb`: how many of the conversations in memory

@@ -22,20 +22,19 @@ from gateway.conversations.run_workloads import RunWorkloads
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.timed import timed
 from gateway.dialects import SteeredRequest
-from gateway.steering.advice import Advice
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
-from gateway.steering.guidance.agent_kind import offered_tools
 from gateway.steering.guidance.decide import Decided
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.settings import Gates
-from gateway.steering.guidance.state import Place
+from gateway.steering.guidance.state import Place, offered_tools
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
-from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import (
     NO_LIBRARY,
+    Advice,
     CallFacts,
     Decision,
     Found,
@@ -50,8 +49,8 @@ from gateway.steering.steer import (
 )
 from gateway.steering.transcript.steps import Step
 from gateway.stores.records import PromptMessage
+from gateway.wire.body_prefix import AsMappings
 from gateway.wire.coerce import as_list
-from gateway.wire.views import AsMappings
 
 
 class PatternLookup(Protocol):

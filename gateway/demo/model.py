@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gateway.steering.lessons import LEARNED
-from gateway.steering.transcript.frame import FRAME_OPEN
+from gateway.steering.guidance.lessons import LEARNED
+from gateway.steering.transcript.content import FRAME_OPEN
 from gateway.testing import ReceivedRequest, Reply, ToolCall, Usage
 
 Move = tuple[str, str, dict[str, str]]

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from gateway.wire.body_prefix import MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.messages import REFERENCE
 from gateway.wire.prefix_hash import ChainState
-from gateway.wire.views import MessagesView
 
 _GONE: dict[str, Any] = {"role": "developer"}
 """Replaces a message that is not available: a developer message without text or digest."""

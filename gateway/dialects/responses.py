@@ -17,9 +17,9 @@ from gateway.dialects.base import (
     LiteLLMCall,
     SteeredRequest,
     StreamRead,
+    events_of,
     parse_request,
 )
-from gateway.dialects.events import events_of
 from gateway.dialects.history import WithFirst, reference_of
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.guidance.edits import (

@@ -10,8 +10,7 @@ from gateway.learning.life_cycle import may_approve
 from gateway.learning.mining import lesson_id
 from gateway.learning.posterior import ACTIVE_SHARE
 from gateway.learning.secrets import has_secret
-from gateway.steering.guidance.lesson import Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust
 from gateway.stores.learning import LearningStore, StoredLesson
 
 MAX_ADVICE_CHARS = 600

@@ -31,9 +31,8 @@ from gateway.learning.near import near_outcome
 from gateway.learning.posterior import Observation, observations, posterior
 from gateway.learning.templates import HasSecret
 from gateway.learning.verdicts import Verdicts, steps_of
-from gateway.steering.guidance.lesson import RETRIEVED, Status
-from gateway.steering.guidance.pattern import Tier
-from gateway.steering.transcript.step import Step
+from gateway.steering.guidance.pattern import RETRIEVED, Status, Tier
+from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import (
     EvidenceRow,
     LearningStore,

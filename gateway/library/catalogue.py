@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.library.gates import gates_for
 from gateway.steering.guidance.codec import read_lines, to_line
-from gateway.steering.guidance.families import family_matches
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
+from gateway.steering.guidance.render import family_matches
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, PatternFilter, PatternStore, Search
 from gateway.stores.protocols import StoreCorrupt, StoreError

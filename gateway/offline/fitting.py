@@ -33,7 +33,7 @@ from gateway.offline.risk_fitting import AlarmLevels, RiskModel, fit_risk, held_
 from gateway.offline.trouble import trouble_ahead
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS
-from gateway.steering.monitors.alarm import with_alarm
+from gateway.steering.monitors.suite import with_alarm
 from gateway.steering.scoring.calibrated import settled
 from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration, RiskWeights
 from gateway.steering.scoring.risk import risk_of

@@ -19,7 +19,7 @@ from gateway.learning.outcomes import implicit
 from gateway.learning.secrets import has_secret
 from gateway.offline.labelled_runs import steps_of
 from gateway.offline.recordings import Recording, parse_recording, read_lines
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 from gateway.wire.coerce import as_list, as_mapping
 
 SPLITS = 8

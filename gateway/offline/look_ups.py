@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.settings import Gates
-from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import Found
 
 

@@ -31,7 +31,7 @@ from gateway.steering.experiments import ExperimentSettings, RandomArm
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import SuiteName
 from gateway.steering.scoring.scorer import ScorerName
-from gateway.text.progress import progress_bar
+from gateway.text.formatting import progress_bar
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100

@@ -24,10 +24,10 @@ from gateway.offline.recordings import Recording
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.agent_kind import offered_tools
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import Gates
+from gateway.steering.guidance.state import offered_tools
 from gateway.steering.routing import Serves
 from gateway.steering.steer import (
     CallFacts,

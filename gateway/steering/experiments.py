@@ -8,7 +8,6 @@ cooldowns, dwell and capability checks are those of `on`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 
 from gateway.steering.acting import ActionSignal
 from gateway.steering.fsm import FSMState
+from gateway.steering.identity.ids import draw
 from gateway.steering.monitors import FAILURE_TYPES, Readings
 
 MODES = ("on", "shadow", "off")
@@ -34,8 +34,6 @@ RANDOM_GUIDANCE_SHARE = 0.011
 docs/evidence.md."""
 
 _HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
-_DRAW_BYTES = 8
-_DRAW_RANGE = 256.0**_DRAW_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +70,6 @@ class ExperimentSettings:
 def mode_of(arm: str) -> str:
     """The mode of an arm's requests; that of `random` is `on`."""
     return "on" if arm == "random" else arm
-
-
-def draw(experiment: str, unit: str) -> float:
-    """A number in [0, 1), always the same for the pair, uniformly distributed over units.
-
-    First 8 bytes of a SHA-256 digest, big-endian, over 2^64. Source: reference section 14, except
-    that each part is preceded by its length: joined by a colon alone, ("a:b", "c") and
-    ("a", "b:c") would be the same text.
-    """
-    parts = [part.encode("utf-8", "surrogatepass") for part in (experiment, unit)]
-    joined = b"".join(str(len(part)).encode() + b":" + part for part in parts)
-    first = hashlib.sha256(joined).digest()[:_DRAW_BYTES]
-    return int.from_bytes(first, "big") / _DRAW_RANGE
 
 
 def assign(settings: ExperimentSettings, unit: str) -> str:

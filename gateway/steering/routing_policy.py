@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.experiments import draw
 from gateway.steering.fsm import FSMState
+from gateway.steering.identity.ids import draw
 from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 

@@ -18,12 +18,12 @@ from gateway.steering.evidence.observation import (
 )
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
-from gateway.steering.monitors.alarm import severity_of, with_alarm
+from gateway.steering.monitors.suite import severity_of, with_alarm
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.scoring.risk import NO_OUTCOMES, RiskModel, WorkloadPrior, risk_of
 from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 
 class StepOutcome(Struct, frozen=True, kw_only=True):

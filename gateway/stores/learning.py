@@ -18,8 +18,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Pattern, Status, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier, content_id
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust, content_id
 from gateway.stores import codec
 from gateway.stores.learning import Posterior, StoredLesson
 from gateway.stores.patterns import Event, StoredPattern

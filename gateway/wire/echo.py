@@ -105,3 +105,6 @@ def _cut(sent: str, own: str | None) -> tuple[int, int] | None:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if sent.startswith(own[:middle]) else (low, middle - 1)
     return (low, low + len(sent) - len(own)) if sent.endswith(own[low:]) else None
+
+
+OWN_ANSWER: Final = "Stopped by the gateway: "

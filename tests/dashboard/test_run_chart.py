@@ -24,8 +24,7 @@ from gateway.dashboard.run_chart import (
 )
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.testing.store_conformance.records import a_chat, a_first_step, a_step, an_injection
-from gateway.text.scales import heat, stretches
-from gateway.text.svg import curve, element
+from gateway.text.svg import curve, element, heat, stretches
 
 LINES = {
     "fast": 0.2,

@@ -16,11 +16,7 @@ from gateway.embedding.hashing import HashingEmbedder
 from gateway.learning.book import LessonBook
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.guidance.decide import Decided
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, from_json, to_json
-from gateway.steering.lessons import (
+from gateway.steering.guidance.lessons import (
     LEARNED,
     QUOTED,
     WINDOW_STEPS,
@@ -31,6 +27,9 @@ from gateway.steering.lessons import (
     lesson_text,
     with_lessons,
 )
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.steering.guidance.settings import InjectionSettings
+from gateway.steering.guidance.state import GuidanceState, from_json, to_json
 from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreUnavailable
 from tests.learning.runs import read, shell, steps

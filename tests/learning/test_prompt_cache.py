@@ -13,8 +13,8 @@ from gateway.learning.mining import MinedRun, mine, read_run
 from gateway.learning.secrets import has_secret
 from gateway.offline.labelled_runs import steps_of
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.lessons import LEARNED
+from gateway.steering.guidance.lessons import LEARNED
+from gateway.steering.guidance.pattern import Status
 from gateway.stores.learning import Posterior
 from gateway.testing import AppServer, ReceivedRequest, ScriptedUpstream
 from tests.live.agents import WHICH, Drive, Run, read_runs, recorded_replies

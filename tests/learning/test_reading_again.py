@@ -13,8 +13,7 @@ from gateway.embedding.hashing import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.learning.life_cycle import next_move
 from gateway.learning.worker import Report
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.testing.store_conformance.keys import a_key
 from tests.learning.distilling import read_again, stored, unsaid

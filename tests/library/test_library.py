@@ -20,9 +20,8 @@ from gateway.embedding.hashing import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary, gates_for, starter_patterns
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.families import ModelFamily
 from gateway.steering.guidance.pattern import Pattern, Query, Tier, content
-from gateway.steering.guidance.render import PLACEHOLDER, pattern_text
+from gateway.steering.guidance.render import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.steering.monitors import FAILURE_TYPES
 from gateway.stores.patterns import Added, PatternFilter, PatternStore

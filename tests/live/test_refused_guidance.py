@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.steering.transcript.frame import FRAME_OPEN
+from gateway.steering.transcript.content import FRAME_OPEN
 from gateway.testing import AppServer, Fault, FaultKind, ReceivedRequest, Reply, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, trace, worker
 from tests.live.test_refused_dialects import DIALECTS, ask, deployed

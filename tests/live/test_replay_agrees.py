@@ -23,8 +23,7 @@ from gateway.offline.replay import policy_from_dict
 from gateway.offline.replayed_calls import ReplayPolicy, call_tokens
 from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Pattern
+from gateway.steering.guidance.pattern import Pattern, Status
 from gateway.testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall, Usage
 from tests.live.agents import Run, calls_of, read_runs
 from tests.patience import DEADLINE_MS

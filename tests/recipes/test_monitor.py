@@ -74,7 +74,8 @@ print(json.dumps({
 PRINT_GUIDANCE = """
 import json
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.plan import Moment, plan
+from gateway.steering.guidance.state import Moment
+from gateway.steering.guidance.plan import plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import GuidanceState
 from gateway.steering.monitors import evaluate

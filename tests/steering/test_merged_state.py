@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gateway.steering.decided_call import RunMemory
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import GuidanceState, Injection
 from gateway.steering.routing import ModelPin
 from gateway.steering.routing_policy import RunChoice
+from gateway.steering.steer import RunMemory
 
 GIVEN = GuidanceState(
     fired_step=3,

@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.outcomes import failure_line, readable, signature
-from gateway.steering.evidence.pending_results import is_transient
-from gateway.steering.evidence.refusals import EMPTY, says_no
-from gateway.steering.transcript.step import Action
+from gateway.steering.evidence.results import EMPTY, is_transient, says_no
+from gateway.steering.transcript.steps import Action
 
 KIND_WORDS: dict[str, str] = {
     "missing_command": "the command is not installed",

@@ -19,14 +19,14 @@ from gateway.steering.evidence.outcomes import (
     readable,
     signature,
 )
-from gateway.steering.evidence.pending_results import (
+from gateway.steering.evidence.results import (
     STATUS_CHARS,
+    Result,
     is_pending,
     is_transient,
     is_unfinished_job,
 )
-from gateway.steering.evidence.results import Result
-from gateway.steering.transcript.questions import asks_user
+from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
 from gateway.wire.search import Expressions

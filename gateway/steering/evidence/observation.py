@@ -15,7 +15,7 @@ from msgspec import Struct
 from gateway.steering.evidence.edits import Edit, goes_back
 from gateway.steering.evidence.features import ActionFacts, StepFacts, alike, describe, has_answer
 from gateway.steering.evidence.repeats import CallMemory, KnownWords, Repeat
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 R = TypeVar("R")
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.steering.monitors import FAILURE_TYPES
 
 STRUCTURAL = frozenset(

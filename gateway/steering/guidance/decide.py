@@ -9,13 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.guidance.due_text import MonitorText
-from gateway.steering.guidance.families import ModelFamily, model_family
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, kinds
 from gateway.steering.guidance.plan import Plan
-from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
+from gateway.steering.guidance.render import (
+    FRAME_CHARS,
+    ModelFamily,
+    Same,
+    model_family,
+    pattern_text,
+)
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import Counts, GuidanceState, count, with_count
+from gateway.steering.guidance.texts import MonitorText
 
 
 class Item(Struct, frozen=True, kw_only=True):

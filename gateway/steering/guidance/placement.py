@@ -36,7 +36,7 @@ from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
 from gateway.steering.guidance.texts import skip_directive
-from gateway.steering.transcript.frame import FRAME_OPEN
+from gateway.steering.transcript.content import FRAME_OPEN
 
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text")

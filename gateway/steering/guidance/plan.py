@@ -11,12 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.agent_kind import kind_of_agent
-from gateway.steering.guidance.due_text import MonitorText, due_text
-from gateway.steering.guidance.moment import Moment
 from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, count
+from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, count, kind_of_agent
+from gateway.steering.guidance.texts import MonitorText, due_text
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
 

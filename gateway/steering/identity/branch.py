@@ -3,17 +3,137 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
-from gateway.steering.identity.side_requests import asks_for_title
-from gateway.steering.identity.summary import is_summary_of
 from gateway.wire.coerce import as_text
-from gateway.wire.messages import history, system_text, tool_names
+from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
+
+_HASH_BYTES = 8
+_MAX_HASHES = 64
+_LINE_CHARACTERS = 16  # shorter lines (headings, "Done.") occur in many replies
+_LEAST_SHARE = 0.25  # clients drop parts of a summary, such as the model's notes before it
+_TAG = re.compile(r"</?\w+>")
+
+
+def line_hashes_of(text: str) -> tuple[bytes, ...]:
+    """Digests of a reply's first lines, 8 bytes each; short lines and tags are left out."""
+    return tuple(dict.fromkeys(_hash_lines(text)))[:_MAX_HASHES]
+
+
+def split_line_hashes(joined: bytes) -> tuple[bytes, ...]:
+    """Line hashes that were concatenated, as a tuple."""
+    starts = range(0, len(joined), _HASH_BYTES)
+    return tuple(joined[start : start + _HASH_BYTES] for start in starts)
+
+
+def is_summary_of(line_hashes: Sequence[bytes], messages: Sequence[object]) -> bool:
+    """Whether messages of the client repeat at least a quarter of the lines of a reply.
+
+    `line_hashes`: those of the reply. The messages are in any dialect; malformed ones are skipped.
+    """
+    if not line_hashes:
+        return False
+    missing = set(line_hashes)
+    for message in messages:
+        if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
+            missing.difference_update(_hash_lines(content_text(message.get("content"))))
+    return len(line_hashes) - len(missing) >= len(line_hashes) * _LEAST_SHARE
+
+
+def _hash_lines(text: str) -> Iterator[bytes]:
+    for line in text.splitlines():
+        words = _TAG.sub("", line).strip()
+        if len(words) >= _LINE_CHARACTERS:
+            yield digest_fields("line", words)[:_HASH_BYTES]
+
+
+_SYSTEM_CHARACTERS = 700
+"""How far into a system text its instruction is looked for: some clients begin with their name."""
+_HEAD_CHARACTERS = 500
+_TAIL_CHARACTERS = 300
+"""Where in a user message the instruction is looked for: clients quote the conversation after it or
+before it."""
+
+_VERB = (
+    r"\b(?:generate|create|write|suggest|provide|give|produce|propose|craft|make|choose|output"
+    r"|come up with|summari[sz]e|extract|(?:respond|reply|return|answer)(?: \w+){0,2} with|need"
+    r"|naming)\b"
+)
+_LABEL = (
+    r"(?:\b(?:titles?|headline)\b"
+    r"|\b(?:short|concise|brief|descriptive|chat|conversation|session|thread)[ -]names?\b"
+    r"|\bdescription of (?:this|the) (?:session|conversation|chat)\b)"
+)
+_WHAT = (
+    r"\b(?:conversation|chat|(?:coding |agent )?session|thread|dialogue|discussion"
+    r"|first message)s?\b"
+)
+_ASKS = re.compile(
+    rf"{_VERB}[^.]{{0,100}}?{_LABEL}"
+    rf"|\bnam(?:e|ing) (?:this|the|a|an|our) (?:\w+ ){{0,2}}?{_WHAT}"
+    r"|\b(?:title|name|naming) (?:generator|assistant)\b"
+    r"|(?:\u751f\u6210|\u8d77|\u62df|\u603b\u7ed3).{0,40}?(?:\u6807\u9898|\u540d\u79f0)"
+)
+_ABOUT = re.compile(
+    rf"{_WHAT}|\b(?:user'?s? )(?:first )?message\b|\u5bf9\u8bdd|\u4f1a\u8bdd|\u804a\u5929"
+)
+_SIGNS = ("title", "headline", "nam", "description of", "\u6807\u9898", "\u540d\u79f0")
+"""What asks for a title contains one of these; searching for plain text costs a tenth."""
+_NEAR_CHARACTERS = 200
+_STARTS_WITHIN = 120
+"""A user message that asks for a title does so at once; a task may mention titles later."""
+
+
+def asks_for_title(system: str, messages: Sequence[object]) -> bool:
+    """Whether a request without tools asks for a title of a conversation.
+
+    `system`: its system text. The instruction is in the beginning of that, at the start of the
+    first user message, or at either end of the last one. Source: the title requests of opencode,
+    gptme, Claude Code, Zed, goose, Crush and Open WebUI.
+    """
+    if _instructs(system[:_SYSTEM_CHARACTERS]):
+        return True
+    said = [text for text in map(_user_text, _outer(messages)) if text]
+    if not said:
+        return False
+    first, last = said[0][:_HEAD_CHARACTERS], said[-1][:_HEAD_CHARACTERS]
+    if _instructs(first, within=_STARTS_WITHIN):
+        return True
+    if last != first and _instructs(last, within=_STARTS_WITHIN):
+        return True
+    return _instructs(said[-1][-_TAIL_CHARACTERS:])
+
+
+def _outer(messages: Sequence[object]) -> list[object]:
+    """The messages that may have the instruction: the first three and the last."""
+    return [*messages[:3], *messages[-1:]] if len(messages) > 3 else list(messages)
+
+
+def _user_text(message: object) -> str:
+    if isinstance(message, dict) and message.get("role") == "user":
+        return content_text(message.get("content"))
+    return ""
+
+
+def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
+    text = text.lower()
+    for sign in _SIGNS:  # a generator for `any` would cost as much as the search
+        if sign in text:
+            break
+    else:
+        return False
+    asked = _ASKS.search(text)
+    if asked is None or asked.start() > within:
+        return False
+    near = text[max(asked.start() - _NEAR_CHARACTERS, 0) : asked.end() + _NEAR_CHARACTERS]
+    return _ABOUT.search(near) is not None
+
 
 COMPACTION_ITEMS = ("compaction", "compaction_summary", "context_compaction")
 """Types of the items by which the Responses API stands for a history that it compacted. No set: a

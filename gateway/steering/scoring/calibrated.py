@@ -19,7 +19,7 @@ from gateway.steering.scoring.calibration import (
     shipped_calibration,
 )
 from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 NEUTRAL = 0.22
 """Score of a stretch of which nothing is known, a little above FAST: a run has to earn that."""

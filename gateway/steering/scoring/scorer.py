@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from gateway.steering.lazy_class import load_class
 from gateway.steering.scoring.calibration import Calibration
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 ScorerName = Literal["heuristic", "calibrated", "judge"]
 _SCORERS: Mapping[ScorerName, str] = {

@@ -15,8 +15,8 @@ from gateway.steering.transcript.content import (
     images_sum,
     json_text,
     read_content,
+    without_guidance,
 )
-from gateway.steering.transcript.frame import without_guidance
 from gateway.wire.coerce import as_text
 
 _CALL = "_call"

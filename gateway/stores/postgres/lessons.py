@@ -10,8 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Pattern, Status, Tier
 from gateway.stores import codec
 from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, StoredLesson
 from gateway.stores.pattern_codec import SELECT_LESSONS, stored_lesson

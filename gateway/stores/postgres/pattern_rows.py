@@ -9,8 +9,8 @@ from typing import Any
 
 import asyncpg
 
-from gateway.steering.guidance.families import family_matches
 from gateway.steering.guidance.pattern import Pattern, content_id
+from gateway.steering.guidance.render import family_matches
 from gateway.stores.pattern_codec import (
     COLUMNS,
     CONTENT_COLUMNS,

@@ -10,8 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
     Allowance,
     DecisionRow,

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from gateway.steering.transcript.steps import Action, Step
-from gateway.wire.long_texts import lowered
+from gateway.wire.coerce import lowered
 
 # Plain substrings, so that "0 errors" is an error. Source: reference section 1.3.
 ERROR_MARKS = (

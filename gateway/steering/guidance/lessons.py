@@ -15,13 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.evidence.failure_keys import Failure, read_action
-from gateway.steering.experiments import draw
 from gateway.steering.guidance.decide import Decided, Item, LessonDecision
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, content
 from gateway.steering.guidance.render import FRAME_CHARS, sanitise
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, with_count
-from gateway.steering.transcript.step import Step
+from gateway.steering.identity.ids import draw
+from gateway.steering.transcript.steps import Step
 
 WINDOW_STEPS = 6
 """Steps in which a decision about a lesson shows its effect: until then there is no other one."""
