@@ -1,4 +1,4 @@
-"""What the core reads of a request and an answer in any dialect, and how it changes the text."""
+"""Interface of dialects: reads requests and answers for the core, and changes the text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANSWER_ID = "gateway.answer"
 
 
 class StreamRead(Struct, frozen=True, kw_only=True):
-    """What a complete event stream contains.
+    """Content of a complete event stream.
 
     `completion` is None when there is no complete reply; `partial` is then what arrived of it,
     where the dialect knows it. `began`: any part of a reply came, which is not always set for one
@@ -54,7 +54,7 @@ class StreamRead(Struct, frozen=True, kw_only=True):
 
 
 class LiteLLMCall(Struct, frozen=True, kw_only=True):
-    """How LiteLLM is asked on behalf of a dialect that the upstream does not speak.
+    """LiteLLM's call on behalf of a dialect that the upstream does not speak.
 
     `function`: LiteLLM's function; it answers in the dialect's own form. `fields`: the fields of
     the body that are passed on; other keyword arguments could be taken for LiteLLM's own controls.
@@ -125,7 +125,7 @@ class SteeredRequest(ChatRequest):
 
     @property
     def earlier_count(self) -> int:
-        """How many messages of the history are not available here."""
+        """Number of messages of the history that are not available here."""
         return self.earlier.gone if self.earlier is not None else 0
 
     @property
@@ -150,7 +150,7 @@ class Dialect(ABC):
     """
 
     name: ClassVar[str]
-    """What a deployment's `dialects` lists."""
+    """Name in a deployment's `dialects`."""
 
     path: ClassVar[str]
     """The path after the version, with a leading slash."""
@@ -162,7 +162,7 @@ class Dialect(ABC):
     """The label of its requests in metrics, traces and logs."""
 
     api: ClassVar[Literal["openai", "anthropic"]] = "openai"
-    """Whose API it belongs to. This decides about base URL, key header and default upstreams."""
+    """Owner of the API; decides about base URL, key header and default upstreams."""
 
     unversioned: ClassVar[bool] = True
     """Whether the gateway serves the path without `/v1`, too."""
@@ -178,7 +178,7 @@ class Dialect(ABC):
     """Whether streams report their usage without being asked to."""
 
     litellm: ClassVar[LiteLLMCall | None] = None
-    """How LiteLLM is asked; None if it cannot be, so that only upstreams that speak it serve it."""
+    """LiteLLM's call; None if there is none, so that only upstreams that speak it serve it."""
 
     @abstractmethod
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
@@ -186,7 +186,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
-        """What a complete event stream contains; never raises."""
+        """Content of a complete event stream; never raises."""
 
     @abstractmethod
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
@@ -227,7 +227,7 @@ class Dialect(ABC):
         return request.messages
 
     def target(self, given: GuidanceTarget, request: SteeredRequest, model: str) -> GuidanceTarget:
-        """What the model accepts in this dialect, where `given` is what it accepts in general."""
+        """Target for this dialect, where `given` is what the model accepts in general."""
         return given
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
@@ -236,7 +236,7 @@ class Dialect(ABC):
         return body
 
     def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
-        """What takes the edits out of an answer that repeats them; None when none does."""
+        """Filter that takes the edits out of an answer that repeats them; None for none."""
         return None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:

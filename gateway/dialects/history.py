@@ -24,7 +24,7 @@ class EarlierHistory(Struct, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> int:
-        """How many messages before the reply are not available."""
+        """Number of messages before the reply that are not available."""
         return self.chain.count
 
     def followed_by(self, own: Sequence[Any]) -> Sequence[Any]:

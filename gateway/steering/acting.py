@@ -1,4 +1,4 @@
-"""When to act: an intervention is made only when its expected precision is high enough.
+"""Precision bars: an intervention is made only when its expected precision is high enough.
 
 Each action depends on a signal, and calibration measured how often a run that shows the signal
 fails, reweighted so that half of all runs fail. An action whose expected precision is below its bar
@@ -65,7 +65,7 @@ class ActSettings:
 def expected_precision(
     action: str, state: FSMState, readings: Readings | None, calibration: Calibration
 ) -> float:
-    """How often acting now hits the kind of run the action is meant for, in [0, 1].
+    """Share of such moments in runs of the kind that the action is meant for, in [0, 1].
 
     For `route_fast` that is a run that succeeds, for all others one that fails.
 

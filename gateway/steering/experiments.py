@@ -21,7 +21,7 @@ from gateway.steering.identity.ids import draw
 from gateway.steering.monitors import FAILURE_TYPES, Readings
 
 MODES = ("on", "shadow", "off")
-"""How a request is treated: steered; decided about, but sent unchanged; only observed."""
+"""Treatments of a request: steered; decided about, but sent unchanged; only observed."""
 
 ARMS = ("on", "random", "shadow", "off")
 """The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""

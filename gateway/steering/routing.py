@@ -1,4 +1,4 @@
-"""Which model a call is sent to: by difficulty state, among those that can serve the request."""
+"""Routing by difficulty state, among the models that can serve the request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Serves = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
-    """Who chooses the model, how long a run stays on it, and when it gets another at once.
+    """Chooser of the model, dwell time on it, and when a run gets another one at once.
 
     `policy`: `states` = the difficulty state; `learned` = the outcomes of the workload's runs
     (docs/routing.md). `regret`: points of success, 0 to 100, by which the chosen model may be worse

@@ -4,7 +4,7 @@ A *workload* is what one client asks of one model with one set of tools, for one
 model on which its runs began, the outcomes so far give a Beta posterior. A run gets its model once,
 when it begins, because each switch loses the provider's prompt cache; trouble may move it to a
 model with a better chance, never back. A share of the runs is given a model by chance, so that what
-is known of each goes on growing, and what the policy is worth can be told from the log alone: each
+is known of each keeps growing, and what the policy is worth can be told from the log alone: each
 decision carries the probability with which it was made.
 
 Everything here is a function of values: the same run gets the same model on every gateway, after a
@@ -40,7 +40,7 @@ _DIGITS = 4  # of the probabilities that are logged
 
 
 class WorkloadRates(Struct, frozen=True, kw_only=True):
-    """What is known of a run's workload when the run is decided.
+    """Knowledge of a run's workload when the run is decided.
 
     `key` of the workload and `run`, its id, decide whether and what the run explores. `outcomes` of
     the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
@@ -301,7 +301,7 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
 
 
 def _costs(rates: WorkloadRates, models: Mapping[str, int]) -> dict[str, float]:
-    """What orders the models by cost: their prices; where one has none, their places."""
+    """Order of the models by cost: their prices; where one has none, their places."""
     priced = all(model in rates.prices for model in models)
     return {model: rates.prices[model] if priced else place for model, place in models.items()}
 

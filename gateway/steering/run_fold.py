@@ -60,7 +60,7 @@ class StepOutcome(Struct, frozen=True, kw_only=True):
 
     @property
     def loop_count(self) -> int:
-        """How often a call of the step gave the same result before, the most repeated call's."""
+        """Number of earlier calls with the same result, for the most repeated call of the step."""
         return max([repeat.count for _, repeat in self.calls], default=1) - 1
 
 

@@ -147,7 +147,7 @@ class RunPosition(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """Why the agent is to hand over its work, and the model to use; empty texts ask nothing."""
+    """Wishes of budgets: a reason to hand over the work, and a cheaper model; empty for none."""
 
     wrap_up: str = ""
     cheaper: str = ""
@@ -236,7 +236,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     @property
     def stop(self) -> str:
-        """Why the run is stopped instead of asking a model; empty for one that goes on."""
+        """Reason for stopping the run instead of asking a model; empty for one that continues."""
         return self.proposal.strike.reason if self.proposal.strike.stops else ""
 
     @property
@@ -313,7 +313,7 @@ def conclude(
 
 
 def repeat(memory: RunMemory, step: int, *, server_keeps_history: bool = False) -> Decided:
-    """What a call gets without a decision: earlier guidance again, and the memory stays as it is.
+    """Guidance of a call without a decision: earlier guidance again; the memory stays as it is.
 
     `step`: scored steps of the run, 0 on its first call. `server_keeps_history`: as in `conclude`.
     """
@@ -328,7 +328,7 @@ def place(
     target: Callable[[], GuidanceTarget],
     tools: Sequence[Message],
 ) -> Placed | None:
-    """Where the call's guidance goes, earlier guidance included; None when there is none.
+    """Placement of the call's guidance, earlier guidance included; None when there is none.
 
     `messages` and `target` return the input of placement; they are called only when there is
     guidance to place.
@@ -507,7 +507,7 @@ def _plan(
 def _lessons(
     rules: SteeringRules, memory: RunMemory, position: RunPosition, signal: ActionSignal
 ) -> LessonQuery | None:
-    """What to look up among the lessons: only behind a call that failed."""
+    """The look-up among the lessons: only after a call that failed."""
     latest = position.latest
     if latest is None or not latest.failed or not rules.lessons.trials:
         return None

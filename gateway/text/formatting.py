@@ -1,4 +1,4 @@
-"""Numbers and times for people; an unknown value is a dash."""
+"""Numbers, times and progress for people; an unknown value is a dash."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def ago(at: float, now: float | None = None) -> str:
-    """How long ago a time was."""
+    """Age of a time in words."""
     passed = (time.time() if now is None else now) - at
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if passed >= size:

@@ -1,4 +1,4 @@
-"""SVG elements as text, every value escaped.
+"""SVG elements as text, every value escaped; scales from values to positions.
 
 Positions are percentages of a drawing that has no view box, so that it fills any width while text
 and strokes keep their size. Only curves are drawn in a box with its own units, which is stretched.
@@ -97,7 +97,7 @@ HOTTEST = 5
 
 
 def fraction(value: float, low: float, high: float) -> float:
-    """Where a value lies between `low` and `high`, in [0, 1]; values outside go to the nearer end.
+    """Position of a value between `low` and `high`, in [0, 1]; values outside go to the nearer end.
 
     0 when the scale has no length.
     """

@@ -91,12 +91,12 @@ class BodyPrefix(Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """Where the last message ends: a later body begins with the bytes before."""
+        """End of the last message: a later body begins with the bytes before it."""
         return self.spans[-1][1]
 
     @property
     def opening(self) -> int:
-        """Where the list of messages begins."""
+        """Start of the list of messages."""
         return self.raw.rindex(b"[", 0, self.spans[0][0])
 
     def begins(self, raw: bytes) -> bool:

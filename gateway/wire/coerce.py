@@ -1,4 +1,4 @@
-"""JSON values of unknown type, read as the type that is expected, or a default; and values as JSON.
+"""JSON values of unknown type, read as the expected type or a default; long texts in pieces.
 
 Clients and providers send any type under any key. Each function here returns the value when it has
 the expected type and the default otherwise; none raises, and none converts text to a number. A
@@ -80,14 +80,14 @@ _FINAL_SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"
 
 
 def lowered(text: str) -> str:
-    """What `text.lower()` gives."""
+    """`text.lower()`, made in pieces."""
     if len(text) <= PIECE_CHARACTERS or text.isascii() or _FINAL_SIGMA in text:
         return text.lower()
     return "".join([piece.lower() for piece in _pieces(text)])
 
 
 def word_count(text: str) -> int:
-    """What `len(text.split())` gives."""
+    """`len(text.split())`, counted in pieces."""
     if len(text) <= PIECE_CHARACTERS:
         return len(text.split())
     count, inside = 0, False

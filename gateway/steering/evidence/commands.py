@@ -1,4 +1,4 @@
-"""What a tool call does: its operation, the program it runs, the files it changes."""
+"""Tool calls read as an operation, the program that runs, and the files that change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _TEST_NAME = re.compile(r"(?:^|[_\W])tests?(?:$|[_\W])|pytest|run_?tests?")
 _TEST_RUNNERS = frozenset(word_list("commands", "test_runners"))
 _COMMIT_NAME = re.compile(r"commit|submit", re.IGNORECASE)
 _COMMIT_COMMAND = re.compile(r"\bgit\s+(?:commit|restore|reset|stash(?!\s+(?:pop|apply)))\b")
-"""What leaves no change of the agent's own behind."""
+"""Operations that leave no change by the agent."""
 _PLUMBING = re.compile(
     r"(?:(?<!\s)\s++|)(?:2>&1|\|\s*+(?:head|tail|grep|less|cat)\b[^|;&]*)"
     r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
@@ -91,7 +91,7 @@ class ReadCall(Struct, frozen=True, kw_only=True):
 
 
 class _Tool(Struct, frozen=True, kw_only=True):
-    """What a tool's name alone tells: `shell`: it runs commands; `names_shell`: it may run one;
+    """Facts from a tool's name alone. `shell`: it runs commands; `names_shell`: it may run one;
     the rest as in `ReadCall`."""
 
     shell: bool

@@ -1,4 +1,4 @@
-"""Which files a call changes, and from what to what, in the forms of many editors."""
+"""Files that a call changes, with old and new text, in the forms of many editors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def here_documents(command: str) -> Iterator[tuple[str, str]]:
 
 
 def _line_words(text: str) -> dict[str, list[int]]:
-    """Where lines begin with a word: word -> offsets of the line ends before it, rising."""
+    """Lines that begin with a word: word -> offsets of the line ends before it, rising."""
     ends: dict[str, list[int]] = {}
     for found in _LINE_WORD.finditer(text):
         ends.setdefault(found[1], []).append(found.start())
@@ -106,7 +106,7 @@ def _heredoc_file(command: str, least: int, mark: int) -> str | None:
 
 
 def _name_start(text: str) -> int:
-    """Where the name at the end of `text` starts."""
+    """Start of the name at the end of `text`."""
     at = len(text)
     while at > 0 and _FILE_NAME_END.match(text[at - 1]) is None:
         at -= 1

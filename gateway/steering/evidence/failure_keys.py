@@ -167,7 +167,7 @@ def passes_by_itself(line: str, result: str) -> bool:
 
 
 def kind_of(line: str) -> str:
-    """What went wrong, one of KIND_WORDS, from the line in which a tool reports it."""
+    """Kind of a failure, one of KIND_WORDS, from the line in which a tool reports it."""
     for kind, pattern in _KINDS:
         if pattern.search(line) is not None:
             return kind

@@ -38,7 +38,7 @@ THOUGHT_CHARS = 1200
 ASKED_CHARS = 400
 """Characters of a call whose words an answer may echo."""
 _ERROR_CHARS = 400
-"""What is taken for the failure of a call that only its client calls failed."""
+"""Failure text of a call that only its client calls failed."""
 _OPENING_CHARS = 600
 """The opening of a result, whose words are compared."""
 

@@ -1,4 +1,4 @@
-"""What one step means in its run: repeats, news, and whether the step is trouble.
+"""Observation of a step in its run: repeats, news, and whether the step is trouble.
 
 The scorer, the risk model and the robust monitors read the same observation, which a run makes
 once per step. Its memory is bounded, so a late step costs what an early one does.

@@ -1,4 +1,4 @@
-"""What a call gave, compared without times, ids and line numbers.
+"""Results of calls: compared without times, ids and line numbers, refusals, results to come.
 
 Taking those out costs more than all else that is read off a result, and almost every result differs
 from the others in something that is none of them. So the parts that are compared stay until another
@@ -18,10 +18,10 @@ from gateway.steering.word_lists import word_list
 
 HEAD_CHARS = 400
 TAIL_CHARS = 600
-"""Where times, ids and the like are taken out of a result before it is compared."""
+"""Times, ids and the like, which are taken out of a result before it is compared."""
 
 _NAMES_CHARS = 20
-"""How far before a number its name is read; see `outcomes`."""
+"""Characters before a number in which its name is read; see `outcomes`."""
 # What is taken out begins with one of these signs, or is a word that may stand before one.
 _FIXED = re.compile(r"[^0-9/:=#-]*")
 _WORD_SIGNS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -64,7 +64,7 @@ def _lesson_record(lesson: Lesson) -> dict[str, Any]:
 
 
 def lesson_of(record: Mapping[str, Any]) -> Lesson | None:
-    """What a record says of a learned pattern, None for one that was not learned.
+    """The lesson in a pattern's record, None for a pattern that was not learned.
 
     Raises: ValueError for what is missing or of a wrong type.
     """

@@ -1,4 +1,4 @@
-"""What a call gets from the answers to its plan, and what that costs the run's allowances."""
+"""Selects the guidance for a call and updates the run's allowances."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LessonDecision(Struct, frozen=True, kw_only=True):
 
 
 class Decided(Struct, frozen=True, kw_only=True):
-    """What a call gets: new `items` in the block's order, and the bookkeeping after it.
+    """Guidance of a call: new `items` in the block's order, and the bookkeeping after it.
 
     `spent`: the directive is for the budget. `repairing`: it is for an agent in the middle of a
     repair. `lessons`: the decisions
@@ -92,7 +92,7 @@ def decide(
     found: Mapping[Tier, Sequence[PatternMatch]],
     injection: InjectionSettings,
 ) -> Decided:
-    """What this call gets, from the answers to the plan's look-ups.
+    """The guidance of this call, from the answers to the plan's look-ups.
 
     `found` has no entry for a tier whose look-up failed: that, like an empty answer or texts that
     do not fit the block, spends no allowance.

@@ -33,7 +33,7 @@ QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonSettings:
-    """What of the learned is given.
+    """Settings of what is given of the lessons.
 
     `trials`: whether any lesson is given; `per_call`, `per_run`: most lessons; `max_chars` of one;
     `similarity` in [0, 1] that a lesson for another key needs.
@@ -69,7 +69,7 @@ class LessonMatch(Struct, frozen=True, kw_only=True):
 def lesson_query(
     settings: LessonSettings, guidance: GuidanceState, newest: Step, step: int
 ) -> LessonQuery | None:
-    """What to look up after a step with a failed call; None for nothing."""
+    """The look-up after a step with a failed call; None for none."""
     if not settings.trials or guidance.lessons >= settings.per_run:
         return None
     if guidance.decided_step is not None and step <= guidance.decided_step:

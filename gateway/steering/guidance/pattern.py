@@ -53,7 +53,7 @@ class Trust(enum.StrEnum):
 
 
 class Lesson(Struct, frozen=True, kw_only=True):
-    """What makes a pattern a lesson.
+    """Data that makes a pattern a lesson.
 
     `version` and `supersedes`: an edited lesson is a new one, one version later, that names the one
     it replaces. `origin`: `mined`, `distilled` or `written`. `key`: of the failure that it answers
@@ -96,7 +96,7 @@ CANDIDATES = 32
 
 
 class Tier(enum.StrEnum):
-    """How general a pattern is: one instance, a kind of failure, or a universal rule."""
+    """Generality of a pattern: one instance, a kind of failure, or a universal rule."""
 
     E1 = "e1"
     E2 = "e2"
@@ -181,7 +181,7 @@ class Query(Struct, frozen=True, kw_only=True):
 
     @property
     def fetch(self) -> int:
-        """How many candidates to ask of a store, so that `top_k` are left after the others."""
+        """Number of candidates to ask of a store, so that `top_k` are left after the others."""
         chosen = self.cause or self.kind
         return max(self.top_k, CANDIDATES if chosen else 0) + len(self.exclude)
 

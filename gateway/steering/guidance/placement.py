@@ -1,4 +1,4 @@
-"""Where guidance goes: edits of the client's messages, and the replay of earlier ones.
+"""Placement of guidance: edits of the client's messages, and the replay of earlier ones.
 
 A prompt cache keeps the longest unchanged prefix of a request. So what was put into one request is
 put into every later one of the run again, the same bytes at the same place, and new guidance goes
@@ -70,7 +70,7 @@ def place(
     settings: InjectionSettings,
     tools: Sequence[Message] = (),
 ) -> Placed:
-    """Where this call's guidance goes, old and new. Never raises for messages of any shape.
+    """The edits that place a call's guidance, old and new. Never raises for messages of any shape.
 
     `tools` are only looked at to count the client's cache markers.
     """
@@ -135,7 +135,7 @@ def _directive(decided: Decided, tail_ok: bool, offset: int) -> Injection | None
 
 
 def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injection, ...]:
-    """What is sent again; with lifetime `call` only what this same step got (it is a retry)."""
+    """Injections that are sent again; with lifetime `call` only those of this step (a retry)."""
     if settings.lifetime == "run":
         return decided.state.injections
     return tuple(item for item in decided.state.injections if item.step >= decided.step)
@@ -295,7 +295,7 @@ def _appendable(message: Message) -> bool:
 
 
 def _leading(messages: Sequence[Message]) -> int:
-    """How many system or developer messages come before the first other one."""
+    """Number of system or developer messages before the first other one."""
     for index, message in enumerate(messages):
         if message.get("role") not in _SYSTEM_ROLES:
             return index

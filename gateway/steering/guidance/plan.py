@@ -1,4 +1,4 @@
-"""Which guidance a call may get: the tiers that may be looked up now, the monitor text that is due.
+"""Plan of a call's guidance: the tiers that may be looked up, and the monitor text that is due.
 
 `note` every scored step, `plan` the call, look up what the plan asks for, `decide.decide`, then
 `placement.place`. All pure: the same values give the same guidance, and a step that was decided
@@ -27,7 +27,7 @@ RECOVERED_STEPS = 6
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What a call wants: look-ups to make, a monitor text, the SKIP directive.
+    """Guidance to find for a call: look-ups to make, a monitor text, the SKIP directive.
 
     `spent`: the directive is for the budget, not for a hard stretch. `repairing`: files were edited
     and not tested or committed since, which the directive says.
@@ -66,7 +66,7 @@ def plan(
     injection: InjectionSettings,
     gates: Gates,
 ) -> Plan:
-    """What this call may look up and inject.
+    """The look-ups and texts that this call may have.
 
     A step that was decided before gets nothing new: what it got is among the injections that
     placement sends again.
@@ -154,7 +154,7 @@ def _e1_query(
     settings: EtraceSettings,
     gates: Gates,
 ) -> Query | str:
-    """What to look up; or why nothing is, empty when the newest steps have no text."""
+    """The look-ups; or the reason for none, empty when the newest steps have no text."""
     if reason := _e1_held(guidance, settings, _at_risk(guidance, moment, settings)):
         return reason
     text = recent_text(moment.recent, settings.e1_steps)

@@ -188,7 +188,7 @@ def _frame(texts: tuple[str, ...]) -> str:
 
 
 FRAME_CHARS = len(frame([""]))
-"""What the frame adds to the texts inside it."""
+"""Characters that the frame adds to the texts inside it."""
 
 
 def _universal(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What the newest step of a run is stuck on: the cause, the true count, the decisive line.
+"""Trouble of a run's newest step: the cause, the true count, the decisive line, a near miss.
 
 Read only when guidance is due, from the newest steps and what the run has observed of the newest
 one. Texts of tools and agents are read within limits, and quoted sanitised and cut.
@@ -239,7 +239,7 @@ _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """What the newest step is stuck on.
+    """Trouble of the newest step.
 
     `count`: how often that has come in the run; `quote`: the decisive line of the newest result, or
     the agent's own words; `near`: a sentence that names a near miss, and `instead` the move that
@@ -262,7 +262,7 @@ class Situation(Struct, frozen=True, kw_only=True):
         return Situation(cause=self.cause, count=self.count)
 
     def text(self, severity: int) -> str:
-        """What happened, the near miss, and one move for a severity from 1 on."""
+        """Text for a severity from 1 on: the event, the near miss, and one move."""
         texts = self.cause.texts
         move = texts[min(severity, len(texts)) - 1]
         if severity == 1 and self.instead:
@@ -272,7 +272,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
 
 def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
-    """What the newest of the steps is stuck on; None when it brings something new.
+    """Trouble of the newest of the steps; None when it brings something new.
 
     `calls`: what the run observed of the newest step's calls; without them only the steps given
     are known.
@@ -284,7 +284,7 @@ def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situati
 
 
 def _stuck_call(steps: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
-    """What the newest step's worst call is stuck on."""
+    """Trouble of the newest step's worst call."""
     newest = steps[-1]
     if len(calls) != len(newest.actions):
         observer = RunObserver()
@@ -421,7 +421,7 @@ def _talk(steps: Sequence[Step]) -> Situation | None:
 
 
 def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
-    """What a call is, as the causes ask for it."""
+    """Kind of a call in the words of the causes."""
     operation = facts.operation
     searches = _SEARCH_NAME.search(operation) is not None
     if not searches and operation.startswith("$"):
@@ -458,7 +458,7 @@ def _is_prose(command: str) -> bool:
 
 
 def _prose_commands(steps: Sequence[Step]) -> int:
-    """How many of the steps sent prose to a shell."""
+    """Number of steps that sent prose to a shell."""
     found = (shell_command(a.name, a.arguments) for step in steps for a in step.actions)
     return sum(_is_prose(command) for command in found)
 

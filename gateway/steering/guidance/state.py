@@ -1,4 +1,4 @@
-"""What guidance remembers of a run: what was injected, when, and at which place.
+"""State of a run's guidance: injections with step and place, and the moment of a call.
 
 This is the part of a run's state that cannot be derived from the transcript again.
 """
@@ -72,7 +72,7 @@ class GuidanceState(Struct, frozen=True, kw_only=True):
         return GuidanceState()
 
     def up_to(self, position: int) -> GuidanceState:
-        """What a fork copies: the blocks that were sent before it leaves its parent."""
+        """The state that a fork copies: blocks that were sent before it leaves its parent."""
         kept = tuple(
             item for item in self.injections if item.place == "system" or item.offset <= position
         )
@@ -219,7 +219,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     every_alarm: bool = False
 
     def situation(self) -> Situation | None:
-        """What the newest step is stuck on, None when it brings something new."""
+        """Trouble of the newest step, None when it brings something new."""
         if self.trouble == "reverted edit":
             return restored_edit()
         return read_situation(self.recent, self.calls)

@@ -1,4 +1,4 @@
-"""What a provider's API allows for guidance: late system messages, prompt-cache markers."""
+"""Limits of a provider's API for guidance: late system messages, prompt-cache markers."""
 
 from __future__ import annotations
 

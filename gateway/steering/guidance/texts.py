@@ -76,7 +76,7 @@ def evidence_for(failure_type: str, readings: Readings) -> str:
 
 
 def severities(failure_type: str) -> int:
-    """How many texts there are for a failure; 0 for one without."""
+    """Number of texts for a failure; 0 for one without."""
     return len(TEXTS.get(failure_type, ()))
 
 
@@ -146,7 +146,7 @@ def due_text(
 def _held_back(
     guidance: GuidanceState, moment: Moment, injection: InjectionSettings, failure_type: str
 ) -> str:
-    """Why no text about a failure may be given now; "" when one may."""
+    """Reason for giving no text about a failure now; "" when one may be given."""
     if guidance.monitor_count >= injection.monitor_cap:
         return "monitor: cap reached"
     wait = injection.cooldown(moment.state.value)
@@ -161,7 +161,7 @@ def _held_back(
 
 
 def _situation(moment: Moment, failure_type: str) -> Situation | None:
-    """What the text is about; None for a failure that a single step does not show."""
+    """Situation of the text; None for a failure that a single step does not show."""
     if failure_type not in _SHOWN_BY_STEP:
         return None
     situation = moment.situation()

@@ -1,4 +1,4 @@
-"""What is known of a conversation for matching, and how a request and its reply change it."""
+"""State of a conversation for matching, changed by each request and reply; side requests."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def _hash_lines(text: str) -> Iterator[bytes]:
 
 
 _SYSTEM_CHARACTERS = 700
-"""How far into a system text its instruction is looked for: some clients begin with their name."""
+"""Characters of a system text in which its instruction is found: some begin with their name."""
 _HEAD_CHARACTERS = 500
 _TAIL_CHARACTERS = 300
-"""Where in a user message the instruction is looked for: clients quote the conversation after it or
+"""Characters at both ends of a user message searched for the instruction: a quote may be behind or
 before it."""
 
 _VERB = (
@@ -84,7 +84,7 @@ _ABOUT = re.compile(
     rf"{_WHAT}|\b(?:user'?s? )(?:first )?message\b|\u5bf9\u8bdd|\u4f1a\u8bdd|\u804a\u5929"
 )
 _SIGNS = ("title", "headline", "nam", "description of", "\u6807\u9898", "\u540d\u79f0")
-"""What asks for a title contains one of these; searching for plain text costs a tenth."""
+"""One of these is in each request for a title; searching for plain text costs a tenth."""
 _NEAR_CHARACTERS = 200
 _STARTS_WITHIN = 120
 """A user message that asks for a title does so at once; a task may mention titles later."""
@@ -141,7 +141,7 @@ client's type may be a list or an object, for which there is no hash."""
 
 
 class Awaits(enum.StrEnum):
-    """What a conversation waits for."""
+    """Event that a conversation waits for."""
 
     MODEL = "model"
     """A call is in progress."""
@@ -152,7 +152,7 @@ class Awaits(enum.StrEnum):
 
 
 class Delivery(enum.Enum):
-    """What is known of the way of the latest answer to the client."""
+    """Delivery of the latest answer to the client, as far as it is known."""
 
     UNKNOWN = 0
     """There is no whole answer, or it was not sent to its end, or another process sent it."""
@@ -163,7 +163,7 @@ class Delivery(enum.Enum):
 
 
 class PrefixHashRef(Struct, frozen=True, kw_only=True):
-    """Which conversation a stored prefix hash belongs to, and to which of its requests.
+    """Conversation of a stored prefix hash, and which of its requests has that hash.
 
     `served` is the prefix hash of that whole request. For the hash of the request itself the two
     are equal; for the hash that also covers a reply, `served` is that of the request replied to.
@@ -326,7 +326,7 @@ class Branch(Struct, frozen=True, kw_only=True):
 
 
 class Incoming(Struct, frozen=True, kw_only=True):
-    """What matching reads of a request.
+    """Parts of a request that matching reads.
 
     `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
     computed from. `model`: the one it names. `system`: the digest of its system text. `titles`: it
@@ -390,7 +390,7 @@ def read_request(
     own: Sequence[object] | None = None,
     messages: Sequence[object] | None = None,
 ) -> Incoming:
-    """What matching needs of a parsed request; never raises.
+    """Reads what matching needs of a parsed request; never raises.
 
     `headers` have lower-case names. `resume`: see `gateway.wire.prefix_hash.chain_digests`.
     `own`: the messages in the body, for a dialect that has them under another key than `messages`

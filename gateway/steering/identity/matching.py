@@ -1,4 +1,4 @@
-"""Which known conversation a request belongs to, and whether it continues, forks or rewrites it."""
+"""Matches a request to a known conversation: does it continue, fork or rewrite it?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Branches = Mapping[str, Branch]
 
 
 class MatchKind(enum.StrEnum):
-    """How a request relates to its conversation."""
+    """Relation of a request to its conversation."""
 
     RETRY = "retry"
     """The latest request once more, because its answer did not arrive: the state does not advance,
@@ -41,7 +41,7 @@ class MatchKind(enum.StrEnum):
 
 
 class ConversationMatch(Struct, frozen=True, kw_only=True):
-    """How one request was matched.
+    """Result of matching one request.
 
     `conversation_id`: None for a new conversation without an id from the client. `parent`: the
     branch that a fork splits from. `position`: how many of the request's messages were known (0:
@@ -112,7 +112,7 @@ def match(
     weak: bool = False,
     exclusive: bool = False,
 ) -> ConversationMatch:
-    """How the request relates to the conversations it may belong to.
+    """The relation of the request to the conversations it may belong to.
 
     `known`: what is stored under the request's `hashes.candidates`. With an id from the client,
     `conversation_id` is that conversation, and `branches` are it and its children; without one,
@@ -385,7 +385,7 @@ def _summarised(request: Incoming, branches: Branches, position: int) -> Branch 
 
 
 def identity_label(source: str, kind: MatchKind) -> str:
-    """How a request was identified, for people: `retry`, `fork`, `compaction`, or the id's source.
+    """Source of an identification, for people: `retry`, `fork`, `compaction`, or the id's source.
 
     Without an id from the client (source "fingerprint") it is `prefix`, `new` or `side`.
     """

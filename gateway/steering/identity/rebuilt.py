@@ -1,4 +1,4 @@
-"""Recognising a conversation whose client has rebuilt what comes before the first reply.
+"""Recognition of conversations whose client rebuilt their beginning or keeps a window of them.
 
 Some clients write a new first message (date, list of files) when they continue a conversation that
 they saved. Its prefix hashes change with that message; from the first reply on it is the same.
@@ -61,7 +61,7 @@ def tail_key(tenant: str, tail: bytes) -> bytes:
 
 
 def end_of_reply(messages: Sequence[object]) -> int | None:
-    """How many messages a request has up to its latest reply; None unless that is a text that the
+    """Number of messages up to the latest reply; None unless that is a text that the
     user answers."""
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]

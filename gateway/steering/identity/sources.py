@@ -85,7 +85,7 @@ class HeaderSource(Struct, frozen=True, kw_only=True):
     read: Callable[[object], str | None] = clean_id
     with_header: str | None = None
     read_parent: Callable[[object], str | None] | None = None
-    """How to find the id of the agent that started this one; without it, an agent with a second
+    """Source of the id of the agent that started this one; without it, an agent with a second
     part belongs to the one without."""
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
@@ -204,7 +204,7 @@ WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """Where a request's id was found, and the id.
+    """A request's id, and the place where it was found.
 
     `source`: "header:<name>", "body:<field>" or "fingerprint"; `value`: None for a fingerprint.
     `parent`: the id of the agent that started this one, where the client sends it.

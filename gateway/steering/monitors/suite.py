@@ -1,4 +1,4 @@
-"""What a suite is, and how the scores of its monitors become readings."""
+"""Suites of monitors, readings from their scores, and the alarm about a high difficulty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPOSITE_DIGITS = 4
 
 
 class Readings(Struct, frozen=True, kw_only=True):
-    """What the monitors report about a run up to its newest step.
+    """Reports of the monitors about a run up to its newest step.
 
     `scores`: one per active monitor, in [0, 1], 1 is worst; `composite`: their weighted sum,
     rounded to 4 decimals; `fired`: those at or above the threshold; `failure_type`: the label of
@@ -42,7 +42,7 @@ class Suite(Protocol):
 
 
 class Monitor(Protocol):
-    """What monitors of all suites have in common."""
+    """Interface of the monitors of all suites."""
 
     def reading(self) -> tuple[float, str]:
         """Score in [0, 1] after the newest observation, and its reason ("" at score 0)."""

@@ -31,7 +31,7 @@ MOST_CALLS = 4
 
 
 def signals_of(observed: ObservedStep) -> tuple[float, ...]:
-    """What a step says about the stretch it is in, in the order of `calibration.SIGNALS`.
+    """Signals of a step about the stretch it is in, in the order of `calibration.SIGNALS`.
 
     `trouble`: whether the step is trouble; `repeats`: how far its calls repeat earlier ones;
     `stale`: share of its results' words that the run has seen, 0 without calls; `fails`, `empty`:

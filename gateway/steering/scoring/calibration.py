@@ -1,4 +1,4 @@
-"""What calibration learned from recorded runs: weights, budgets, precision and their origin."""
+"""Values learned from recorded runs: weights, budgets, precision and their origin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGNALS = (
     *("trouble", "repeats", "stale", "fails", "empty", "retells"),
     *("looks", "calls", "passes"),
 )
-"""What a step says about the stretch it is in; `calibrated.signals_of` defines each."""
+"""Signals of a step about the stretch it is in; `calibrated.signals_of` defines each."""
 SPANS = ("newest", "recent", "window")
 FEATURES = tuple(f"{signal}.{span}" for span in SPANS for signal in SIGNALS)
 """The scorer's inputs in the order of their weights: each signal over three spans of steps."""

@@ -1,4 +1,4 @@
-"""What a scorer is, which ones there are, and how a run gets one.
+"""Scorers: their interface, the table of them, and the choice for a run.
 
 To add a scorer, write a class in a module of this package that takes `DifficultySettings`, and add
 its name to `ScorerName` and its row to `_SCORERS`.
@@ -35,7 +35,7 @@ NOT_JUDGED: Judged = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySettings:
-    """Which scorer a run gets, and the weights of the fitted one, None = those that ship.
+    """Scorer of a run, and the weights of the fitted one, None = those that ship.
 
     Scorer `judge` uses the scores that a model gave, and the calibrated score where it gave none.
 

@@ -1,4 +1,4 @@
-"""The content of one message, in any of its forms; reading never raises."""
+"""The content of one message, in any of its forms, without guidance; reading never raises."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def read_reasoning(message: Mapping[str, object], content: Content) -> str:
 
 
 TAIL_CHARS = 400
-"""Where a message asks: at its end. Source: nine in ten dialogue turns of the recorded runs."""
+"""End of a message, where it asks. Source: nine in ten dialogue turns of the recorded runs."""
 _QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
 _REQUEST = re.compile(
     r"\bplease\b|\b(?:could|can|would|will) you\b"

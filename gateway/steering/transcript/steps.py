@@ -1,6 +1,6 @@
 """Steps: one assistant message with everything that answers it.
 
-`extract` reads them from chat messages (`reader` documents how, and in which protocols),
+`extract` reads them from chat messages (`StepReader` documents the protocols),
 `steps_from_records` from plain records; `recent_text` is the newest ones as one text.
 """
 
@@ -34,7 +34,7 @@ _REMEMBERED_CHARS = 16
 
 
 class Change(enum.Enum):
-    """What reading one message did to the newest step."""
+    """Effect of one message on the newest step."""
 
     NONE = enum.auto()
     OPENED = enum.auto()
