@@ -35,11 +35,10 @@ class TalkativeScorer:
 def with_scorer(scratch: ScratchCopy) -> ScratchCopy:
     """The copy with the scorer and a configuration that names it."""
     scratch.write(MODULE, CLASS)
-    scratch.replace(TABLE, '"calibrated", "judge"]', '"calibrated", "judge", "talkative"]')
     scratch.replace(
         TABLE,
-        '    "judge": "judged:JudgedScorer",\n',
-        '    "judge": "judged:JudgedScorer",\n    "talkative": "talkative:TalkativeScorer",\n',
+        '    "judge": ".judged:JudgedScorer",\n',
+        '    "judge": ".judged:JudgedScorer",\n    "talkative": ".talkative:TalkativeScorer",\n',
     )
     scratch.write("own.yaml", "difficulty: {scorer: talkative}\n")
     return scratch
