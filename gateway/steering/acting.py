@@ -39,16 +39,19 @@ DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActSettings:
-    """The precision bars.
+    """Settings of the section `steering` that decide about a call.
 
-    `act_above`: the expected precision in [0, 1] that an action needs; missing names have their
-    default.
+    `act_above`: the expected precision in [0, 1] that an action needs; actions not listed keep
+    their default (docs/evidence.md). `stop_above`: risk in (0, 1] from which a step with an alarm
+    is a strike, None = never: the first asks the agent to hand over its work, a second one stops
+    the run (`Strike` in `gateway/steering/steer.py`).
 
     Raises:
-        ValueError: unknown action, or a bar outside [0, 1].
+        ValueError: unknown action, or a value out of range.
     """
 
     act_above: Mapping[str, float] = field(default_factory=dict)
+    stop_above: float | None = None
 
     def __post_init__(self) -> None:
         for name, bar in self.act_above.items():
@@ -56,6 +59,8 @@ class ActSettings:
                 raise ValueError(f"act_above.{name}: not one of {', '.join(ACTIONS)}")
             if isinstance(bar, bool) or not 0.0 <= bar <= 1.0:
                 raise ValueError(f"act_above.{name}: expected a number in [0, 1], got {bar!r}")
+        if self.stop_above is not None and not 0 < self.stop_above <= 1:
+            raise ValueError("stop_above: must be above 0, and at most 1")
 
     def bar(self, action: str) -> float:
         """The bar of one action."""

@@ -65,8 +65,7 @@ NO_LIBRARY = Gates(e1=1.0, e2=1.0)
 class SteeringRules(Struct, frozen=True, kw_only=True):
     """Everything that decides about a call, from one version of the settings.
 
-    `wrap_up_at`: token count of a run from which the model is asked to wrap up; `stop_above`: risk
-    from which a step counts as a strike; None = never.
+    `wrap_up_at`: token count of a run from which the model is asked to wrap up; None = never.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -74,7 +73,6 @@ class SteeringRules(Struct, frozen=True, kw_only=True):
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     acting: ActSettings = field(default_factory=ActSettings)
     wrap_up_at: int | None = None
-    stop_above: float | None = None
     etraces: EtraceSettings = field(default_factory=EtraceSettings)
     injection: InjectionSettings = field(default_factory=InjectionSettings)
     lessons: LessonSettings = field(default_factory=LessonSettings)
@@ -260,7 +258,7 @@ def propose(
     """The route of a call, and the plan of its guidance."""
     signals = _act(rules, position, call.arm)
     routed, choice = _routed(rules, memory, position, signals.routing, call)
-    struck = strike(memory.struck_at, position.latest, rules.stop_above)
+    struck = strike(memory.struck_at, position.latest, rules.acting.stop_above)
     if struck.reason:
         call = replace(call, advice=replace(call.advice, wrap_up=struck.reason))
     planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call)
