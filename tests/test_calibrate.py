@@ -149,7 +149,7 @@ def test_weights_push_the_right_way(labelled: list[Any]) -> None:
 
 
 def _turned(run: Any) -> Any:
-    return replace(run, failed=not run.failed)
+    return dataclasses.replace(run, failed=not run.failed)
 
 
 def test_unlabelled_and_empty_runs_teach_nothing() -> None:
