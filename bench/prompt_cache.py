@@ -19,10 +19,12 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from bench import recorded
 from gateway.backends import open_stores
@@ -34,9 +36,9 @@ from gateway.steering.guidance.decide import decide
 from gateway.steering.guidance.edits import apply
 from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
 from gateway.steering.guidance.placement import place
-from gateway.steering.guidance.plan import Moment, note, plan
+from gateway.steering.guidance.plan import note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.policy import Policy
 

@@ -13,10 +13,10 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import uvloop
+from msgspec.structs import replace
 
 from bench.patterns import patterns, sentence
 from bench.processes import cpu_of

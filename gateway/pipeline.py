@@ -23,8 +23,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from gateway.calls.admission import Admissions
 from gateway.calls.prepared_request import PreparedRequest

@@ -18,7 +18,7 @@ from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read
 from gateway.learning.outcomes import implicit
 from gateway.learning.templates import has_secret
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 from gateway.wire.coerce import as_list, as_mapping
 
 SPLITS = 8

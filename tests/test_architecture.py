@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ QUESTIONS = DOCS / "where.md"
 RECORDS = DOCS / "decisions"
 RECORD_HEADINGS = ["Context", "Decision", "Rejected", "Figures"]
 PURE = ("steering", "wire")
+PACKAGES = ("msgspec",)
+"""Packages that the pure rooms may import: values, without I/O and without packages behind them."""
 CONFIG_KEYS = set(re.findall(r"\b[a-z_]+\b", (ROOT / "config.yaml").read_text()))
 
 
@@ -40,18 +43,28 @@ def imported(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", modules(*PURE), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_the_core_needs_the_standard_library_only(path: Path) -> None:
-    """`wire/` and `steering/` import the standard library, each other, and the error tree."""
+def test_the_core_needs_the_standard_library_and_little_more(path: Path) -> None:
+    """`wire/` and `steering/` import it, each other, the error tree, and what is in PACKAGES."""
     for name in imported(path):
         own = name.startswith(("gateway.wire", "gateway.steering")) or name == "gateway.errors"
-        assert own or name.split(".")[0] in sys.stdlib_module_names, name
+        assert own or name.split(".")[0] in (*sys.stdlib_module_names, *PACKAGES), name
 
 
-def test_the_core_runs_without_any_package() -> None:
-    """A bare interpreter can import all of it: in a notebook as in the server."""
+def test_the_core_runs_with_these_packages_alone(tmp_path: Path) -> None:
+    """An interpreter that has PACKAGES can import all of it: in a notebook as in the server."""
+    for package in PACKAGES:
+        found = find_spec(package)
+        assert found is not None
+        (tmp_path / package).symlink_to(Path(str(found.origin)).parent)
     names = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in modules(*PURE)]
     program = "\n".join(f"import {name.removesuffix('.__init__')}" for name in names)
-    bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"]
+    bare = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]\n",
+    ]
     bare[-1] += program
     ended = subprocess.run(bare, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.errors import ConfigError
 from gateway.offline.calibrate import run_calibrate
@@ -45,7 +46,7 @@ from gateway.steering.scoring.calibration import (
     shipped_calibration,
 )
 from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 SAMPLE = Path(__file__).parent / "replays" / "sample.jsonl.gz"
 
@@ -134,7 +135,7 @@ def test_weights_push_the_right_way(labelled: list[Any]) -> None:
 
 
 def _turned(run: Any) -> Any:
-    return replace(run, failed=not run.failed)
+    return dataclasses.replace(run, failed=not run.failed)
 
 
 def test_unlabelled_and_empty_runs_teach_nothing() -> None:

@@ -10,12 +10,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from gateway.errors import ConfigError
 from gateway.offline.playback import play
@@ -287,7 +287,7 @@ def test_an_export_reads_as_the_transcript_did(tmp_path: Path) -> None:
         messages.append({"role": "user", "content": f"Yes, please change the booking of guest {n}"})
     steps = extract(messages)
     assert any(step.prompted for step in steps)
-    rows = [{"state": "NORMAL", "at": 1, "content": asdict(step)} for step in steps]
+    rows = [{"state": "NORMAL", "at": 1, "content": to_builtins(step)} for step in steps]
     file = write(
         tmp_path / "a.jsonl",
         {"id": "transcript", "messages": messages},
@@ -301,7 +301,9 @@ def test_an_export_reads_as_the_transcript_did(tmp_path: Path) -> None:
 def test_an_export_looks_up_what_the_transcript_did(tmp_path: Path) -> None:
     """The text of several steps is looked up, so all of them are kept."""
     messages = looping()["messages"]
-    rows = [{"state": "NORMAL", "at": 1, "content": asdict(step)} for step in extract(messages)]
+    rows = [
+        {"state": "NORMAL", "at": 1, "content": to_builtins(step)} for step in extract(messages)
+    ]
     eager = {"steering": {"act_above": {"e1": 0, "e2": 0}}, "etraces": {"e2_when": "always"}}
     policy = policy_from_dict({**JUDGED, **eager})
     asked: list[list[str]] = []

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, parse_recording
 from gateway.offline.replay import policy_from_dict
 from gateway.offline.replayed_calls import LookUps
 from gateway.steering.acting import ACTIONS
-from gateway.steering.experiments import draw
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
+from gateway.steering.guidance.pattern import (
+    Lesson,
+    Pattern,
+    PatternMatch,
+    Query,
+    Status,
+    Tier,
+    Trust,
+)
 from gateway.steering.guidance.settings import Gates
-from gateway.steering.lessons import LessonMatch, LessonQuery
+from gateway.steering.identity.ids import draw
 from gateway.steering.steer import Found
 from tests.conversations.steering import BASH, TASK, step
 

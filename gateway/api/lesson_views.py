@@ -11,8 +11,7 @@ from gateway.config.learning import LearningSettings
 from gateway.learning.distiller import KIND, day_start
 from gateway.learning.life_cycle import why_not_active
 from gateway.learning.posterior import interval
-from gateway.steering.guidance.lesson import Lesson
-from gateway.steering.guidance.pattern import content
+from gateway.steering.guidance.pattern import Lesson, content
 from gateway.stores.learning import (
     Job,
     LearningStore,

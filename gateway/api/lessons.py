@@ -16,8 +16,7 @@ from gateway.auth.access import Access
 from gateway.errors import BadRequest, Forbidden, NotFound
 from gateway.learning.actions import MAX_ADVICE_CHARS, LessonActions
 from gateway.runtime import Runtime
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
 
 STATUSES = tuple(status.value for status in Status)

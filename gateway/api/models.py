@@ -7,10 +7,15 @@ traces; these types describe them in the OpenAPI document, and a test compares t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import MISSING, dataclass, field, make_dataclass
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
 from gateway.api.params import OneOf
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
@@ -18,7 +23,6 @@ from gateway.stores.patterns import Added
 from gateway.stores.queries import OUTCOMES, HealthSummary
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
-from gateway.wire import values
 
 T = TypeVar("T")
 Omitted = Annotated[T, Field(exclude=True)]
@@ -29,8 +33,39 @@ Tier = Literal["e1", "e2", "e3"]
 Cursor = Annotated[str | None, Field(description="Null on the last page.")]
 
 
-@values.dataclass(frozen=True, slots=True, kw_only=True)
-class Run(RunRecord):
+class Described:
+    """Makes pydantic read a struct as a dataclass with the same fields."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> Any:
+        return handler(_as_dataclass(cls))  # type: ignore[arg-type]
+
+
+@cache
+def _as_dataclass(kind: Any) -> Any:
+    """A type in which dataclasses take the place of structs."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return Annotated[(_as_dataclass(arguments[0]), *arguments[1:])]
+    if origin is UnionType:
+        return reduce(or_, map(_as_dataclass, arguments))
+    if origin in (list, tuple):
+        return origin[tuple(map(_as_dataclass, arguments))]
+    if not (isinstance(kind, type) and issubclass(kind, Struct)):
+        return kind
+    found = [(each.name, _as_dataclass(each.type), _default(each)) for each in fields(kind)]
+    return make_dataclass(kind.__name__, found, namespace={"__doc__": kind.__doc__}, kw_only=True)
+
+
+def _default(of: FieldInfo) -> Any:
+    default = MISSING if of.default is NODEFAULT else of.default
+    factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
+    return field(default=default, default_factory=factory)  # type: ignore[arg-type]
+
+
+class Run(Described, RunRecord, frozen=True, kw_only=True):
     """A run with values derived from its totals."""
 
     composite_mean: Annotated[float, Field(ge=0, le=1)]
@@ -64,16 +99,14 @@ class RunPage(BaseModel):
     total: Annotated[int, Field(description="With `count`: all runs that match.")] = 0
 
 
-@values.dataclass(frozen=True, slots=True, kw_only=True)
-class Guidance(InjectionRow):
+class Guidance(Described, InjectionRow, frozen=True, kw_only=True):
     """One piece of guidance, listed under its step."""
 
     run_id: Omitted[str]
     step_index: Omitted[int]
 
 
-@values.dataclass(frozen=True, slots=True, kw_only=True)
-class TraceStep(StepRow):
+class TraceStep(Described, StepRow, frozen=True, kw_only=True):
     """One step of a run with the guidance decided at it."""
 
     run_id: Omitted[str]

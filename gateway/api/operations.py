@@ -24,6 +24,7 @@ from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.upstream.base import header
+from gateway.wire.coerce import as_json_value
 
 JSON = "application/json"
 _MAX_BODY_BYTES = 5 * 2**20  # Source: the reference's limit for bodies of its API
@@ -186,7 +187,7 @@ def _head(response: ApiResponse, length: int | None) -> dict[str, Any]:
 
 
 async def _send_whole(send: Send, response: ApiResponse) -> None:
-    body = b"" if response.status == 204 else orjson.dumps(response.payload)
+    body = b"" if response.status == 204 else orjson.dumps(response.payload, default=as_json_value)
     await send(_head(response, len(body)))
     await send({"type": "http.response.body", "body": body})
 

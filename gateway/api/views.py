@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gateway.config import Settings
 from gateway.steering.guidance.codec import to_record
@@ -75,5 +77,5 @@ def _without(record: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key != name}
 
 
-def _values(record: Any, *without: str) -> dict[str, Any]:
-    return {f.name: getattr(record, f.name) for f in fields(record) if f.name not in without}
+def _values(record: Struct, *without: str) -> dict[str, Any]:
+    return {name: value for name, value in asdict(record).items() if name not in without}

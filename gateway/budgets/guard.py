@@ -25,7 +25,7 @@ from gateway.budgets.texts import budget_error, budget_header, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
 from gateway.observability.logging import get_logger
-from gateway.steering.advice import NO_ADVICE, Advice
+from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import (
     NOTHING,
     Account,

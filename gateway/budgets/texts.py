@@ -18,7 +18,7 @@ from gateway.errors import (
 )
 from gateway.stores.budgets import Account
 from gateway.stores.controls import Control
-from gateway.wire.own_text import OWN_ANSWER
+from gateway.wire.echo import OWN_ANSWER
 
 NO_RETRY: Headers = (("x-should-retry", "false"),)
 """What the clients of OpenAI and Anthropic take for: do not send this again."""

@@ -30,10 +30,10 @@ from gateway.errors import Forbidden, RunRefused
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.advice import NO_ADVICE, Advice
+from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.protocols import StoreError
 from gateway.upstream.deployments import Target
-from gateway.wire.own_text import OWN_ANSWER
+from gateway.wire.echo import OWN_ANSWER
 
 _IGNORED_ANSWERS = 2
 """After so many of the gateway's own final answers in a request's history its agent gets an error:

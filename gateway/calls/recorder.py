@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.budgets.spending import Spending
 from gateway.calls.shared_answers import SharedAnswers
@@ -27,7 +29,6 @@ from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord, PrefixHashRecord
 from gateway.upstream.deployments import Target
-from gateway.wire.values import replace
 
 _Committed = asyncio.Future["asyncio.Task[bool] | None"]
 """Done when a call is committed; what `SharedAnswers.keep` gave for it."""
@@ -51,8 +52,7 @@ class Recordable(Protocol):
     def billed_model(self) -> str: ...
 
 
-@dataclass(slots=True, kw_only=True)
-class PendingCall:
+class PendingCall(Struct, kw_only=True):
     """A call whose answer is still being made, without the messages, which may be large."""
 
     exchange: Exchange

@@ -18,7 +18,7 @@ from gateway.learning.distiller import KIND
 from gateway.learning.templates import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.lesson import Status
+from gateway.steering.guidance.pattern import Status
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.text.formatting import ago

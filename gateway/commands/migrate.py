@@ -15,7 +15,7 @@ from gateway.config import Secret, Settings, load_settings
 from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
 from gateway.stores.protocols import StoreError
-from gateway.text.progress import progress_bar
+from gateway.text.formatting import progress_bar
 
 
 def add_parser(commands: Any) -> None:

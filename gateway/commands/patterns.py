@@ -8,9 +8,10 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import open_stores
@@ -24,7 +25,7 @@ from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import Gates
 from gateway.stores.patterns import PatternFilter, StoredPattern
 from gateway.stores.protocols import StoreError
-from gateway.text.progress import progress_bar
+from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import visible
 
 _PAGE = 200
@@ -217,7 +218,7 @@ def _count(text: str) -> int:
 
 
 def _plain(stored: StoredPattern) -> dict[str, Any]:
-    pattern = {**asdict(stored.pattern), "tier": stored.pattern.tier.value}
+    pattern = to_builtins(stored.pattern)
     return {
         **pattern,
         "counts": {"injected": stored.counts.get("injected", 0)},

@@ -20,6 +20,7 @@ from gateway.stores.attribution import GROUPS, AttributionStore, Sums, Tree
 from gateway.stores.queries import RunFilter
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
+from gateway.wire.coerce import as_json_value
 
 Filter = Callable[[argparse.Namespace], RunFilter]
 
@@ -54,7 +55,7 @@ async def _usage(stores: Stores, runs: RunFilter, args: argparse.Namespace) -> N
     elif args.json:
         for group in groups:
             shown = {"value": group.value, "sums": sums_view(group.sums)}
-            say(orjson.dumps(shown).decode())
+            say(orjson.dumps(shown, default=as_json_value).decode())
     else:
         table = _table(args.by)
         for group in groups:
@@ -84,7 +85,7 @@ def print_tree(tree: Tree, *, as_json: bool) -> None:
     from gateway.api.attribution import tree_view
 
     if as_json:
-        say(orjson.dumps(tree_view(tree)).decode())
+        say(orjson.dumps(tree_view(tree), default=as_json_value).decode())
         return
     parents = {node.id: node.parent_id for node in tree.nodes}
     table = _table("conversation")

@@ -32,6 +32,7 @@ from gateway.text import formatting
 from gateway.text.plots import STATE_COLOURS, curve, strip
 from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_secrets
+from gateway.wire.coerce import as_json_value
 
 # The widest that a table's other columns get, and the narrowest that the task gets.
 _OTHER_COLUMNS = 108
@@ -99,7 +100,7 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     found = await stores.runs.list_runs(_chosen(args), page)
     if args.json:
         for run in found.runs:
-            say(orjson.dumps(run_view(run, settings)).decode())
+            say(orjson.dumps(run_view(run, settings), default=as_json_value).decode())
         return
     if not found.runs:
         say("no runs")
@@ -122,7 +123,7 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         raise ConfigError(f"there is no run {args.run_id!r}, or no such step")
     if args.json:
         view = {"run": run_view(trace.run, settings), "steps": step_views(trace)}
-        say(orjson.dumps(view).decode())
+        say(orjson.dumps(view, default=as_json_value).decode())
     elif args.step is not None:
         say(step_text(trace.steps[0], trace.injections))
     else:

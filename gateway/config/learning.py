@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.steering.lessons import LessonSettings
+from gateway.steering.guidance.lessons import LessonSettings
 
 DAY_S = 86_400.0
 

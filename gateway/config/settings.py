@@ -139,8 +139,10 @@ class AuthSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SteeringSettings:
+class SteeringSettings(ActSettings):
     """Whether requests are steered, how long that may take, and how much memory it may use.
+
+    What decides about a call is in `ActSettings`.
 
     `deadline_ms`: the longest time that steering one request may itself take, its turn on the loop
     and what it waits for left out. `max_wait_ms`: the longest time from its first step until the
@@ -152,10 +154,6 @@ class SteeringSettings:
     `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
     `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
     call of a run that has used them asks the agent to hand over its results.
-    `stop_above`: risk in (0, 1] from which a step with an alarm is a strike: the first asks the
-    agent to hand over its work, a second one stops the run (`gateway/steering/strikes.py`).
-    `act_above`: the expected precision that an action needs, by action; actions not listed keep
-    their default (docs/evidence.md).
     `max_transcripts_in_memory`, `max_transcript_memory_mb`: how many of the conversations in memory
     keep what was read of their history, and about how many MiB that may take (0.2 MiB for thirty
     steps, 1 MiB for a thousand). Any other is read from its first message with each call.
@@ -173,8 +171,6 @@ class SteeringSettings:
     stream_usage: Literal["auto", "always", "never"] = "always"
     token_budget: int | None = None
     budget_action: Literal["none", "wrap_up"] = "none"
-    stop_above: float | None = None
-    act_above: Mapping[str, float] = field(default_factory=dict)
     max_conversations_in_memory: int = 2000
     max_transcripts_in_memory: int = 1000
     max_transcript_memory_mb: float = 128
@@ -187,13 +183,11 @@ class SteeringSettings:
             raise ValueError("max_wait_ms: must be above 0")
         if self.max_body_mb <= 0:
             raise ValueError("max_body_mb: must be above 0")
-        self.acting()
+        ActSettings.__post_init__(self)
         if self.token_budget is not None:
             at_least(self.token_budget, 1, "token_budget")
         elif self.budget_action != "none":
             raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
-        if self.stop_above is not None and not 0 < self.stop_above <= 1:
-            raise ValueError("stop_above: must be above 0, and at most 1")
         at_least(self.max_at_once, 1, "max_at_once")
         at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
         at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
@@ -204,10 +198,6 @@ class SteeringSettings:
     def wrap_up_at(self) -> int | None:
         """Tokens after which a run is asked to hand over its results; None = never."""
         return self.token_budget if self.budget_action == "wrap_up" else None
-
-    def acting(self) -> ActSettings:
-        """The threshold of each action. Raises ValueError for an unknown action."""
-        return ActSettings(act_above=self.act_above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,9 +251,8 @@ class Settings:
             policy=self.policy(),
             routes=self.routes(),
             routing=self.routing,
-            acting=self.steering.acting(),
+            acting=self.steering,
             wrap_up_at=self.steering.wrap_up_at,
-            stop_above=self.steering.stop_above,
             etraces=self.etraces,
             injection=self._injection(),
             lessons=self.learning.rules(),

@@ -18,9 +18,8 @@ from gateway.conversations.stored_responses import (
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import calls_hash, clean_call_ids, looks_unique
-from gateway.steering.identity.rebuilt import extend_tail, tail_key
-from gateway.steering.identity.summary import line_hashes_of
-from gateway.steering.identity.windows import newest_key
+from gateway.steering.identity.branch import line_hashes_of
+from gateway.steering.identity.rebuilt import extend_tail, newest_key, tail_key
 from gateway.stores.records import PrefixHashRecord
 from gateway.wire.messages import content_text, reply_message
 from gateway.wire.prefix_hash import PrefixHashes, extend

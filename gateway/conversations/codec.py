@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict, replace
 
 from gateway.conversations.conversation import (
     Conversation,
@@ -27,7 +27,7 @@ from gateway.steering.fold import RunSnapshot
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import GuidanceState, from_json, to_json
 from gateway.steering.identity import Awaits, Branch
-from gateway.steering.identity.summary import split_line_hashes
+from gateway.steering.identity.branch import split_line_hashes
 from gateway.steering.routing import ModelPin
 from gateway.steering.routing_policy import RunChoice
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior

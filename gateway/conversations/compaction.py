@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, RunStart
 from gateway.steering.fold import RunSnapshot

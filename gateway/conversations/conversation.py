@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gateway.conversations.kept_fold import KeptFold
 from gateway.conversations.stored_responses import StoredResponse
@@ -25,7 +27,6 @@ from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.prefix_hash import ChainState, PrefixHashes
-from gateway.wire.values import dataclass, replace
 
 MAX_UNSAVED_STEPS = 512
 """The newest steps kept while the store is unavailable."""
@@ -96,8 +97,7 @@ def first_hash(hashes: PrefixHashes) -> bytes:
     return hashes.candidates[-1][1] if hashes.candidates else b""
 
 
-@dataclass(slots=True, kw_only=True)
-class History:
+class History(Struct, kw_only=True):
     """What connects the requests of a conversation.
 
     `root`: hash of the history's first message, by which the store groups the prefix hashes.
@@ -112,8 +112,8 @@ class History:
     seen: SeenDigests = field(default_factory=SeenDigests)
     root: bytes = b""
     tail: bytes | None = None
-    prefix_hashes: list[bytes] = field(default_factory=list)
-    responses: dict[str, StoredResponse] = field(default_factory=dict)
+    prefix_hashes: list[bytes] = []
+    responses: dict[str, StoredResponse] = {}
 
     def knows_replies(self, request: Incoming) -> bool:
         """Whether every reply in the request but the latest was in an earlier one.
@@ -130,8 +130,7 @@ class History:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedCall:
+class RoutedCall(Struct, frozen=True, kw_only=True):
     """The latest call and the model it was routed to; a retry of it goes to the same model."""
 
     prefix_hash: bytes
@@ -139,8 +138,7 @@ class RoutedCall:
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStart:
+class RunStart(Struct, frozen=True, kw_only=True):
     """What replaces the part of the transcript that a compaction removed.
 
     `offset`: messages at the front of the new history whose steps are in `snapshot` already.
@@ -152,8 +150,7 @@ class RunStart:
     logged_in: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class CurrentRun:
+class CurrentRun(Struct, kw_only=True):
     """The newest run.
 
     `started_at`: seconds of the epoch. `judged`: scores that a model gave, by their keys.
@@ -170,15 +167,15 @@ class CurrentRun:
     index: int = 0
     started_at: float = 0.0
     memory: RunMemory = field(default_factory=RunMemory)
-    judged: dict[str, float] = field(default_factory=dict)
+    judged: dict[str, float] = {}
     routed: RoutedCall | None = None
-    resting: dict[str, int] = field(default_factory=dict)
+    resting: dict[str, int] = {}
     unscored_calls: int = 0
     start: RunStart | None = None
-    answers: list[int] = field(default_factory=list)
+    answers: list[int] = []
     workload: Workload | None = None
     workload_noted: bool = False
-    priors: dict[int, WorkloadPrior] = field(default_factory=dict)
+    priors: dict[int, WorkloadPrior] = {}
     fold: ConversationFold | None = None
     kept_fold: KeptFold | None = None
 
@@ -236,8 +233,7 @@ class CurrentRun:
         return self.fold
 
 
-@dataclass(slots=True, kw_only=True)
-class Unsaved:
+class Unsaved(Struct, kw_only=True):
     """What the store does not have yet, and which version it has.
 
     `version`: of the stored record, 0 before there is one. `steps`: scored steps to be stored, by
@@ -247,7 +243,7 @@ class Unsaved:
     """
 
     version: int = 0
-    steps: dict[tuple[int, int], StepOutcome] = field(default_factory=dict)
+    steps: dict[tuple[int, int], StepOutcome] = {}
     snapshot: RunSnapshot | None = None
     ended_run: int | None = None
     state_before_end: FSMState = FSMState.NORMAL
@@ -265,8 +261,7 @@ class Unsaved:
             del self.steps[key]
 
 
-@dataclass(slots=True, kw_only=True)
-class Conversation:
+class Conversation(Struct, kw_only=True):
     """One conversation; `lock` is held while a decision is made or a call is stored.
 
     `unit`: of the experiment, where that is not the conversation itself: what the client named, or

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from gateway.wire.values import dataclass
+from msgspec import Struct
 
 Owner = tuple[str, ...]
 """Whose bodies are compared with each other: tenant, key, dialect, model."""
@@ -23,8 +23,7 @@ _MOST_BODIES = 64
 _LOOP_BYTES = 2**16  # a digest of more is made in a thread
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class Growth(Struct, frozen=True, kw_only=True):
     """A body's list of messages: its length and digest, and the conversation that it goes on."""
 
     size: int

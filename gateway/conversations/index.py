@@ -17,8 +17,7 @@ from gateway.conversations.stored_responses import (
 )
 from gateway.conversations.transcripts_in_memory import TranscriptsInMemory
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
-from gateway.steering.identity.rebuilt import tail_key
-from gateway.steering.identity.windows import is_window_of, latest_turn
+from gateway.steering.identity.rebuilt import is_window_of, latest_turn, tail_key
 from gateway.wire.body_prefix import BodyPrefix
 
 _MAX_REFS = 64  # conversations remembered for one hash; common openings collect many

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.conversations.steering_result import SteeringResult
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
@@ -12,7 +14,6 @@ from gateway.steering.guidance.state import Injection
 from gateway.steering.guidance.texts import skip_directive
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import CandidateRow, InjectionRow
-from gateway.wire.values import replace
 
 
 def injection_rows(result: SteeringResult) -> list[InjectionRow]:

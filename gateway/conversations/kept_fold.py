@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gateway.steering.fold import ConversationFold
 from gateway.wire.prefix_hash import PrefixHashes
-from gateway.wire.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFold:
+class KeptFold(Struct, frozen=True, kw_only=True):
     """A fold and the prefix hash of the messages that it has read.
 
     It stands aside until a request continues them: the stored state of the run is further.

@@ -12,8 +12,7 @@ from gateway.conversations.refresh import can_refresh, refresh
 from gateway.conversations.stored_responses import StoredResponse, response_hash
 from gateway.observability.logging import get_logger
 from gateway.steering.identity import Incoming, PrefixHashRef, calls_hash
-from gateway.steering.identity.rebuilt import tail_key
-from gateway.steering.identity.windows import latest_turn, newest_key
+from gateway.steering.identity.rebuilt import latest_turn, newest_key, tail_key
 from gateway.stores.protocols import StateStore
 from gateway.stores.records import ConversationRecord, PrefixHashRecord
 from gateway.wire.prefix_hash import PrefixHashes

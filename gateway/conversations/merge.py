@@ -7,7 +7,7 @@ advice would be given twice. The rest is that of the gateway that is further.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.conversations.codec import from_record, to_record
 from gateway.conversations.conversation import MAX_ANSWERS, Conversation

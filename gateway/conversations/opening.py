@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from gateway.conversations.conversation import (
     MAX_DEPTH,
     Conversation,
@@ -26,7 +28,6 @@ from gateway.steering.identity import (
 from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.user_words import task_of
 from gateway.wire.messages import digest_fields
-from gateway.wire.values import replace
 
 
 def open_conversation(

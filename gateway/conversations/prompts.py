@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 from gateway.stores.records import PromptMessage
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result

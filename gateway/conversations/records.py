@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
 from gateway.conversations.codec import to_record
@@ -32,14 +34,12 @@ from gateway.stores.records import (
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_list, as_mapping, as_text
-from gateway.wire.values import dataclass, replace
 
 _PREVIEW_CHARACTERS = 200
 _LONGEST_SECRET = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
+class CallFacts(Struct, frozen=True, kw_only=True):
     """About the call itself: its agent, its experiment, and its cost."""
 
     agent: str = ""
@@ -52,7 +52,7 @@ class CallFacts:
     cost_usd: float | None = None
     cost_unsteered_usd: float | None = None
     key_name: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
     answered: bool = True
     """False for a call whose answer is still being made."""
     masks_secrets: bool = False

@@ -7,8 +7,10 @@ the look-up of patterns.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
 from gateway.conversations.judge import StepJudge, judge_newest
@@ -20,19 +22,19 @@ from gateway.conversations.run_workloads import RunWorkloads
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.timed import timed
 from gateway.dialects import SteeredRequest
-from gateway.steering.advice import Advice
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
 from gateway.steering.guidance.decide import Decided
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.guidance.settings import Gates
 from gateway.steering.guidance.state import Place
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
-from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import (
     NO_LIBRARY,
+    Advice,
     CallFacts,
     Decision,
     Found,
@@ -47,10 +49,9 @@ from gateway.steering.steer import (
 )
 from gateway.steering.transcript.steps import Step
 from gateway.stores.records import PromptMessage
+from gateway.wire.body_prefix import AsMappings
 from gateway.wire.coerce import as_list
 from gateway.wire.messages import tool_names
-from gateway.wire.values import replace
-from gateway.wire.views import AsMappings
 
 
 class PatternLookup(Protocol):
@@ -80,8 +81,7 @@ class StepHistory(Protocol):
     ) -> Sequence[Step]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelTraits:
+class ModelTraits(Struct, frozen=True, kw_only=True):
     """What is known of the models that may be asked.
 
     `target_of`: how guidance may be placed in a request to a model. `refusal`: why a model cannot

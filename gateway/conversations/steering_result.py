@@ -6,15 +6,13 @@ from dataclasses import dataclass, field
 
 from gateway.conversations.conversation import Conversation, RoutedCall
 from gateway.conversations.resolve import Resolved
-from gateway.steering.advice import NO_ADVICE, Advice
-from gateway.steering.decided_call import RunMemory
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.edits import Edit
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import Delivery, MatchKind
-from gateway.steering.steer import Decision, RunPosition
+from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
 from gateway.stores.records import PromptMessage, StepRow
 
 

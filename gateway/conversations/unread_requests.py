@@ -11,6 +11,8 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.growing_bodies import Growth, messages_of
 from gateway.conversations.index import ConversationIndex
@@ -34,7 +36,6 @@ from gateway.steering.identity import (
 )
 from gateway.stores.protocols import StoreError
 from gateway.wire.prefix_hash import ChainState
-from gateway.wire.values import replace
 
 
 class UnreadResolver:

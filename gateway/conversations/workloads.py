@@ -11,8 +11,10 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import asdict
 
 from gateway.observability.logging import get_logger
 from gateway.steering.routing_policy import RunChoice, WorkloadRates

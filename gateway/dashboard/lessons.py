@@ -21,8 +21,7 @@ from gateway.api.params import Flag, OneOf
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.learning.actions import MAX_ADVICE_CHARS
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
 
 WEEK_S = 7 * 86_400.0

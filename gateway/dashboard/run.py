@@ -29,6 +29,7 @@ from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
 from gateway.stores.totals import RunRecord
+from gateway.wire.coerce import as_json_value
 
 WINDOW_STEPS = 30
 """Steps whose texts are on the page at first; more are loaded on demand."""
@@ -192,7 +193,7 @@ def _step_number(visit: Visit) -> int:
 def step_data(chart: RunChart) -> Markup:
     """The values of each step for the page's script, as JSON that cannot close its element."""
     rows = [_datum(step, chart.guidance.get(step.step_index, ())) for step in chart.steps]
-    text = orjson.dumps(rows).decode()
+    text = orjson.dumps(rows, default=as_json_value).decode()
     return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))  # noqa: S704
 
 

@@ -18,8 +18,7 @@ from gateway.text.difficulty_chart import (
     step_dots,
     threshold_lines,
 )
-from gateway.text.scales import heat, stretches
-from gateway.text.svg import drawing, element, joined, level_y, share, slot_curve
+from gateway.text.svg import drawing, element, heat, joined, level_y, share, slot_curve, stretches
 
 DIFFICULTY_PX = 190
 COMPOSITE_PX = 60

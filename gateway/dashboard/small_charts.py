@@ -11,8 +11,16 @@ from gateway.reporting.results import Day
 from gateway.stores.queries import RecentRun
 from gateway.stores.severity import SEVERITY_WORDS
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
-from gateway.text.scales import fraction
-from gateway.text.svg import curve, drawing, element, level_y, share, slot_curve, stretched
+from gateway.text.svg import (
+    curve,
+    drawing,
+    element,
+    fraction,
+    level_y,
+    share,
+    slot_curve,
+    stretched,
+)
 
 SPARK_PX = 72
 _INTERVAL_PX = 26

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import orjson
 import yaml
+from msgspec import Struct
+from msgspec.structs import asdict
 from pydantic import Field
 
 from gateway.api.params import OneOf, Parameters
@@ -141,6 +143,8 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {f.name: _plain(getattr(value, f.name)) for f in fields if f.init}
+    if isinstance(value, Struct):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {str(getattr(k, "value", k)): _plain(v) for k, v in value.items()}
     if isinstance(value, tuple):

@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any
 
-from gateway.steering.lessons import LEARNED
-from gateway.steering.transcript.frame import FRAME_OPEN
+from gateway.steering.guidance.lessons import LEARNED
+from gateway.steering.transcript.content import FRAME_OPEN
 
 Move = tuple[str, str, dict[str, str]]
 

@@ -24,7 +24,7 @@ from gateway.demo.workspace import Workspace
 from gateway.observability.logging import configure_logging
 from gateway.server import uvicorn_config
 from gateway.steering.guidance.render import ADVISORY
-from gateway.steering.transcript.frame import FRAME_CLOSE
+from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.text.plots import STATE_COLOURS, column
 from gateway.upstream.prices import default_list
 

@@ -1,11 +1,13 @@
-"""What the core reads of a request and an answer in any dialect, and how it changes the text."""
+"""Interface of dialects: reads requests and answers for the core, and changes the text."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
+
+from msgspec import Struct
 
 from gateway.dialects import own_answers
 from gateway.dialects.history import EarlierHistory, ResolvedReferences
@@ -19,8 +21,7 @@ from gateway.wire.parsing import Loads, parse_object
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.skim import skim
-from gateway.wire.sse import encode_event
-from gateway.wire.values import dataclass
+from gateway.wire.sse import SSEDecoder, encode_event
 
 ChatView = dict[str, Any]
 """A finished answer in the shape of a chat completion: `choices`, `model`, `usage`."""
@@ -32,9 +33,8 @@ ANSWER_ID = "gateway.answer"
 """Key in a view: the id under which the upstream stores the answer, for a later request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRead:
-    """What a complete event stream contains.
+class StreamRead(Struct, frozen=True, kw_only=True):
+    """Content of a complete event stream.
 
     `completion` is None when there is no complete reply; `partial` is then what arrived of it,
     where the dialect knows it. `began`: any part of a reply came, which is not always set for one
@@ -53,9 +53,8 @@ class StreamRead:
     pending_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiteLLMCall:
-    """How LiteLLM is asked on behalf of a dialect that the upstream does not speak.
+class LiteLLMCall(Struct, frozen=True, kw_only=True):
+    """LiteLLM's call on behalf of a dialect that the upstream does not speak.
 
     `function`: LiteLLM's function; it answers in the dialect's own form. `fields`: the fields of
     the body that are passed on; other keyword arguments could be taken for LiteLLM's own controls.
@@ -126,7 +125,7 @@ class SteeredRequest(ChatRequest):
 
     @property
     def earlier_count(self) -> int:
-        """How many messages of the history are not available here."""
+        """Number of messages of the history that are not available here."""
         return self.earlier.gone if self.earlier is not None else 0
 
     @property
@@ -151,7 +150,7 @@ class Dialect(ABC):
     """
 
     name: ClassVar[str]
-    """What a deployment's `dialects` lists."""
+    """Name in a deployment's `dialects`."""
 
     path: ClassVar[str]
     """The path after the version, with a leading slash."""
@@ -163,7 +162,7 @@ class Dialect(ABC):
     """The label of its requests in metrics, traces and logs."""
 
     api: ClassVar[Literal["openai", "anthropic"]] = "openai"
-    """Whose API it belongs to. This decides about base URL, key header and default upstreams."""
+    """Owner of the API; decides about base URL, key header and default upstreams."""
 
     unversioned: ClassVar[bool] = True
     """Whether the gateway serves the path without `/v1`, too."""
@@ -179,7 +178,7 @@ class Dialect(ABC):
     """Whether streams report their usage without being asked to."""
 
     litellm: ClassVar[LiteLLMCall | None] = None
-    """How LiteLLM is asked; None if it cannot be, so that only upstreams that speak it serve it."""
+    """LiteLLM's call; None if there is none, so that only upstreams that speak it serve it."""
 
     @abstractmethod
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
@@ -187,7 +186,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
-        """What a complete event stream contains; never raises."""
+        """Content of a complete event stream; never raises."""
 
     @abstractmethod
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
@@ -228,7 +227,7 @@ class Dialect(ABC):
         return request.messages
 
     def target(self, given: GuidanceTarget, request: SteeredRequest, model: str) -> GuidanceTarget:
-        """What the model accepts in this dialect, where `given` is what it accepts in general."""
+        """Target for this dialect, where `given` is what the model accepts in general."""
         return given
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
@@ -237,7 +236,7 @@ class Dialect(ABC):
         return body
 
     def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
-        """What takes the edits out of an answer that repeats them; None when none does."""
+        """Filter that takes the edits out of an answer that repeats them; None for none."""
         return None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:
@@ -306,3 +305,53 @@ def _check(body: Mapping[str, Any]) -> None:
         raise BadRequest(f"'model' {what}", param="model")
     if not isinstance(body.get("stream"), (bool, type(None))):
         raise BadRequest("'stream' must be true or false", param="stream")
+
+
+_DATA = b"\ndata: "
+
+
+def events_of(stream: bytes, loads: Loads) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a complete stream, in order; anything else is left out."""
+    plain = _plain(stream, loads)
+    for data in _decoded(stream, loads) if plain is None else plain:
+        if isinstance(data, dict):
+            yield data
+
+
+def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
+    """All payloads in one parse, for a stream of `event:` and `data:` lines; None for any other."""
+    if stream.find(b"\r") >= 0 or not stream.endswith(b"\n\n"):
+        return None
+    payloads = []
+    for block in stream[:-2].split(b"\n\n"):
+        head, mark, data = block.partition(_DATA)
+        # `find`, because `in` raises and drops an error before it searches bytes (CPython 3.11).
+        if not mark or data.find(b"\n") >= 0 or head.find(b"\n") >= 0:
+            return None
+        if not head.startswith(b"event: "):
+            return None
+        payloads.append(data)
+    try:
+        parsed = loads(b"[" + b",".join(payloads) + b"]")
+    except ValueError:
+        return None
+    return parsed if len(parsed) == len(payloads) else None
+
+
+def _decoded(stream: bytes, loads: Loads) -> Iterator[Any]:
+    decoder = SSEDecoder()
+    for event in [*decoder.feed(stream), *decoder.flush()]:
+        if event.data:
+            yield _payload(event.data, loads)
+
+
+def _payload(data: bytes, loads: Loads) -> Any:
+    """The value in `data`, None if it is not JSON; bytes that are not UTF-8 are replaced."""
+    try:
+        return loads(data)
+    except ValueError:
+        pass
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
+from gateway.wire.body_prefix import MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.messages import REFERENCE
 from gateway.wire.prefix_hash import ChainState
-from gateway.wire.views import MessagesView
 
 _GONE: dict[str, Any] = {"role": "developer"}
 """Replaces a message that is not available: a developer message without text or digest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierHistory:
+class EarlierHistory(Struct, frozen=True, kw_only=True):
     """The history before a request: `chain` after the request answered last, and that `reply`."""
 
     chain: ChainState
@@ -24,7 +24,7 @@ class EarlierHistory:
 
     @property
     def gone(self) -> int:
-        """How many messages before the reply are not available."""
+        """Number of messages before the reply that are not available."""
         return self.chain.count
 
     def followed_by(self, own: Sequence[Any]) -> Sequence[Any]:

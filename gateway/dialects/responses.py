@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
@@ -16,9 +17,9 @@ from gateway.dialects.base import (
     LiteLLMCall,
     SteeredRequest,
     StreamRead,
+    events_of,
     parse_request,
 )
-from gateway.dialects.events import events_of
 from gateway.dialects.history import WithFirst, reference_of
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.guidance.edits import (

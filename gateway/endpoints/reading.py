@@ -6,13 +6,13 @@ import re
 from typing import Any, Final, Literal
 
 import orjson
+from msgspec import Struct
 
 from gateway.dialects import Dialect
 from gateway.dialects.base import StreamRead
 from gateway.errors import BadRequest
 from gateway.wire.parsing import parse_object
 from gateway.wire.response_tee import ResponseWatch
-from gateway.wire.values import dataclass
 
 Unread = Literal["empty", "encoding", "size", "form"]
 """Why an answer was not read: no content; an unknown or broken compression; more than
@@ -25,8 +25,7 @@ ENOUGH_TO_TELL: Final = len(b"event:")
 """Bytes of content, without a byte order mark and white space, that tell events from JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamReply:
+class UpstreamReply(Struct, frozen=True, kw_only=True):
     """The upstream's complete answer; None for what could not be read."""
 
     completion: dict[str, Any] | None

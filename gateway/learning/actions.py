@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from gateway.learning.life_cycle import may_approve
 from gateway.learning.mining import lesson_id
 from gateway.learning.posterior import ACTIVE_SHARE
 from gateway.learning.templates import has_secret
-from gateway.steering.guidance.lesson import Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust
 from gateway.stores.learning import LearningStore, StoredLesson
 
 MAX_ADVICE_CHARS = 600
@@ -33,7 +34,7 @@ class LessonActions:
             pattern.tenant, pattern.pattern_id, status, reason=reason, at=at
         )
         if moved and status is Status.ACTIVE:
-            posterior = replace(stored.posterior, share=ACTIVE_SHARE)
+            posterior = dataclasses.replace(stored.posterior, share=ACTIVE_SHARE)
             version = pattern.lesson.version
             await self._store.put_posterior(
                 pattern.tenant, pattern.pattern_id, version, posterior, at
@@ -74,7 +75,7 @@ class LessonActions:
             lesson=lesson,
         )
         evidence = await self._store.evidence(old.tenant, old.pattern_id)
-        own = [replace(row, pattern_id=new.pattern_id) for row in evidence]
+        own = [dataclasses.replace(row, pattern_id=new.pattern_id) for row in evidence]
         await self._store.learn([(new, own)])
         await self.move(stored, Status.RETIRED, f"replaced by {new.pattern_id}", at)
         return new

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from gateway.embedding.base import Embedder, EmbeddingError
 from gateway.learning.mining import SIGNS, lesson_signs, signs_of
-from gateway.steering.guidance.lesson import RETRIEVED
-from gateway.steering.guidance.pattern import Pattern
-from gateway.steering.lessons import LessonMatch, LessonQuery
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
+from gateway.steering.guidance.pattern import RETRIEVED, Pattern
 from gateway.stores.learning import LearningStore, LessonFilter
 from gateway.stores.protocols import StoreError
 from gateway.stores.reads import Reads, directly

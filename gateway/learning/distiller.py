@@ -38,8 +38,7 @@ from gateway.learning.questions import (
 from gateway.learning.templates import SLOT_CHARS, HasSecret, harmful
 from gateway.learning.verdicts import steps_of
 from gateway.observability.logging import get_logger
-from gateway.steering.guidance.lesson import Lesson, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
 from gateway.stores.budgets import Amounts
 from gateway.stores.learning import Allowance, EvidenceRow, Job, LearningStore
 from gateway.stores.protocols import RunStore, StoreError

@@ -7,8 +7,10 @@ medoid), never a summary, and are not written again when more evidence comes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gateway.embedding.base import Embedder, EmbeddingError
 from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
@@ -46,7 +48,7 @@ def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -
             "anti_pattern": content(chosen.fields).avoid,
         },
     )
-    return pattern, [replace(row, pattern_id=pattern.pattern_id) for row in rows]
+    return pattern, [dataclasses.replace(row, pattern_id=pattern.pattern_id) for row in rows]
 
 
 def _advises(pattern: Pattern) -> bool:
@@ -159,4 +161,4 @@ def _likeness(a: Pattern, b: Pattern, vectors: Vectors) -> float:
 def _confirmed(general: Pattern, own: Sequence[Entry]) -> Entry:
     """A general lesson with the evidence of further instances; its text stays as it is."""
     rows = [row for _, evidence in own for row in evidence if row.kind != "failed_again"]
-    return general, [replace(row, pattern_id=general.pattern_id) for row in rows]
+    return general, [dataclasses.replace(row, pattern_id=general.pattern_id) for row in rows]

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import Posterior, StoredLesson
 
 PROMOTE_ABOVE = 0.98

@@ -37,10 +37,9 @@ from gateway.learning.templates import (
     slot,
 )
 from gateway.steering.evidence.failure_keys import KIND_WORDS, CallReading, Failure, read_action
-from gateway.steering.evidence.refusals import EMPTY, is_look_up
-from gateway.steering.guidance.lesson import Lesson, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
-from gateway.steering.transcript.step import Action, Step
+from gateway.steering.evidence.results import EMPTY, is_look_up
+from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
+from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.learning import EvidenceRow
 
 WINDOW_CALLS = 6

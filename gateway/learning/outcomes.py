@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gateway.learning.mining import ReadCallOfRun
-from gateway.steering.evidence.refusals import EMPTY
+from gateway.steering.evidence.results import EMPTY
 from gateway.stores.learning import OutcomeRow
 
 RANKS = (

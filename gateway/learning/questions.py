@@ -17,7 +17,7 @@ from typing import Any
 from gateway.learning.mining import WINDOW_CALLS, Finding, ReadCallOfRun
 from gateway.learning.templates import HasSecret, harmful
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
-from gateway.steering.evidence.refusals import EMPTY
+from gateway.steering.evidence.results import EMPTY
 from gateway.wire.coerce import as_list, as_number, as_text
 
 PROMPT_VERSION = 1

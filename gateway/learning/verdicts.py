@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gateway.learning.mining import ReadCallOfRun, read_run
 from gateway.learning.outcomes import PRECISION, best, implicit
 from gateway.steering.fsm import FSMState
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import LearningStore, OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunTrace

@@ -36,9 +36,8 @@ from gateway.learning.templates import HasSecret, has_secret
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
-from gateway.steering.guidance.lesson import RETRIEVED, Status
-from gateway.steering.guidance.pattern import Tier
-from gateway.steering.transcript.step import Step
+from gateway.steering.guidance.pattern import RETRIEVED, Status, Tier
+from gateway.steering.transcript.steps import Step
 from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.learning import (
     EvidenceRow,

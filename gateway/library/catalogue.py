@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import functools
 import itertools
 import time
@@ -17,14 +18,16 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from gateway.embedding.base import Embedder, EmbeddingError, Vector
 from gateway.steering.guidance.codec import read_lines, to_line
-from gateway.steering.guidance.families import family_matches
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
+from gateway.steering.guidance.render import family_matches
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, Event, PatternFilter, PatternStore, Search
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
@@ -282,7 +285,7 @@ class PatternLibrary:
     async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
         """The patterns as JSON lines, newest first, read page by page; lessons are left out."""
         cursor: str | None = None
-        patterns = replace(patterns, learned=False)
+        patterns = dataclasses.replace(patterns, learned=False)
         while True:
             page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
             for stored in page.patterns:

@@ -31,7 +31,7 @@ from gateway.steering.scoring.calibration import (
     SPANS,
     calibration_to_json,
 )
-from gateway.text.progress import progress_bar
+from gateway.text.formatting import progress_bar
 
 SIGNALS_OF: Mapping[str, tuple[str, ...]] = {
     "route_fast": ("FAST",),

@@ -27,7 +27,7 @@ from gateway.offline.labelled_runs import Array, LabelledRun, trouble_ahead
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS
-from gateway.steering.monitors.alarm import with_alarm
+from gateway.steering.monitors.suite import with_alarm
 from gateway.steering.scoring.calibrated import settled
 from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration, RiskWeights
 from gateway.steering.scoring.risk import LASTING_STEPS, risk_of

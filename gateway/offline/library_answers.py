@@ -20,9 +20,9 @@ from gateway.learning.book import LessonBook
 from gateway.library import PatternLibrary
 from gateway.offline.replayed_calls import LookUps
 from gateway.steering.guidance.codec import from_record
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Pattern, Query
 from gateway.steering.guidance.settings import EtraceSettings
-from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import Found
 from gateway.stores.learning import Posterior
 

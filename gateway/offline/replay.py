@@ -6,18 +6,19 @@ charts; compares two policies, or judges routing policies.
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
+from msgspec.structs import replace
 from rich.console import Console
 
 from gateway.config import Settings, read_file, settings_from_dict
@@ -30,7 +31,7 @@ from gateway.steering.experiments import ExperimentSettings, RandomArm
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import SuiteName
 from gateway.steering.scoring.scorer import ScorerName
-from gateway.text.progress import progress_bar
+from gateway.text.formatting import progress_bar
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100
@@ -138,8 +139,8 @@ def run_replay(
             page that cannot be written.
     """
     out, err = out or sys.stdout, err or sys.stderr
-    policy = replace(policy or ReplayPolicy(), patterns=patterns)
-    other = other and replace(other, patterns=patterns)
+    policy = dataclasses.replace(policy or ReplayPolicy(), patterns=patterns)
+    other = other and dataclasses.replace(other, patterns=patterns)
     if routing:
         policy = with_scorer(policy, "calibrated", "robust")
     lines_only = as_json and html is None and not routing
@@ -201,10 +202,10 @@ def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> R
     A labelled recording counts as one run, because its outcome is that of the whole recording.
     """
     core = policy.rules.policy
-    difficulty = replace(core.difficulty, scorer=scorer)
-    monitors = replace(core.monitors, suite=suite)
-    core = replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
-    return replace(policy, rules=replace(policy.rules, policy=core))
+    difficulty = dataclasses.replace(core.difficulty, scorer=scorer)
+    monitors = dataclasses.replace(core.monitors, suite=suite)
+    core = dataclasses.replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
+    return dataclasses.replace(policy, rules=replace(policy.rules, policy=core))
 
 
 def _lines(files: Iterable[Path]) -> Iterator[Line]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec.structs import replace
 
 from gateway.config import Settings
 from gateway.dialects.chat import CHAT
@@ -22,9 +23,9 @@ from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Item
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import Gates
-from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.routing import Serves
 from gateway.steering.steer import (
     CallFacts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +14,7 @@ from gateway.stores.attribution import Group, Sums
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepContent, StepRow
 from gateway.stores.totals import RunRecord
+from gateway.wire.coerce import as_json_value
 
 FORMATS = ("jsonl", "csv", "openai")
 MEDIA = {"jsonl": "application/x-ndjson", "csv": "text/csv", "openai": "application/x-ndjson"}
@@ -39,7 +40,7 @@ def export_lines(traces: Sequence[RunTrace], form: str, *, first: bool) -> bytes
         head = [RUN_COLUMNS] if first else []
         return csv_lines([*head, *(run_row(trace.run) for trace in traces)])
     make = _chat if form == "openai" else _whole
-    return b"".join(orjson.dumps(made, default=_plain) + b"\n" for made in map(make, traces))
+    return b"".join(orjson.dumps(made, default=as_json_value) + b"\n" for made in map(make, traces))
 
 
 def run_row(run: RunRecord) -> list[Any]:
@@ -126,9 +127,3 @@ def _assistant(text: str, calls: Sequence[tuple[str, str]], index: int) -> dict[
 
 def _call_id(step: int, number: int) -> str:
     return f"call_{step}_{number}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} has no place in an export")

@@ -1,4 +1,4 @@
-"""When to act: an intervention is made only when its expected precision is high enough.
+"""Precision bars: an intervention is made only when its expected precision is high enough.
 
 Each action depends on a signal, and calibration measured how often a run that shows the signal
 fails, reweighted so that half of all runs fail. An action whose expected precision is below its bar
@@ -8,15 +8,17 @@ is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.plan import Plan
 from gateway.steering.monitors import Readings
 from gateway.steering.scoring.calibration import Calibration
-from gateway.wire.values import dataclass, replace
 
 ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
 NO_EVIDENCE = 0.5
@@ -37,16 +39,19 @@ DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActSettings:
-    """The precision bars.
+    """Settings of the section `steering` that decide about a call.
 
-    `act_above`: the expected precision in [0, 1] that an action needs; missing names have their
-    default.
+    `act_above`: the expected precision in [0, 1] that an action needs; actions not listed keep
+    their default (docs/evidence.md). `stop_above`: risk in (0, 1] from which a step with an alarm
+    is a strike, None = never: the first asks the agent to hand over its work, a second one stops
+    the run (`Strike` in `gateway/steering/steer.py`).
 
     Raises:
-        ValueError: unknown action, or a bar outside [0, 1].
+        ValueError: unknown action, or a value out of range.
     """
 
     act_above: Mapping[str, float] = field(default_factory=dict)
+    stop_above: float | None = None
 
     def __post_init__(self) -> None:
         for name, bar in self.act_above.items():
@@ -54,6 +59,8 @@ class ActSettings:
                 raise ValueError(f"act_above.{name}: not one of {', '.join(ACTIONS)}")
             if isinstance(bar, bool) or not 0.0 <= bar <= 1.0:
                 raise ValueError(f"act_above.{name}: expected a number in [0, 1], got {bar!r}")
+        if self.stop_above is not None and not 0 < self.stop_above <= 1:
+            raise ValueError("stop_above: must be above 0, and at most 1")
 
     def bar(self, action: str) -> float:
         """The bar of one action."""
@@ -63,7 +70,7 @@ class ActSettings:
 def expected_precision(
     action: str, state: FSMState, readings: Readings | None, calibration: Calibration
 ) -> float:
-    """How often acting now hits the kind of run the action is meant for, in [0, 1].
+    """Share of such moments in runs of the kind that the action is meant for, in [0, 1].
 
     For `route_fast` that is a run that succeeds, for all others one that fails.
 
@@ -115,8 +122,7 @@ def meets_precision_bar(
     return permitted(action, state, readings, calibration, settings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionSignal:
+class ActionSignal(Struct, frozen=True, kw_only=True):
     """The state and readings that decide about the actions on a call: the run's, or drawn ones.
 
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.

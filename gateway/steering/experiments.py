@@ -8,17 +8,20 @@ cooldowns, dwell and capability checks are those of `on`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.acting import ActionSignal
 from gateway.steering.fsm import FSMState
+from gateway.steering.identity.ids import draw
 from gateway.steering.monitors import FAILURE_TYPES, Readings
 
 MODES = ("on", "shadow", "off")
-"""How a request is treated: steered; decided about, but sent unchanged; only observed."""
+"""Treatments of a request: steered; decided about, but sent unchanged; only observed."""
 
 ARMS = ("on", "random", "shadow", "off")
 """The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
@@ -31,8 +34,6 @@ RANDOM_GUIDANCE_SHARE = 0.011
 docs/evidence.md."""
 
 _HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
-_DRAW_BYTES = 8
-_DRAW_RANGE = 256.0**_DRAW_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +72,6 @@ def mode_of(arm: str) -> str:
     return "on" if arm == "random" else arm
 
 
-def draw(experiment: str, unit: str) -> float:
-    """A number in [0, 1), always the same for the pair, uniformly distributed over units.
-
-    First 8 bytes of a SHA-256 digest, big-endian, over 2^64. Source: reference section 14, except
-    that each part is preceded by its length: joined by a colon alone, ("a:b", "c") and
-    ("a", "b:c") would be the same text.
-    """
-    parts = [part.encode("utf-8", "surrogatepass") for part in (experiment, unit)]
-    joined = b"".join(str(len(part)).encode() + b":" + part for part in parts)
-    first = hashlib.sha256(joined).digest()[:_DRAW_BYTES]
-    return int.from_bytes(first, "big") / _DRAW_RANGE
-
-
 def assign(settings: ExperimentSettings, unit: str) -> str:
     """The arm of `unit`: one of ARMS, in the proportions of the settings."""
     shares = [(arm, settings.arms.get(arm, 0.0)) for arm in ARMS]
@@ -114,8 +102,7 @@ def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
     return draw(experiment, f"{unit}#{step}") < share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionSignals:
+class ActionSignals(Struct, frozen=True, kw_only=True):
     """The signals that decide about routing and about guidance; `reasons`: what was drawn."""
 
     routing: ActionSignal
@@ -123,8 +110,7 @@ class ActionSignals:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomArm:
+class RandomArm(Struct, frozen=True, kw_only=True):
     """The control arm for one unit: random draws in place of the run's signals.
 
     The shares are those of the scored steps, in [0, 1], on which each action is taken. Nothing is

@@ -13,11 +13,9 @@ from gateway.steering.policy import Policy
 from gateway.steering.run_fold import RunFold, RunSnapshot, StepOutcome
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.scoring.scorer import NOT_JUDGED, Judged
-from gateway.steering.transcript.content import read_content
-from gateway.steering.transcript.questions import asks_user
-from gateway.steering.transcript.reader import Change, Draft, StepReader
-from gateway.steering.transcript.step import Step
-from gateway.wire.own_text import OWN_ANSWER
+from gateway.steering.transcript.content import asks_user, read_content
+from gateway.steering.transcript.steps import Change, Draft, Step, StepReader
+from gateway.wire.echo import OWN_ANSWER
 
 __all__ = ["ConversationFold", "RunFold", "RunSnapshot", "StepOutcome"]
 

@@ -1,13 +1,14 @@
-"""Which model a call is sent to: by difficulty state, among those that can serve the request."""
+"""Routing by difficulty state, among the models that can serve the request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
+
 from gateway.steering.fsm import FSMState
-from gateway.wire.values import dataclass
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 
@@ -37,7 +38,7 @@ Serves = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
-    """Who chooses the model, how long a run stays on it, and when it gets another at once.
+    """Chooser of the model, dwell time on it, and when a run gets another one at once.
 
     `policy`: `states` = the difficulty state; `learned` = the outcomes of the workload's runs
     (docs/routing.md). `regret`: points of success, 0 to 100, by which the chosen model may be worse
@@ -74,8 +75,7 @@ class RoutingSettings:
             raise ValueError("refresh_s: must be above 0, and finite")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routes:
+class Routes(Struct, frozen=True, kw_only=True):
     """State -> model: `by_state` for all requested names, `by_model` for single ones.
 
     Keys are any of FAST, NORMAL, SLOW, SKIP; a state without an entry keeps the requested model.
@@ -85,8 +85,8 @@ class Routes:
         ValueError: a key is not a routed state, or a model name is empty.
     """
 
-    by_state: Mapping[str, str] = field(default_factory=dict)
-    by_model: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    by_state: Mapping[str, str] = {}
+    by_model: Mapping[str, Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         _check_states("model_routing", self.by_state)
@@ -99,8 +99,7 @@ class Routes:
         return self.by_state if own is None else own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPin:
+class ModelPin(Struct, frozen=True, kw_only=True):
     """The model a run is on, the state that selected it, and the run's step at which that was."""
 
     model: str
@@ -108,8 +107,7 @@ class ModelPin:
     since_step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedModel:
+class RoutedModel(Struct, frozen=True, kw_only=True):
     """The model to request, the run's pin afterwards, and why it is not the model of the state."""
 
     model: str

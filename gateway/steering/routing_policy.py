@@ -4,7 +4,7 @@ A *workload* is what one client asks of one model with one set of tools, for one
 model on which its runs began, the outcomes so far give a Beta posterior. A run gets its model once,
 when it begins, because each switch loses the provider's prompt cache; trouble may move it to a
 model with a better chance, never back. A share of the runs is given a model by chance, so that what
-is known of each goes on growing, and what the policy is worth can be told from the log alone: each
+is known of each keeps growing, and what the policy is worth can be told from the log alone: each
 decision carries the probability with which it was made.
 
 Everything here is a function of values: the same run gets the same model on every gateway, after a
@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 
-from gateway.steering.experiments import draw
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gateway.steering.fsm import FSMState
+from gateway.steering.identity.ids import draw
 from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
-from gateway.wire.values import dataclass
 
 PRIOR_RUNS = 4.0
 """Weight, in runs, of what a model did in the tenant's other workloads, half of the runs solved
@@ -38,9 +39,8 @@ _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadRates:
-    """What is known of a run's workload when the run is decided.
+class WorkloadRates(Struct, frozen=True, kw_only=True):
+    """Knowledge of a run's workload when the run is decided.
 
     `key` of the workload and `run`, its id, decide whether and what the run explores. `outcomes` of
     the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
@@ -49,9 +49,9 @@ class WorkloadRates:
 
     key: str
     run: str
-    outcomes: Mapping[str, WorkloadPrior] = field(default_factory=dict)
-    elsewhere: Mapping[str, WorkloadPrior] = field(default_factory=dict)
-    prices: Mapping[str, float] = field(default_factory=dict)
+    outcomes: Mapping[str, WorkloadPrior] = {}
+    elsewhere: Mapping[str, WorkloadPrior] = {}
+    prices: Mapping[str, float] = {}
 
     def rate(self, model: str) -> float:
         """The posterior mean of the model's success on this workload, in (0, 1)."""
@@ -71,8 +71,7 @@ class WorkloadRates:
         return known.solved + known.failed > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChoice:
+class RunChoice(Struct, frozen=True, kw_only=True):
     """The model a run began on, and how it was chosen.
 
     `default`: the model that the states would have given. `probabilities` of each candidate under
@@ -82,8 +81,8 @@ class RunChoice:
 
     model: str
     default: str
-    probabilities: Mapping[str, float] = field(default_factory=dict)
-    chances: Mapping[str, float] = field(default_factory=dict)
+    probabilities: Mapping[str, float] = {}
+    chances: Mapping[str, float] = {}
     explored: bool = False
     learned: bool = True
 
@@ -219,8 +218,7 @@ def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) ->
     return max(risk, math.log(share / (1.0 - share)), key=abs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedRouting:
+class LearnedRouting(Struct, frozen=True, kw_only=True):
     """The learned policy for one call.
 
     `models`: all candidates; `by_state` what the states choose for this call, `state` the state
@@ -303,7 +301,7 @@ class LearnedRouting:
 
 
 def _costs(rates: WorkloadRates, models: Mapping[str, int]) -> dict[str, float]:
-    """What orders the models by cost: their prices; where one has none, their places."""
+    """Order of the models by cost: their prices; where one has none, their places."""
     priced = all(model in rates.prices for model in models)
     return {model: rates.prices[model] if priced else place for model, place in models.items()}
 

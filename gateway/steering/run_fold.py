@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.evidence.observation import (
     ObservedCalls,
@@ -16,17 +18,15 @@ from gateway.steering.evidence.observation import (
 )
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
-from gateway.steering.monitors.alarm import severity_of, with_alarm
+from gateway.steering.monitors.suite import severity_of, with_alarm
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.scoring.risk import NO_OUTCOMES, RiskModel, WorkloadPrior, risk_of
 from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
-from gateway.steering.transcript.step import Step
-from gateway.wire.values import dataclass
+from gateway.steering.transcript.steps import Step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
+class StepOutcome(Struct, frozen=True, kw_only=True):
     """The result of scoring one step.
 
     `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
@@ -60,12 +60,11 @@ class StepOutcome:
 
     @property
     def loop_count(self) -> int:
-        """How often a call of the step gave the same result before, the most repeated call's."""
+        """Number of earlier calls with the same result, for the most repeated call of the step."""
         return max([repeat.count for _, repeat in self.calls], default=1) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSnapshot:
+class RunSnapshot(Struct, frozen=True, kw_only=True):
     """The part of a run's state that is stored and survives a compacted transcript.
 
     Monitor and scorer windows are not in it. `history` is the tail of the difficulty scores that

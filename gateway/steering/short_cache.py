@@ -22,7 +22,7 @@ def remembered(function: Callable[[str], T]) -> Callable[[str], T]:
 
 
 class _Answers(dict[str, T]):
-    """What the function gave for the texts it met; what is missing it is asked for."""
+    """Results of a function by text; a missing one is computed."""
 
     def __init__(self, function: Callable[[str], T]) -> None:
         super().__init__()

@@ -16,39 +16,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from gateway.steering.acting import (
     ActionSignal,
+    ActSettings,
     escalated,
     meets_precision_bar,
     planned_actions,
     routed_state,
 )
-from gateway.steering.advice import thrifty
-from gateway.steering.decided_call import (
-    NO_LIBRARY,
-    CallFacts,
-    RunMemory,
-    RunPosition,
-    SteeringRules,
-)
 from gateway.steering.experiments import ActionSignals, RandomArm
-from gateway.steering.fold import StepOutcome
+from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance import placement
 from gateway.steering.guidance.decide import Decided, decide
 from gateway.steering.guidance.edits import Message
-from gateway.steering.guidance.pattern import PatternMatch, Tier
-from gateway.steering.guidance.placement import Placed
-from gateway.steering.guidance.plan import Moment, Plan, note, plan
-from gateway.steering.guidance.state import FIRST_CALL
-from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.lessons import (
+from gateway.steering.guidance.lessons import (
     LessonMatch,
     LessonQuery,
+    LessonSettings,
     lesson_query,
     with_lessons,
 )
-from gateway.steering.routing import ModelPin, RoutedModel, choose
+from gateway.steering.guidance.pattern import PatternMatch, Tier
+from gateway.steering.guidance.placement import Placed
+from gateway.steering.guidance.plan import Plan, note, plan
+from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
+from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment
+from gateway.steering.guidance.target import GuidanceTarget
+from gateway.steering.policy import Policy
+from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
 from gateway.steering.routing_policy import (
     LearnedRouting,
     RunChoice,
@@ -57,31 +56,154 @@ from gateway.steering.routing_policy import (
     evidence_of,
 )
 from gateway.steering.scoring.calibration import Calibration, shipped_calibration
-from gateway.steering.strikes import NO_STRIKE, Strike, strike
-from gateway.wire.values import dataclass, replace
+from gateway.steering.transcript.steps import Step
 
-__all__ = [
-    "NO_LIBRARY",
-    "CallFacts",
-    "Decision",
-    "Found",
-    "Proposal",
-    "RunMemory",
-    "RunPosition",
-    "SteeringRules",
-    "conclude",
-    "observe",
-    "place",
-    "propose",
-    "repeat",
-]
+NO_LIBRARY = Gates(e1=1.0, e2=1.0)
+"""Gates of a gateway without patterns: nothing is similar enough."""
+
+
+class SteeringRules(Struct, frozen=True, kw_only=True):
+    """Everything that decides about a call, from one version of the settings.
+
+    `wrap_up_at`: token count of a run from which the model is asked to wrap up; None = never.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    routes: Routes = field(default_factory=Routes)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
+    acting: ActSettings = field(default_factory=ActSettings)
+    wrap_up_at: int | None = None
+    etraces: EtraceSettings = field(default_factory=EtraceSettings)
+    injection: InjectionSettings = field(default_factory=InjectionSettings)
+    lessons: LessonSettings = field(default_factory=LessonSettings)
+
+
+class RunMemory(Struct, frozen=True, kw_only=True):
+    """The part of a run's state that cannot be derived from its transcript.
+
+    `tokens`: input and output of the run's calls so far, as upstreams reported them. `struck_at`:
+    the step of its first strike. `choice`: of the learned policy, made when the run began.
+    """
+
+    guidance: GuidanceState = field(default_factory=GuidanceState)
+    pinned_model: ModelPin | None = None
+    tokens: int = 0
+    struck_at: int | None = None
+    choice: RunChoice | None = None
+
+    def next_run(self) -> RunMemory:
+        """The memory with which the conversation's next run begins."""
+        return RunMemory(guidance=self.guidance.next_run())
+
+    def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
+        """The memory after another gateway has stored `stored` of the same run in the meantime.
+
+        `further`: which of the two has seen more steps. `tokens`: of the call that `stored` lacks.
+        """
+        struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
+        return RunMemory(
+            guidance=self.guidance.merged(stored.guidance),
+            pinned_model=further.pinned_model,
+            tokens=max(self.tokens, stored.tokens + tokens),
+            struck_at=min(struck, default=None),
+            # What was stored first decided the run.
+            choice=stored.choice or self.choice,
+        )
+
+
+class RunPosition(Struct, frozen=True, kw_only=True):
+    """The state of a run at the time of a decision.
+
+    `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, None when there
+    is none in memory; `recent`: the newest steps, oldest first.
+    """
+
+    run: int
+    step: int
+    state: FSMState
+    latest: StepOutcome | None = None
+    recent: Sequence[Step] = ()
+
+    @classmethod
+    def of(cls, run: RunFold) -> RunPosition:
+        """The position after everything that was folded."""
+        latest = run.outcomes[-1] if run.outcomes else None
+        return cls(run=run.index, step=run.steps, state=run.state, latest=latest, recent=run.recent)
+
+    @property
+    def signal(self) -> ActionSignal:
+        """The signal for actions that depend on the run's own state and readings."""
+        if self.latest is None:
+            return ActionSignal(state=self.state)
+        return ActionSignal(
+            state=self.state,
+            readings=self.latest.readings,
+            severity=self.latest.severity,
+            waits=self.latest.waits,
+            likely_fails=self.latest.likely_fails,
+        )
+
+
+class Advice(Struct, frozen=True, kw_only=True):
+    """Wishes of budgets: a reason to hand over the work, and a cheaper model; empty for none."""
+
+    wrap_up: str = ""
+    cheaper: str = ""
+
+
+NO_ADVICE = Advice()
+
+
+class CallFacts(Struct, frozen=True, kw_only=True):
+    """The facts about the call that a decision depends on.
+
+    `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
+    model of the same request when it was sent before; a retry uses it again. `gates`: the least
+    similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
+    belongs to. `tools`: gives the names of the tools that the request offers. `unit`: of what is
+    drawn for the run, equal wherever the run is decided about. `advice`: what its budgets ask of
+    it. `rates`: what is known of the run's workload; None = nothing.
+    """
+
+    requested: str
+    serves: Serves | None = None
+    repeats_model: str | None = None
+    gates: Gates = NO_LIBRARY
+    arm: RandomArm | None = None
+    tools: Callable[[], Sequence[str]] = tuple
+    unit: str = ""
+    advice: Advice = NO_ADVICE
+    rates: WorkloadRates | None = None
+
+
+REACTION_STEPS = 2
+"""Steps that an agent gets to follow the request: the one that answers it, and one to finish."""
+
+
+class Strike(Struct, frozen=True, kw_only=True):
+    """The strikes of a run at one call: steps that make it likely to fail, and end it.
+
+    A strike is a step at which a monitor fires while the run's risk is at or above
+    `steering.stop_above`. The first one asks the agent to hand over its work; one that comes
+    `REACTION_STEPS` steps later or after that stops the run.
+
+    `first`: the step of the first one, None for none so far. `reason`: why the newest step is one,
+    empty when it is none. `stops`: whether it is the one that stops the run.
+    """
+
+    first: int | None = None
+    reason: str = ""
+    stops: bool = False
+
+
+NO_STRIKE = Strike()
+
 
 Found = Mapping[Tier, Sequence[PatternMatch]]
 """Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True):
     """The model to request, and the look-ups that the decision on guidance needs.
 
     `lessons`: what to look up among the lessons, None for nothing; `unit`: as in `CallFacts`.
@@ -98,8 +220,7 @@ class Proposal:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """The actions on a call, and the memory of the run afterwards."""
 
     proposal: Proposal
@@ -113,7 +234,7 @@ class Decision:
 
     @property
     def stop(self) -> str:
-        """Why the run is stopped instead of asking a model; empty for one that goes on."""
+        """Reason for stopping the run instead of asking a model; empty for one that continues."""
         return self.proposal.strike.reason if self.proposal.strike.stops else ""
 
     @property
@@ -137,7 +258,7 @@ def propose(
     """The route of a call, and the plan of its guidance."""
     signals = _act(rules, position, call.arm)
     routed, choice = _routed(rules, memory, position, signals.routing, call)
-    struck = strike(memory.struck_at, position.latest, rules.stop_above)
+    struck = strike(memory.struck_at, position.latest, rules.acting.stop_above)
     if struck.reason:
         call = replace(call, advice=replace(call.advice, wrap_up=struck.reason))
     planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call)
@@ -190,7 +311,7 @@ def conclude(
 
 
 def repeat(memory: RunMemory, step: int, *, server_keeps_history: bool = False) -> Decided:
-    """What a call gets without a decision: earlier guidance again, and the memory stays as it is.
+    """Guidance of a call without a decision: earlier guidance again; the memory stays as it is.
 
     `step`: scored steps of the run, 0 on its first call. `server_keeps_history`: as in `conclude`.
     """
@@ -205,7 +326,7 @@ def place(
     target: Callable[[], GuidanceTarget],
     tools: Sequence[Message],
 ) -> Placed | None:
-    """Where the call's guidance goes, earlier guidance included; None when there is none.
+    """Placement of the call's guidance, earlier guidance included; None when there is none.
 
     `messages` and `target` return the input of placement; they are called only when there is
     guidance to place.
@@ -215,6 +336,32 @@ def place(
     return placement.place(
         messages(), decided, target=target(), settings=rules.injection, tools=tools
     )
+
+
+def strike(first: int | None, latest: StepOutcome | None, above: float | None) -> Strike:
+    """The strikes after the newest step; `first`: of the run so far. `above` None: never any."""
+    if above is None or latest is None or not latest.readings.fired or latest.risk < above:
+        return Strike(first=first)
+    stops = first is not None and latest.index >= first + REACTION_STEPS
+    fired = ", ".join(latest.readings.fired)
+    which = "second" if stops else "first"
+    reason = f"stop: {which} strike, risk {latest.risk:.2f}, fired {fired}"
+    return Strike(first=latest.index if first is None else first, reason=reason, stops=stops)
+
+
+def thrifty(
+    routed: RoutedModel, advice: Advice, requested: str, serves: Serves | None
+) -> RoutedModel:
+    """The route, or the model that a budget asks for, where that can serve the request."""
+    cheaper = advice.cheaper
+    if not cheaper or cheaper == routed.model:
+        return routed
+    problem = serves(cheaper) if serves is not None and cheaper != requested else None
+    if problem is not None:
+        reason = f"budget: {cheaper} not used: {problem}"
+        return replace(routed, reasons=(*routed.reasons, reason))
+    reason = f"budget: {cheaper} instead of {routed.model}"
+    return replace(routed, model=cheaper, reasons=(*routed.reasons, reason))
 
 
 def _outlook(position: RunPosition) -> tuple[str, ...]:
@@ -358,7 +505,7 @@ def _plan(
 def _lessons(
     rules: SteeringRules, memory: RunMemory, position: RunPosition, signal: ActionSignal
 ) -> LessonQuery | None:
-    """What to look up among the lessons: only behind a call that failed."""
+    """The look-up among the lessons: only after a call that failed."""
     latest = position.latest
     if latest is None or not latest.failed or not rules.lessons.trials:
         return None

@@ -22,13 +22,15 @@ from gateway.stores.records import (
     StepRow,
 )
 from gateway.stores.totals import RunRecord, RunTotals, Stop, stop_of
+from gateway.wire.coerce import as_json_value
 
 T = TypeVar("T")
 
 
 def names(kind: type, *without: str) -> tuple[str, ...]:
-    """The field names of a dataclass, in order."""
-    return tuple(f.name for f in fields(kind) if f.name not in without)
+    """The field names of a struct or a dataclass, in order."""
+    found = getattr(kind, "__struct_fields__", None) or [f.name for f in fields(kind)]
+    return tuple(name for name in found if name not in without)
 
 
 # The counters of a run share one JSON column, `counts`.
@@ -243,10 +245,4 @@ def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    return orjson.dumps(value, default=_plain).decode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} has no place in a record")
+    return orjson.dumps(value, default=as_json_value).decode()

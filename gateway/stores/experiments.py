@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-
-from gateway.wire.values import dataclass
+from msgspec import Struct
 
 COLUMNS = """
 r.id, r.started_at, r.arm, coalesce(nullif(r.unit, ''), c.id), r.outcome,
@@ -22,8 +21,7 @@ AT_ONCE = 5_000
 """Runs read at once: about 50 ms in the thread that reads; other reads come between."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentRun:
+class ExperimentRun(Struct, frozen=True):
     """One run of an experiment; fields are as in RunRecord and RunTotals, except these.
 
     `unit`: the conversation where no unit was named. `tokens`: input and output. `cost_usd`: None

@@ -5,7 +5,9 @@ The transcript has the step still: the next request gives its scores, and its ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from gateway.stores.records import StepContent, StepRow
 

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Pattern, Tier
+from msgspec import Struct
+
+from gateway.steering.guidance.pattern import Pattern, Status, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,7 @@ class EvidenceRow:
     key_name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRow:
+class DecisionRow(Struct, frozen=True, kw_only=True):
     """One occasion on which a lesson could be given, at one step of a run.
 
     `share`: the probability with which it was to be given. `similarity` is 1 for an exact key.

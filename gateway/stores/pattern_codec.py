@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier, content_id
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust, content_id
 from gateway.stores import codec
 from gateway.stores.learning import Posterior, StoredLesson
 from gateway.stores.patterns import Event, StoredPattern

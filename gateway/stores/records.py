@@ -6,21 +6,21 @@ Times are seconds since the epoch (UTC), costs are US dollars, token counts are 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct
 
 from gateway.errors import BudgetExceeded, RunPaused, RunStopped, UpstreamUnreachable
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
-from gateway.wire.values import dataclass
 
 _UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
 _UNCHARGED = (None, UpstreamUnreachable.label, *_UNSENT)
 """Errors of calls that cost nothing: refused by the provider, not sent, or not connected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationRecord:
+class ConversationRecord(Struct, frozen=True, kw_only=True):
     """One conversation: everything needed to continue from its last request.
 
     `version`: the stored version this value was made from, 0 when not stored yet; saving is
@@ -45,8 +45,7 @@ class ConversationRecord:
     root_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixHashRecord:
+class PrefixHashRecord(Struct, frozen=True, kw_only=True):
     """A digest by which a later request finds its conversation.
 
     `root` is the digest of the history's first message (`digest` itself for a history of one).
@@ -64,16 +63,14 @@ class PrefixHashRecord:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemRecord:
+class ItemRecord(Struct, frozen=True, kw_only=True):
     """One output item as JSON, which a later request may refer to by its id alone."""
 
     id: str
     content: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRow:
+class CallRow(Struct, frozen=True, kw_only=True):
     """The model call made at one step: its request, its result, its cost.
 
     `model_requested` by the client, `model_asked` of the upstream, `model_served` as reported by
@@ -104,7 +101,7 @@ class CallRow:
     latency_s: float = 0.0
     first_byte_s: float | None = None
     overhead_ms: float = 0.0
-    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    timings_ms: Mapping[str, float] = {}
     attempts: int = 1
     retries: int = 0
     streamed: bool = False
@@ -131,16 +128,14 @@ class CallRow:
         return self.cost_usd is None and not refused and self.error not in _UNSENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptMessage:
+class PromptMessage(Struct, frozen=True, kw_only=True):
     """One message that the agent did not write: its role as on the wire, and its text."""
 
     role: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepContent:
+class StepContent(Struct, frozen=True, kw_only=True):
     """The texts of one step, and the reply to the call made at it.
 
     `messages`: messages new in this call that belong to no step; at step 0 the opening of the run.
@@ -156,8 +151,7 @@ class StepContent:
     reply_actions: tuple[Action, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateRow:
+class CandidateRow(Struct, frozen=True, kw_only=True):
     """An e1 or e2 pattern that a look-up found at a step, similar enough to be given or not."""
 
     tier: str
@@ -166,8 +160,7 @@ class CandidateRow:
     cleared: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
+class StepRow(Struct, frozen=True, kw_only=True):
     """One step of a run: the assessment of the agent's step, and the call made at it.
 
     Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for a
@@ -184,11 +177,11 @@ class StepRow:
     state: str
     difficulty: float | None = None
     risk: float | None = None
-    scores: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = {}
     composite: float | None = None
     fired: tuple[str, ...] = ()
     failure_type: str | None = None
-    evidence: Mapping[str, str] = field(default_factory=dict)
+    evidence: Mapping[str, str] = {}
     call: CallRow | None = None
     content: StepContent | None = None
     loop_count: int = 0
@@ -196,8 +189,7 @@ class StepRow:
     candidates: tuple[CandidateRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InjectionRow:
+class InjectionRow(Struct, frozen=True, kw_only=True):
     """One piece of guidance, recorded once, at the step where it was decided.
 
     `source`: monitor, e1, e2, e3 or skip. `ordinal`: its order among the guidance of one call.
@@ -219,8 +211,7 @@ class InjectionRow:
     applied: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunUpdate:
+class RunUpdate(Struct, frozen=True, kw_only=True):
     """The state of a run after one call.
 
     The first update of an id creates the run; later ones change only `updated_at`, `ended_at`,
@@ -249,11 +240,10 @@ class RunUpdate:
     identity_source: str = ""
     model_requested: str = ""
     key_name: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
+class CallRecord(Struct, frozen=True, kw_only=True):
     """Everything one request commits, all or nothing.
 
     Prefix hashes (`heads`) and runs belong to the conversation; every step and injection names a
@@ -276,7 +266,7 @@ class CallRecord:
             raise ValueError(f"run_id: {min(named - known)!r} is not among the runs of this call")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
     """One gateway key, without the key itself.
 
@@ -288,6 +278,6 @@ class KeyRecord:
     tenant: str
     name: str
     hint: str
-    digest: bytes = field(repr=False)
+    digest: bytes = dataclasses.field(repr=False)
     created_at: float
     revoked_at: float | None = None

@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.breaker import SLOW, Breaker

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord, ItemRecord, RunUpdate, StepContent, StepRow
 from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets, may_have_secrets
-from gateway.wire.values import replace
 
 T = TypeVar("T")
 
@@ -164,7 +165,8 @@ def _encodable(value: Any) -> Any:
             return tuple(map(_encodable, value))
         case Mapping():
             return {_encodable(key): _encodable(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        changed = {f.name: _encodable(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Struct):
+        names = value.__struct_fields__
+        changed = {name: _encodable(getattr(value, name)) for name in names}
         return replace(value, **changed)
     return value

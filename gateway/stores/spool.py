@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import merge
 from itertools import chain
+
+from msgspec.structs import replace
 
 from gateway.stores.disk_spool import Entry
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord

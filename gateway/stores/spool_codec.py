@@ -12,12 +12,14 @@ import json
 import types
 import typing
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
 
+from msgspec import Struct
+
 from gateway.stores.records import CallRecord
+from gateway.wire.coerce import as_json_value
 
 VERSION = 1
 """Of the form of a record; kept with each file."""
@@ -43,11 +45,7 @@ def decoded(content: bytes) -> CallRecord:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return b64encode(value).decode()
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} has no place in a record")
+    return as_json_value(value)
 
 
 @cache
@@ -55,8 +53,8 @@ def _reader(kind: Any) -> _Reader:
     """What makes a value of this type out of its JSON."""
     if kind is bytes:
         return b64decode
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _dataclass_reader(kind)
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return _struct_reader(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
         item = _reader(arguments[0])
@@ -67,9 +65,9 @@ def _reader(kind: Any) -> _Reader:
     return _unchanged
 
 
-def _dataclass_reader(kind: type) -> _Reader:
+def _struct_reader(kind: type[Struct]) -> _Reader:
     types_of = typing.get_type_hints(kind)
-    readers = [(field.name, _reader(types_of[field.name])) for field in fields(kind)]
+    readers = [(name, _reader(types_of[name])) for name in kind.__struct_fields__]
 
     def read(values: dict[str, Any]) -> Any:
         return kind(**{name: of(values[name]) for name, of in readers if name in values})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.errors import BY_OPERATOR, BudgetExceeded, RunStopped
 from gateway.stores.late_scores import LateScore
 from gateway.stores.records import CallRow, RunUpdate, StepRow
-from gateway.wire.values import dataclass
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
 # under the first line is clean.
@@ -22,8 +23,7 @@ DERIVED = "derived"
 """The `outcome_source` of an outcome that the gateway derived itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTotals:
+class RunTotals(Struct, frozen=True, kw_only=True):
     """Sums over one run's calls and scored steps.
 
     `steps` is the highest step index: the number of the agent's steps so far. `cost_usd` sums the
@@ -55,14 +55,14 @@ class RunTotals:
     composite_sum: float = 0.0
     latency_s: float = 0.0
     overhead_ms: float = 0.0
-    states: Mapping[str, int] = field(default_factory=dict)
-    fired: Mapping[str, int] = field(default_factory=dict)
-    failure_types: Mapping[str, int] = field(default_factory=dict)
-    models: Mapping[str, int] = field(default_factory=dict)
-    severity: Mapping[str, int] = field(default_factory=dict)
-    unsteered: Mapping[str, int] = field(default_factory=dict)
-    estimated: Mapping[str, float] = field(default_factory=dict)
-    guidance: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, int] = {}
+    fired: Mapping[str, int] = {}
+    failure_types: Mapping[str, int] = {}
+    models: Mapping[str, int] = {}
+    severity: Mapping[str, int] = {}
+    unsteered: Mapping[str, int] = {}
+    estimated: Mapping[str, float] = {}
+    guidance: Mapping[str, int] = {}
 
     @property
     def advice(self) -> int:
@@ -200,8 +200,7 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(Struct, frozen=True, kw_only=True):
     """Why a run makes no calls: `action` is stop or pause; `by`: operator, budget or steering."""
 
     action: str
@@ -232,8 +231,7 @@ def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
     return Stop(action="stop", by=kinds[error], why=why.removeprefix(f"{error}: "))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True, kw_only=True):
     """One run: its latest description and its totals; `key_name` and `tags` say for whom it was.
 
     `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
@@ -262,7 +260,7 @@ class RunRecord:
     model_requested: str
     totals: RunTotals
     key_name: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = {}
     stopped: Stop | None = None
 
 

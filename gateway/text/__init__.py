@@ -1,4 +1,4 @@
-"""What people read, in a terminal or in a page: numbers, untrusted text, charts, page layout.
+"""Text for people, in a terminal or in a page: numbers, untrusted text, charts, page layout.
 
 May import nothing else of the gateway.
 """

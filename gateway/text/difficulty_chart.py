@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from markupsafe import Markup
 
 from gateway.text.formatting import counted
-from gateway.text.scales import stretches
-from gateway.text.svg import element, level_y, share
+from gateway.text.svg import element, level_y, share, stretches
 
 STATE_THRESHOLDS = ("fast", "slow", "skip")
 

@@ -1,9 +1,19 @@
-"""Numbers and times for people; an unknown value is a dash."""
+"""Numbers, times and progress for people; an unknown value is a dash."""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 UNKNOWN = "–"  # noqa: RUF001 - the dash is what is shown
 
@@ -92,7 +102,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def ago(at: float, now: float | None = None) -> str:
-    """How long ago a time was."""
+    """Age of a time in words."""
     passed = (time.time() if now is None else now) - at
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if passed >= size:
@@ -113,3 +123,16 @@ def clock(at: float) -> str:
 def size(characters: int) -> str:
     """The length of a text."""
     return f"{characters:,} characters" if characters < 100_000 else f"{characters / 1e6:.1f} M"
+
+
+def progress_bar(err: TextIO) -> Progress:
+    """A bar with the work done and the time left; removed at the end, absent in a pipe."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(file=err),
+        disable=not err.isatty(),
+        transient=True,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from gateway.text.scales import fraction, heat, thinned
+from gateway.text.svg import fraction, heat, thinned
 
 STATE_COLOURS = {
     "INIT": "bright_black",

@@ -13,15 +13,15 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec import Struct
 
 Accepts = Callable[[str, re.Match[str]], bool]
 """The whole text and a match in it, or in the same in small letters -> whether it is a secret."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """One form of secret. `accepts` decides where the form alone is too common.
 
     `kind`: a word that is no anchor, because masked text contains it. `folded`: the pattern is
@@ -36,12 +36,12 @@ class Shape:
     pattern: re.Pattern[str]
     accepts: Accepts | None = None
     folded: bool = False
-    narrower: Mapping[str, str] = field(default_factory=dict)
+    narrower: Mapping[str, str] = {}
     needs: str | None = None
 
 
 def secret_in(match: re.Match[str]) -> tuple[int, int]:
-    """Where in the text the secret of a match is."""
+    """Span of a match's secret in the text."""
     for group in _GROUPS:
         if group in match.re.groupindex and match.start(group) >= 0:
             return match.span(group)
@@ -204,14 +204,14 @@ _DIGEST = re.compile(r"[0-9a-f]{32,128}+", re.IGNORECASE)
 _NAMES = re.compile(r"pass|pw|secret|token|key|user|hash|name|field|value|self|None", re.IGNORECASE)
 
 _START = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt])|(?<=[0-9]m))"
-"""Where a token may begin: not in a word, but after an escaped line end or a terminal's colour."""
+"""Start of a token: not in a word, but after an escaped line end or a terminal's colour."""
 
 _AFTER_K = (
     r"(?:(?<=apik)|(?<=api[ _-]k)|(?<=accessk)|(?<=access[_-]k)|(?<=privatek)|(?<=private[_-]k)"
     r"|(?<=accountk)|(?<=account[_-]k)|(?<=authk)|(?<=auth[_-]k)|(?<=master[_-]k)"
     r"|(?<=signing[_-]k)|(?<=encryption[_-]k))ey"
 )
-"""What a name that ends in `key` has around its k: any other key opens nothing."""
+"""Characters around the k of a name that ends in `key`: any other key opens nothing."""
 
 ASSIGNED = Shape(
     kind="assigned",

@@ -196,7 +196,7 @@ def _around(shape: Shape, anchor: str, letter: str) -> str:
 
 
 def _expression(letter: str) -> str:
-    """What finds the anchors of one letter."""
+    """Finder of the anchors of one letter."""
     some = {_around(shape, anchor, letter): "" for shape, anchor, _ in _BY_LETTER[letter]}
     return f"{re.escape(letter)}(?:{'|'.join(some)})"
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
 from gateway.config.named_models import named_models
@@ -31,7 +33,6 @@ from gateway.upstream.providers import (
     unknown_provider,
 )
 from gateway.upstream.rests import DeploymentRests, place_of
-from gateway.wire.values import dataclass
 
 _CREDENTIALS = frozenset({"api_key", "extra_headers", "organization"})
 
@@ -55,7 +56,7 @@ def filled(deployment: Deployment, starred: str) -> Deployment:
     made = {**params, "model": str(params["model"]).replace("*", starred)}
     if provider_of(made)[0] != provider_of(params)[0]:
         made = {k: v for k, v in made.items() if k not in _CREDENTIALS and type(v) is not Secret}
-    return replace(deployment, litellm_params=made)
+    return dataclasses.replace(deployment, litellm_params=made)
 
 
 def _star(pattern: str, model: str) -> str | None:
@@ -90,8 +91,7 @@ _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose t
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """One upstream and model to send a request to."""
 
     name: str
@@ -108,7 +108,7 @@ class Target:
     """The APIs whose clients' own credentials belong to this host, where they are forwarded."""
 
     headers: tuple[tuple[str, str], ...] = ()
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = {}
     key: int = 0
     """The deployment's number in `model_list`, from 1; 0 for the default upstream."""
 
@@ -120,7 +120,7 @@ class Target:
     messages_base: httpx.URL | None = None
     """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
 
-    litellm_params: Mapping[str, Any] = field(default_factory=dict)
+    litellm_params: Mapping[str, Any] = {}
     """The deployment's `litellm_params`: how LiteLLM reaches the upstream."""
 
     key_header: Literal["authorization", "x-api-key"] = "authorization"

@@ -8,11 +8,11 @@ import functools
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
+from msgspec import Struct
 from yarl import URL
 
 from gateway.config import RouterSettings
@@ -24,7 +24,6 @@ from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
-from gateway.wire.values import dataclass
 
 INSTANCE_HEADER = b"x-gateway-instance"
 
@@ -41,8 +40,7 @@ RETRY_STATUSES = frozenset({429, *range(500, 1000)})
 _REFUSALS = frozenset({401, 403, 404})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedBody:
+class PackedBody(Struct, frozen=True, kw_only=True):
     """A client's body: its bytes, what they are compressed with, if anything, and what is in them
     as UTF-8."""
 
@@ -51,8 +49,7 @@ class PackedBody:
     plain: bytes
 
 
-@dataclass(slots=True, kw_only=True)
-class UpstreamCall:
+class UpstreamCall(Struct, kw_only=True):
     """One request to be sent upstream."""
 
     method: str
@@ -101,12 +98,11 @@ class UpstreamCall:
         own = [header for header in self.headers if header[0] not in self.key_headers]
         return "anthropic" if credentials.speaks_anthropic(own) else "openai"
 
-    attempts: list[str] = field(default_factory=list)
+    attempts: list[str] = []
     """The result of each attempt: `<deployment>:<status or error label>`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """The answer to relay, and the target that gave it."""
 
     response: LaneResponse

@@ -8,13 +8,65 @@ its new messages and not on the length of its history.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, overload
+
+from msgspec import Struct
 
 from gateway.errors import BadRequest
 from gateway.wire.json_offsets import Span, array_spans, scannable
 from gateway.wire.parsing import Loads, parse_object, parse_value
-from gateway.wire.values import dataclass
-from gateway.wire.views import MessagesView
+
+
+class MessagesView(Sequence[Any]):
+    """A sequence of messages; a subclass defines its length and `at`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def at(self, index: int) -> Any:
+        """The message at `index`, which is in [0, length)."""
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        size = len(self)
+        if isinstance(index, slice):
+            return [self.at(i) for i in range(*index.indices(size))]
+        at = index + size if index < 0 else index
+        if not 0 <= at < size:
+            raise IndexError(index)
+        return self.at(at)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.at, range(len(self)))
+
+
+class AsMappings(MessagesView):
+    """Messages as placement reads them: a malformed one counts as empty."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: Sequence[Any]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for message in self._messages:
+            yield message if isinstance(message, dict) else {}
+
+    def at(self, index: int) -> Mapping[str, Any]:
+        """See MessagesView."""
+        found = self._messages[index]
+        return found if isinstance(found, dict) else {}
+
 
 _SPACE: Final = re.compile(rb"[ \t\n\r]*")
 _PLACEHOLDER: Final = 7_640_891_576_956_012_809
@@ -22,8 +74,7 @@ _PLACEHOLDER: Final = 7_640_891_576_956_012_809
 body that contains it is parsed completely."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodyPrefix:
+class BodyPrefix(Struct, frozen=True, kw_only=True):
     """A body with the offsets of its messages; a later body of the conversation begins like it.
 
     `spans` is not empty; `list_key` is the key of the list of messages.
@@ -40,12 +91,12 @@ class BodyPrefix:
 
     @property
     def end(self) -> int:
-        """Where the last message ends: a later body begins with the bytes before."""
+        """End of the last message: a later body begins with the bytes before it."""
         return self.spans[-1][1]
 
     @property
     def opening(self) -> int:
-        """Where the list of messages begins."""
+        """Start of the list of messages."""
         return self.raw.rindex(b"[", 0, self.spans[0][0])
 
     def begins(self, raw: bytes) -> bool:

@@ -36,7 +36,7 @@ class EchoFilter:
         return len(self._digest) + len(self._own or "")
 
     def to_json(self) -> str:
-        """What `from_json` reads, without a word of the texts; empty where that would take them."""
+        """Form for `from_json`, without a word of the texts; empty where that would take them."""
         if self._cut is None and self._own != "null":
             return ""
         return json.dumps([self._digest, self._cut])
@@ -97,7 +97,7 @@ def _digest(text: str) -> str:
 
 
 def _cut(sent: str, own: str | None) -> tuple[int, int] | None:
-    """Where the text is that was put into `own`; None when `sent` is not one insertion away."""
+    """Span of the text that was put into `own`; None when `sent` is not one insertion away."""
     if own is None or len(sent) < len(own):
         return None
     low, high = 0, len(own)
@@ -105,3 +105,6 @@ def _cut(sent: str, own: str | None) -> tuple[int, int] | None:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if sent.startswith(own[:middle]) else (low, middle - 1)
     return (low, low + len(sent) - len(own)) if sent.endswith(own[low:]) else None
+
+
+OWN_ANSWER: Final = "Stopped by the gateway: "

@@ -70,12 +70,12 @@ def array_spans(text: str, start: int) -> Iterator[Span]:
 
 
 def _array_end(text: str, at: int) -> int:
-    """Where the array ends of which `at` is the end of the last element."""
+    """End of the array whose last element ends at `at`."""
     return skip_space(text, at) + 1
 
 
 def _value_end(text: str, at: int) -> int:
-    """Where the value that starts at `at` ends."""
+    """End of the value that starts at `at`."""
     try:
         end: int = _scan_once(text, at)[1]
     except RecursionError:

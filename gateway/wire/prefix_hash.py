@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from gateway.wire.messages import MessageReader, digest_bytes, digest_fields, fold
-from gateway.wire.values import dataclass
 
 
 def chain(previous: bytes, digest: bytes) -> bytes:
@@ -23,8 +24,7 @@ def root_digest(tenant: str) -> bytes:
     return digest_fields("root", tenant)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainState:
+class ChainState(Struct, frozen=True, kw_only=True):
     """The state of chaining after `count` messages: all that is needed to continue from there.
 
     `root` is the hash of the empty history and `digest` that of the `count` messages; the rest is
@@ -40,8 +40,7 @@ class ChainState:
     answered: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixHashes:
+class PrefixHashes(Struct, frozen=True, kw_only=True):
     """The prefix hashes of one transcript from message `start` on.
 
     `digests[i]` is the hash of the first `start + i` messages and `turns[i]` the number of

@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.json_offsets import Span, object_spans, scannable
 from gateway.wire.parsing import parse_object
-from gateway.wire.values import dataclass
 
 BIG_BYTES = 2 * 2**20
 """Bodies from this size on are read in a thread: finding the messages of 58 MB takes 0.4 s of CPU,
@@ -21,8 +22,7 @@ in pieces between which other requests are served. Smaller ones take less than 5
 tool call's arguments, of all contents the dearest to read, took 80."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splice:
+class Splice(Struct, frozen=True, kw_only=True):
     """Replace the bytes `start` to `end` of the body by `text`."""
 
     start: int

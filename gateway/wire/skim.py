@@ -100,7 +100,7 @@ def _members(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _value_end(raw: bytes, at: int) -> int:
-    """Where the value that starts at `at` ends."""
+    """End of the value that starts at `at`."""
     if raw[at] == ord('"'):
         return _string_end(raw, at + 1)
     if raw[at] not in b"[{":
@@ -123,7 +123,7 @@ def _value_end(raw: bytes, at: int) -> int:
 
 
 def _string_end(raw: bytes, at: int) -> int:
-    """Where the string ends whose first character is at `at`."""
+    """End of the string whose first character is at `at`."""
     while raw[at] != ord('"'):
         found = _STRING_PART.match(raw, at)
         at = found.end() if found else _refuse(at)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.wire.coerce import as_int, first_mapping
-from gateway.wire.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenUsage:
+class TokenUsage(Struct, frozen=True, kw_only=True):
     """Tokens of one call. `input` includes the cached and cache-write ones; None = not reported."""
 
     input: int | None = None

@@ -22,6 +22,7 @@ from gateway.config import Mode
 from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
+from gateway.wire.coerce import as_json_value
 from gateway.wrap import child, clients, summary
 from gateway.wrap.own_gateway import OwnGateway, limit_line, used_line, wrap_budget, wrap_settings
 from gateway.wrap.summary import OtherGateway, gateway_at
@@ -163,7 +164,7 @@ def _own_traces(own: OwnGateway) -> list[summary.Trace]:
         trace = own.call(runtime.runs.get_run(run_id, tenant=None, content=False))
         if trace is not None:
             view = {"run": run_view(trace.run, runtime.settings), "steps": step_views(trace)}
-            found.append(json.loads(orjson.dumps(view)))
+            found.append(json.loads(orjson.dumps(view, default=as_json_value)))
     return found
 
 

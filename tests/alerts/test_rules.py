@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.alerts.outbox import due_at
 from gateway.alerts.rules import Signals, UsedAccount, findings
@@ -26,7 +27,7 @@ RULES = AlertRuleSettings()
 
 def a_live_run(stuck: int) -> LiveRun:
     record = RunRecord(
-        **{name: "" for name in RunRecord.__dataclass_fields__ if name != "totals"},  # type: ignore[arg-type]
+        **{name: "" for name in RunRecord.__struct_fields__ if name != "totals"},  # type: ignore[arg-type]
         totals=RunTotals(steps=40, cost_usd=1.5),
     )
     run = replace(record, id="r1", tenant="acme", task_preview="Mend the secret fence")
@@ -92,8 +93,8 @@ def test_sums_that_are_estimated_in_part_say_so() -> None:
     """The cost of a stuck run, and the share of a budget; without estimates neither does."""
     live = a_live_run(5)
     guessed = replace(live.run.totals, estimated={"calls": 1, "tokens": 9, "cost_usd": 0.25})
-    runs = (live, replace(live, run=replace(live.run, totals=guessed)))
-    accounts = (an_account(0.6), replace(an_account(0.6), estimated=True))
+    runs = (live, dataclasses.replace(live, run=replace(live.run, totals=guessed)))
+    accounts = (an_account(0.6), dataclasses.replace(an_account(0.6), estimated=True))
     found = findings(Signals(live=runs, accounts=accounts), RULES)
     assert [one.title.split(", ")[-1] for one in found[:2]] == [
         "$1.50 so far",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
@@ -82,8 +83,9 @@ class Driver:
 
     @property
     def branches(self) -> dict[str, Branch]:
-        """The branch of every conversation."""
-        return {id: each.history.branch for id, each in self.index._by_id.items()}
+        """The branch of every conversation, without the count of retries."""
+        known = self.index._by_id.items()
+        return {id: replace(each.history.branch, retries=0) for id, each in known}
 
     @property
     def refs(self) -> dict[bytes, list[PrefixHashRef]]:

@@ -20,11 +20,11 @@ from gateway.conversations.steering_result import SteeringResult, unobserved
 from gateway.dialects import CHAT, SteeredRequest
 from gateway.offline.replay import policy_from_dict
 from gateway.steering.acting import ACTIONS
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.settings import Gates
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import ConversationSettings
-from gateway.steering.lessons import LessonMatch, LessonQuery
 from gateway.steering.steer import Found
 from gateway.steering.transcript.steps import Step
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.conversations.growing_bodies import GrowingBodies, messages_of
-from gateway.wire.values import replace
 
 OWNER = ("tenant", "key", "chat", "m")
 

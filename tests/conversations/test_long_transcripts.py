@@ -20,9 +20,9 @@ from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.identity import read_request
 from gateway.steering.identity.rebuilt import extend_tail, with_tails
 from gateway.steering.policy import Policy
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
+from gateway.wire.body_prefix import MessagesView
 from gateway.wire.prefix_hash import chain_digests
-from gateway.wire.views import MessagesView
 from tests.hostile.growth import LIMIT, cost
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.conversations.codec import from_record, to_record
 from gateway.conversations.conversation import Conversation, CurrentRun, History
 from gateway.conversations.merge import merge
@@ -76,11 +78,11 @@ def test_a_choice_survives_storing_and_joining() -> None:
     """Of two gateways that decided one run, the choice that was stored first stays."""
     first = RunChoice(model="small", default="big", probabilities={"small": 0.9, "big": 0.1})
     run = CurrentRun()
-    run.memory.choice = first  # type: ignore[misc]
+    run.memory = replace(run.memory, choice=first)
     stored = from_record(to_record(a_conversation(run), 0, 0.0))
     assert stored.run.memory.choice == first
     other = CurrentRun()
-    other.memory.choice = RunChoice(model="big", default="big")  # type: ignore[misc]
+    other.memory = replace(other.memory, choice=RunChoice(model="big", default="big"))
     conversation = a_conversation(other)
     merge(conversation, stored, tokens=0)
     assert conversation.run.memory.choice == first

@@ -9,14 +9,13 @@ import pytest
 from gateway.conversations.conversation import RunStart
 from gateway.conversations.own_time import DeadlinePassed
 from gateway.dialects.history import EarlierHistory
-from gateway.steering.advice import Advice
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import Awaits
+from gateway.steering.steer import Advice
 from tests.conversations.steering import (
     EAGER,
     REQUESTED,

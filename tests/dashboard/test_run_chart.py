@@ -23,8 +23,7 @@ from gateway.dashboard.run_chart import (
     token_chart,
 )
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.text.scales import heat, stretches
-from gateway.text.svg import curve, element
+from gateway.text.svg import curve, element, heat, stretches
 from steering_gateway_testing.store_conformance.records import (
     a_chat,
     a_first_step,

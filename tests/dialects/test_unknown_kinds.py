@@ -20,7 +20,7 @@ from gateway.steering.guidance.placement import place
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget
-from gateway.wire.views import AsMappings
+from gateway.wire.body_prefix import AsMappings
 from steering_gateway_testing import ReceivedRequest
 from tests.strict import faults_of
 

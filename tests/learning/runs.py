@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read_run
 from gateway.learning.templates import has_secret
-from gateway.steering.transcript.step import Action, Step
+from gateway.steering.transcript.steps import Action, Step
 
 Call = tuple[str, dict[str, Any], str]
 """Tool, arguments, result."""

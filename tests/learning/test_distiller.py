@@ -17,8 +17,8 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.distiller import KIND, RESERVED_INPUT, RESERVED_OUTPUT
-from gateway.steering.guidance.lesson import Status, Trust
-from gateway.steering.lessons import LEARNED, QUOTED, lesson_text
+from gateway.steering.guidance.lessons import LEARNED, QUOTED, lesson_text
+from gateway.steering.guidance.pattern import Status, Trust
 from gateway.stores.learning import Job, LessonFilter
 from steering_gateway_testing import (
     AppServer,

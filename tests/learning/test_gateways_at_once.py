@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.learning import LearningSettings
@@ -133,7 +134,7 @@ async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
         )
         await gateways[0].states.commit(replace(stored(number, calls), decisions=(decision,)))
     fast = learner(gateways[1])
-    late = replace(
+    late = dataclasses.replace(
         gateways[0], learning=_Overtaken(gateways[0].learning, lambda: fast.read("r0002", TENANT))
     )
     await learner(late).read("r0001", TENANT)

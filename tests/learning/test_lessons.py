@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
@@ -15,11 +16,7 @@ from gateway.embedding.base import HashingEmbedder
 from gateway.learning.book import LessonBook
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.guidance.decide import Decided
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
-from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, from_json, to_json
-from gateway.steering.lessons import (
+from gateway.steering.guidance.lessons import (
     LEARNED,
     QUOTED,
     WINDOW_STEPS,
@@ -30,6 +27,9 @@ from gateway.steering.lessons import (
     lesson_text,
     with_lessons,
 )
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
+from gateway.steering.guidance.settings import InjectionSettings
+from gateway.steering.guidance.state import GuidanceState, from_json, to_json
 from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreUnavailable
 from tests.learning.runs import read, shell, steps
@@ -108,7 +108,7 @@ def test_decisions_are_kept_also_when_nothing_is_given() -> None:
     assert after is not None
     assert "x" in after.exclude
     assert lesson_query(SETTINGS, given.state, newest, step=3) is None  # a retry
-    assert lesson_query(replace(SETTINGS, trials=False), state, newest, step=9) is None
+    assert lesson_query(dataclasses.replace(SETTINGS, trials=False), state, newest, step=9) is None
     worked = steps([shell("make", "made")])[0]
     assert lesson_query(SETTINGS, GuidanceState(), worked, step=1) is None
 

@@ -14,8 +14,8 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.lessons import LEARNED
+from gateway.steering.guidance.lessons import LEARNED
+from gateway.steering.guidance.pattern import Status
 from gateway.stores.learning import LessonFilter, StoredLesson
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import PLAIN, TOOLS, opening

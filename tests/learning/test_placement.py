@@ -12,13 +12,12 @@ from gateway.dialects.chat import CHAT
 from gateway.dialects.messages import MESSAGES
 from gateway.steering.guidance.decide import Decided, Item
 from gateway.steering.guidance.edits import AppendToResult
-from gateway.steering.guidance.lesson import Lesson
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, PatternMatch, Tier
 from gateway.steering.guidance.placement import place
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, from_json, to_json
 from gateway.steering.guidance.target import GuidanceTarget
-from gateway.wire.views import AsMappings
+from gateway.wire.body_prefix import AsMappings
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
 CHAT_MESSAGES: list[dict[str, Any]] = [

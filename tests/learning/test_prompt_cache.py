@@ -12,8 +12,8 @@ from gateway.config.storage import StorageSettings
 from gateway.learning.mining import MinedRun, mine, read_run
 from gateway.learning.templates import has_secret
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.lessons import LEARNED
+from gateway.steering.guidance.lessons import LEARNED
+from gateway.steering.guidance.pattern import Status
 from gateway.stores.learning import Posterior
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from tests.live.agents import WHICH, Drive, Run, read_runs, recorded_replies

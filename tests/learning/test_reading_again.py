@@ -12,8 +12,7 @@ from gateway.embedding.base import Embedder, HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.learning.life_cycle import next_move
 from gateway.learning.worker import Report
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
 from steering_gateway_testing.store_conformance.keys import a_key
 from tests.learning.distilling import read_again, stored, unsaid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.learning.outcomes import implicit
-from gateway.steering.evidence.refusals import EMPTY, REFUSED, says_no
+from gateway.steering.evidence.results import EMPTY, REFUSED, says_no
 from tests.learning.runs import learned, read, shell, text
 
 

@@ -16,8 +16,7 @@ from gateway.learning.posterior import (
     interval,
     posterior,
 )
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import Posterior, StoredLesson
 
 MOST_DECISIONS = 300

@@ -8,14 +8,12 @@ import pytest
 
 from gateway.library import starter_patterns
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.causes import cause_names
 from gateway.steering.guidance.decide import decide, passing
-from gateway.steering.guidance.moment import Moment
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, with_id
 from gateway.steering.guidance.plan import CHARS_PER_TOKEN, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.situation import read_situation
-from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.situation import cause_names, read_situation
+from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.transcript.steps import Action, Step
 
 Case = tuple[str, object, str]

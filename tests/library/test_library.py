@@ -7,11 +7,11 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
@@ -20,9 +20,8 @@ from gateway.embedding.base import HashingEmbedder
 from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary, gates_for, starter_patterns
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.families import ModelFamily
 from gateway.steering.guidance.pattern import Pattern, Query, Tier, content
-from gateway.steering.guidance.render import PLACEHOLDER, pattern_text
+from gateway.steering.guidance.render import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.steering.monitors import FAILURE_TYPES
 from gateway.stores.engines.sqlite import SQLiteEngine
@@ -204,7 +203,7 @@ async def test_excluded_patterns_do_not_use_up_the_answer(fresh: Fresh) -> None:
 
 
 def _fields(query: Query) -> dict[str, object]:
-    return {name: getattr(query, name) for name in query.__dataclass_fields__}
+    return {name: getattr(query, name) for name in query.__struct_fields__}
 
 
 async def test_a_file_is_imported_and_counted(fresh: Fresh) -> None:

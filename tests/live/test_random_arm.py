@@ -14,7 +14,7 @@ import pytest
 
 from gateway.steering.experiments import random_switch
 from gateway.steering.guidance.settings import EtraceSettings
-from gateway.steering.transcript.frame import FRAME_OPEN
+from gateway.steering.transcript.content import FRAME_OPEN
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import GUIDING, Agent, trace, worker
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.learning.mining import MinedRun, mine, read_run
@@ -22,8 +22,7 @@ from gateway.offline.replay import policy_from_dict
 from gateway.offline.replayed_calls import ReplayPolicy, call_tokens
 from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Pattern
+from gateway.steering.guidance.pattern import Pattern, Status
 from steering_gateway_testing import (
     AppServer,
     ReceivedRequest,

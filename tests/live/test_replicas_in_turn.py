@@ -12,7 +12,7 @@ from zlib import crc32
 import httpx
 import pytest
 
-from gateway.steering.transcript.reader import StepReader
+from gateway.steering.transcript.steps import StepReader
 from gateway.wire.messages import MessageReader
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.test_judge import settings as judged

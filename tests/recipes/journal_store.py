@@ -6,11 +6,14 @@ what `gateway keys` and `gateway runs list` need, and no patterns (`etraces.enab
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
@@ -107,7 +110,7 @@ class Journal:
 
 
 def _new_run(conversation: ConversationRecord, update: RunUpdate) -> RunRecord:
-    described = {name: getattr(update, name) for name in RunUpdate.__slots__}
+    described = {name: getattr(update, name) for name in RunUpdate.__struct_fields__}
     return RunRecord(
         **described,
         conversation_id=conversation.id,
@@ -134,7 +137,7 @@ class JournalKeys:
         key = self._journal.keys.get(key_id)
         if key is None or key.revoked_at is not None:
             return False
-        self._journal.keep("key", replace(key, revoked_at=at))
+        self._journal.keep("key", dataclasses.replace(key, revoked_at=at))
         return True
 
     async def delete_keys(self) -> int:

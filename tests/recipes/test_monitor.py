@@ -43,11 +43,12 @@ ROW = """    MonitorRow(
         name="politeness",
         failure_type="politeness",
         weights=ProfileWeights(coding=0.20, pr_review=0.0, qa=0.10),
-        classes={{"robust": "robust.politeness:Politeness"}},
+        classes={{"robust": ".robust.politeness:Politeness"}},
 {texts}    ),
 )
 
-MONITORS: tuple"""
+
+def _added_rows"""
 
 CONFIG = """
 steering: {act_above: {monitor_text: 0.5}}
@@ -74,7 +75,8 @@ print(json.dumps({
 PRINT_GUIDANCE = """
 import json
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.plan import Moment, plan
+from gateway.steering.guidance.state import Moment
+from gateway.steering.guidance.plan import plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import GuidanceState
 from gateway.steering.monitors import evaluate
@@ -94,7 +96,7 @@ print(json.dumps([planned.monitor and planned.monitor.text, planned.reasons]))
 def follow(scratch: ScratchCopy, texts: str) -> None:
     """One module and one row."""
     scratch.write(MODULE, CLASS)
-    scratch.replace(TABLE, ")\n\nMONITORS: tuple", ROW.format(texts=texts))
+    scratch.replace(TABLE, ")\n\n\ndef _added_rows", ROW.format(texts=texts))
 
 
 def replayed(scratch: ScratchCopy) -> list[dict[str, Any]]:

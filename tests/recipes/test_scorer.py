@@ -16,7 +16,7 @@ CLASS = '''"""Scorer `talkative`: steps with long thoughts are hard."""
 from __future__ import annotations
 
 from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 
 class TalkativeScorer:
@@ -35,11 +35,10 @@ class TalkativeScorer:
 def with_scorer(scratch: ScratchCopy) -> ScratchCopy:
     """The copy with the scorer and a configuration that names it."""
     scratch.write(MODULE, CLASS)
-    scratch.replace(TABLE, '"calibrated", "judge"]', '"calibrated", "judge", "talkative"]')
     scratch.replace(
         TABLE,
-        '    "judge": "judged:JudgedScorer",\n',
-        '    "judge": "judged:JudgedScorer",\n    "talkative": "talkative:TalkativeScorer",\n',
+        '    "judge": ".judged:JudgedScorer",\n',
+        '    "judge": ".judged:JudgedScorer",\n    "talkative": ".talkative:TalkativeScorer",\n',
     )
     scratch.write("own.yaml", "difficulty: {scorer: talkative}\n")
     return scratch

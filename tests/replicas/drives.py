@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from gateway.steering.policy import Policy
-from gateway.steering.transcript.frame import FRAME_OPEN
+from gateway.steering.transcript.content import FRAME_OPEN
 from gateway.wire.prefix_hash import chain_digests
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream
 from tests.live.agents import WHICH, Drive, Run, calls_of, recorded_replies

@@ -12,7 +12,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.plan import RECOVERED_STEPS, note
 from gateway.steering.guidance.state import GuidanceState
 from gateway.steering.monitors import Readings
-from gateway.steering.monitors.alarm import ALARM_DIFFICULTY, severity_of, with_alarm
+from gateway.steering.monitors.suite import ALARM_DIFFICULTY, severity_of, with_alarm
 from gateway.steering.policy import Policy
 from gateway.steering.routing import Routes, RoutingSettings
 from gateway.steering.scoring.heuristic import heuristic_score

@@ -176,4 +176,4 @@ def test_each_run_has_its_own_scorer(scorer: ScorerName) -> None:
 def test_an_unknown_scorer_is_refused() -> None:
     """The message names the field and the allowed values."""
     with pytest.raises(ValueError, match="scorer: 'oracle' is not one of heuristic"):
-        DifficultySettings(scorer="oracle")  # type: ignore[arg-type]
+        DifficultySettings(scorer="oracle")

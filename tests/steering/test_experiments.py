@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.experiments import ARMS, MODES, ExperimentSettings, assign, draw, mode_of
+from gateway.steering.experiments import ARMS, MODES, ExperimentSettings, assign, mode_of
+from gateway.steering.identity.ids import draw
 
 UNITS = st.text(max_size=40)
 

@@ -12,7 +12,7 @@ from gateway.steering.fold import ConversationFold, RunFold
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.judged import question, read_score
 from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 JUDGED = Policy(difficulty=DifficultySettings(scorer="judge"))
 CALIBRATED = Policy()

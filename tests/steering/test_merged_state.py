@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
-from gateway.steering.decided_call import RunMemory
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import GuidanceState, Injection
 from gateway.steering.routing import ModelPin
 from gateway.steering.routing_policy import RunChoice
+from gateway.steering.steer import RunMemory
 
 GIVEN = GuidanceState(
     fired_step=3,
@@ -36,8 +36,8 @@ KEPT = RunMemory(
 def test_every_part_is_joined() -> None:
     """Nothing of one side is lost to an empty other one; a new field needs a value here."""
     for full, empty in ((GIVEN, GuidanceState()), (KEPT, RunMemory())):
-        for field in dataclasses.fields(full):
-            assert getattr(full, field.name) != getattr(empty, field.name), field.name
+        for name in full.__struct_fields__:
+            assert getattr(full, name) != getattr(empty, name), name
     assert GIVEN.merged(GuidanceState()) == GIVEN
     assert GuidanceState().merged(GIVEN) == GIVEN
     assert KEPT.merged(RunMemory(), further=KEPT, tokens=0) == KEPT
@@ -46,6 +46,6 @@ def test_every_part_is_joined() -> None:
 
 def test_the_first_strike_and_the_newest_counts_hold() -> None:
     """Two gateways that struck and counted differently."""
-    other = dataclasses.replace(KEPT, struck_at=3, tokens=20)
+    other = replace(KEPT, struck_at=3, tokens=20)
     joined = KEPT.merged(other, further=other, tokens=5)
     assert (joined.struck_at, joined.tokens) == (3, 25)

@@ -13,9 +13,9 @@ from gateway.steering.acting import ActionSignal
 from gateway.steering.experiments import ActionSignals, RandomArm, random_switch
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Tier
-from gateway.steering.guidance.plan import Moment, Plan, plan
+from gateway.steering.guidance.plan import Plan, plan
 from gateway.steering.guidance.settings import E2When, EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.monitors import FAILURE_TYPES, MONITORS, Readings, combine
 from gateway.steering.transcript.steps import Step
 

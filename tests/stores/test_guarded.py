@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
@@ -314,7 +315,7 @@ async def test_a_guarded_store_is_a_store(check: Any, path: Path) -> None:
     settings = StorageSettings(path=str(path), commit_limit_ms=DEADLINE_MS)
     stores = await open_stores(settings)
     guard = GuardedStateStore(stores.states, settings, lambda _: None)
-    await check(replace(stores, states=guard))
+    await check(dataclasses.replace(stores, states=guard))
     await stores.close()
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.steering.guidance.pattern import Tier, content_id

@@ -8,10 +8,10 @@ import re
 import string
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings

@@ -13,8 +13,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.controls import Control
 from gateway.stores.learning import EvidenceRow, Posterior
 from gateway.stores.postgres import signals

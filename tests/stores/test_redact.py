@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
@@ -104,6 +104,6 @@ def _texts(value: Any) -> list[str]:
         return [value]
     if isinstance(value, tuple):
         return [text for item in value for text in _texts(item)]
-    if is_dataclass(value):
-        return [text for field in fields(value) for text in _texts(getattr(value, field.name))]
+    if isinstance(value, Struct):
+        return [t for name in value.__struct_fields__ for t in _texts(getattr(value, name))]
     return []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import omit
@@ -32,9 +32,9 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     """Any value of a type, as the annotations of records name them."""
     if kind in SCALARS:
         return SCALARS[kind]
-    if isinstance(kind, type) and is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Struct):
         hints = typing.get_type_hints(kind)
-        made = {field.name: values(hints[field.name]) for field in fields(kind)}
+        made = {name: values(hints[name]) for name in kind.__struct_fields__}
         return st.builds(kind, **made)
     arguments = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.text.plots import bar, column, interval, strip
-from gateway.text.scales import HOTTEST, fraction, heat, stretches, thinned
+from gateway.text.svg import HOTTEST, fraction, heat, stretches, thinned
 
 
 @pytest.mark.parametrize(

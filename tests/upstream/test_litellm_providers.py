@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import dataclasses
 import json
 import struct
 import sys
@@ -11,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure
@@ -478,7 +478,7 @@ async def test_openais_key_goes_to_no_other_provider(
     """A provider without a key of its own is not asked; its own variable makes it work."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
     params = {"model": model, "api_base": upstream.base_url}
-    target = dataclasses.replace(a_target(upstream, model), params=params)
+    target = replace(a_target(upstream, model), params=params)
     with pytest.raises(UpstreamFailure, match="no key for provider") as caught:
         await lane.send(target, a_body(), [])
     assert (caught.value.status, caught.value.retryable) == (401, False)

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from gateway.wire import long_texts
-from gateway.wire.long_texts import lowered, word_count
+from gateway.wire import coerce
+from gateway.wire.coerce import lowered, word_count
 
 # A letter of several letters in lower case, one whose lower case depends on its neighbours, spaces
 # of several kinds, and characters outside of the first plane.
@@ -18,7 +18,7 @@ _SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"
 @pytest.mark.parametrize("letters", [_ALPHABET, _ALPHABET + _SIGMA, "aB \n", " ", "ÄB"])
 def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch, letters: str) -> None:
     """Wherever the cuts fall: in a word, between two, or among spaces."""
-    monkeypatch.setattr(long_texts, "PIECE_CHARACTERS", 3)
+    monkeypatch.setattr(coerce, "PIECE_CHARACTERS", 3)
     draw = random.Random(5)
     for length in range(40):
         for _ in range(20):
@@ -29,6 +29,6 @@ def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch, lette
 
 def test_a_text_of_several_real_pieces() -> None:
     """Of the size that is used."""
-    text = "Än Wort " * (3 * long_texts.PIECE_CHARACTERS // 8)
+    text = "Än Wort " * (3 * coerce.PIECE_CHARACTERS // 8)
     assert lowered(text) == text.lower()
     assert word_count(text) == len(text.split())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.dialects import CHAT
 from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply

@@ -1,4 +1,4 @@
-"""What a call asks for: values that distinguish two calls, and words that may be rephrased.
+"""Arguments of a call: values that distinguish two calls, and words that may be rephrased.
 
 A search rephrased is the same question; the same form filled in for another person is not. Short
 values, numbers and the parts of a short command are names of things: where one differs, another
@@ -56,7 +56,7 @@ _QUOTES = "\"'`"
 
 
 class Question:
-    """What a call asks for, read when it is first compared with another: most calls never are.
+    """Arguments of a call, read when it is first compared with another: most calls never are.
 
     `values` are the parsed arguments (None: `raw` is no JSON), `command` the command line that a
     shell runs. Reading never raises.

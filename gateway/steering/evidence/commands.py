@@ -1,4 +1,4 @@
-"""What a tool call does: its operation, the program it runs, the files it changes."""
+"""Tool calls read as an operation, the program that runs, and the files that change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.steering.evidence.arguments import Question, is_noise, may_have_plumbing
 from gateway.steering.evidence.edits import Edit, command_edits, edits_of
-from gateway.steering.evidence.refusals import is_look_up
+from gateway.steering.evidence.results import is_look_up
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
-from gateway.wire.values import dataclass
 
 _MAX_JSON_CHARS = 200_000
 _JSON_BLANKS = " \t\n\r"
@@ -58,7 +59,7 @@ _TEST_NAME = re.compile(r"(?:^|[_\W])tests?(?:$|[_\W])|pytest|run_?tests?")
 _TEST_RUNNERS = frozenset(word_list("commands", "test_runners"))
 _COMMIT_NAME = re.compile(r"commit|submit", re.IGNORECASE)
 _COMMIT_COMMAND = re.compile(r"\bgit\s+(?:commit|restore|reset|stash(?!\s+(?:pop|apply)))\b")
-"""What leaves no change of the agent's own behind."""
+"""Operations that leave no change by the agent."""
 _PLUMBING = re.compile(
     r"(?:(?<!\s)\s++|)(?:2>&1|\|\s*+(?:head|tail|grep|less|cat)\b[^|;&]*)"
     r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
@@ -66,8 +67,7 @@ _PLUMBING = re.compile(
 """White space is tried once, from its first character on: the search stays linear."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadCall:
+class ReadCall(Struct, frozen=True, kw_only=True):
     """A tool call, read.
 
     `operation` is the tool, with its sub-command or, for a shell, the program it starts.
@@ -90,9 +90,8 @@ class ReadCall:
     edits: tuple[Edit, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tool:
-    """What a tool's name alone tells: `shell`: it runs commands; `names_shell`: it may run one;
+class _Tool(Struct, frozen=True, kw_only=True):
+    """Facts from a tool's name alone. `shell`: it runs commands; `names_shell`: it may run one;
     the rest as in `ReadCall`."""
 
     shell: bool

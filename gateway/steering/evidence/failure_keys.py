@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.outcomes import failure_line, readable, signature
-from gateway.steering.evidence.pending_results import is_transient
-from gateway.steering.evidence.refusals import EMPTY, says_no
-from gateway.steering.transcript.step import Action
+from gateway.steering.evidence.results import EMPTY, is_transient, says_no
+from gateway.steering.transcript.steps import Action
 
 KIND_WORDS: dict[str, str] = {
     "missing_command": "the command is not installed",
@@ -94,8 +94,7 @@ _MOST_WORDS = 12
 _HEAD = re.compile(r"\$?[\w.-]{1,40}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """One failed call: its key, and what the call does.
 
     `kind`: what went wrong, one of KIND_WORDS; `head`: the tool, or the program that a shell ran;
@@ -109,8 +108,7 @@ class Failure:
     call: ReadCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallReading:
+class CallReading(Struct, frozen=True, kw_only=True):
     """One call as learning sees it: what it does, and its failure, None where it did not fail.
 
     `transient`: it failed, or waits, for a reason that passes: that is no lesson.
@@ -169,7 +167,7 @@ def passes_by_itself(line: str, result: str) -> bool:
 
 
 def kind_of(line: str) -> str:
-    """What went wrong, one of KIND_WORDS, from the line in which a tool reports it."""
+    """Kind of a failure, one of KIND_WORDS, from the line in which a tool reports it."""
     for kind, pattern in _KINDS:
         if pattern.search(line) is not None:
             return kind

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 from gateway.steering.evidence.arguments import Question, unspaced_words
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.edits import Edit
@@ -17,18 +19,17 @@ from gateway.steering.evidence.outcomes import (
     readable,
     signature,
 )
-from gateway.steering.evidence.pending_results import (
+from gateway.steering.evidence.results import (
     STATUS_CHARS,
+    Result,
     is_pending,
     is_transient,
     is_unfinished_job,
 )
-from gateway.steering.evidence.results import Result
-from gateway.steering.transcript.questions import asks_user
+from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
 from gateway.wire.search import Expressions
-from gateway.wire.values import dataclass
 
 RESULT_WORDS = 60
 """Words of a result's opening by which two results are compared."""
@@ -37,7 +38,7 @@ THOUGHT_CHARS = 1200
 ASKED_CHARS = 400
 """Characters of a call whose words an answer may echo."""
 _ERROR_CHARS = 400
-"""What is taken for the failure of a call that only its client calls failed."""
+"""Failure text of a call that only its client calls failed."""
 _OPENING_CHARS = 600
 """The opening of a result, whose words are compared."""
 
@@ -69,8 +70,7 @@ _RETRACTION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionFacts:
+class ActionFacts(Struct, frozen=True, kw_only=True):
     """One tool call and its result.
 
     `call` is a digest, `question` what the arguments ask for. `result_words` is a bounded
@@ -118,8 +118,7 @@ class ActionFacts:
         return self.question.identity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFacts:
+class StepFacts(Struct, frozen=True, kw_only=True):
     """One step: its actions, and the counts of its thought (words, hedges, vocabulary).
 
     `asks`: the step calls nothing and hands the turn to the user; `prompted` as in `Step`.

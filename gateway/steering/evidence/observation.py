@@ -1,4 +1,4 @@
-"""What one step means in its run: repeats, news, and whether the step is trouble.
+"""Observation of a step in its run: repeats, news, and whether the step is trouble.
 
 The scorer, the risk model and the robust monitors read the same observation, which a run makes
 once per step. Its memory is bounded, so a late step costs what an early one does.
@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Generic, Literal, TypeVar
 
+from msgspec import Struct
+
 from gateway.steering.evidence.edits import Edit, goes_back
 from gateway.steering.evidence.features import ActionFacts, StepFacts, alike, describe, has_answer
 from gateway.steering.evidence.repeats import CallMemory, KnownWords, Repeat
-from gateway.steering.transcript.step import Step
-from gateway.wire.values import dataclass
+from gateway.steering.transcript.steps import Step
 
 R = TypeVar("R")
 
@@ -38,8 +39,7 @@ ECHO_THOUGHTS = 8
 """Newest messages and thoughts that can be echoed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedStep:
+class ObservedStep(Struct, frozen=True, kw_only=True):
     """The facts of a step, and what they mean after the steps before it.
 
     `actions`: each call with what it repeats; `novelty`: per call, the share of words of its result

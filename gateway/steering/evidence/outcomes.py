@@ -1,4 +1,4 @@
-"""What a tool result says about success: failures and their signature.
+"""Failures in tool results, and their signatures.
 
 A result counts as a failure only where a tool would report one: a line that a shell, compiler,
 interpreter or test runner prints, or an error member of a JSON answer. Words inside source code,
@@ -14,7 +14,7 @@ from gateway.wire.search import Expressions
 
 HEAD_CHARS = 500
 TAIL_CHARS = 1500
-"""What is read of a long result: tools report a failure first or last, mostly last."""
+"""Parts of a long result that are read: tools report a failure first or last, mostly last."""
 SIGNATURE_CHARS = 160
 """Longest signature of a failure."""
 _LINE_CHARS = 300
@@ -89,12 +89,12 @@ _SUMMARY = re.compile(
     r"|\[?(?:exit|returncode|Process )|COMPILATION (?:ERROR|FAIL)|Failed to execute goal"
     r"|ERROR: failed to (?:solve|build)"
 )
-"""How runners begin the summary that follows the failures."""
+"""Beginnings of the summary that test runners print after the failures."""
 _BOILERPLATE = re.compile(
     r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
 )
-"""What a build tool adds to any failure."""
+"""Lines that a build tool adds to any failure."""
 _LOG_PREFIX = re.compile(
     r"(?:\[(?!Help)[^\]\n]{1,40}\]:?\s*|\d{4}[-/]\d\d[-/]\d\d[T ]\S{5,30}\s+"
     r"|\d\d:\d\d:\d\d\S{0,12}\s+|\d{1,4}\.\d{1,4}\s+|#\d{1,3}\s+|=>\s*|[\u2502|>]\s+){1,5}"
@@ -104,7 +104,7 @@ _LEVELS = ("[ERROR]", "[FATAL]")
 _JSON = re.compile(
     r"""\{\s*["'}]|\[\s*(?:["'{\[\]]|(?:-?[\d.eE+]+|true|false|null)\s*(?:,|\]\s*$))"""
 )
-"""How JSON begins, and not `[INFO]`, `[2024-01-05 10:00]`, `[1/4]` or a block in braces."""
+"""Beginnings of JSON, and not of `[INFO]`, `[2024-01-05 10:00]`, `[1/4]` or a block in braces."""
 _ZERO = re.compile(
     r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?|problems?)\b",
     re.IGNORECASE,
@@ -127,7 +127,7 @@ _VOLATILE = re.compile(
 _NUMBER = re.compile(r"\d{3,}")
 _FAILED_TEST = re.compile(r"--- FAIL|not ok|FAIL(?:ED)?[\s:]|E   ")
 _BARE_TEST = "--- FAIL"
-"""How Go names a test that failed; the reason is in the next line."""
+"""Go's line for a test that failed; the reason is in the next line."""
 _COLUMN = re.compile(r"[(\[]\d+[,:]\d+[)\]]")
 """Line and column, as compilers write them."""
 _ID_NUMBER = re.compile(
@@ -136,9 +136,9 @@ _ID_NUMBER = re.compile(
 )
 """A number of two digits is an id, unless it counts something."""
 _VALUES = re.compile(r"\b(?:assert\w*|expected|actual|got|Failures|Errors)\b|=", re.IGNORECASE)
-"""Where the value itself says what failed: another one is another failure."""
+"""Names whose value says what failed: another value is another failure."""
 _PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")
-"""Where a compiler found the error, once line numbers are marks."""
+"""Place of a compiler's error, once line numbers are marks."""
 _RANDOM_ID = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9A-Za-z]{10,}+)"
 )
@@ -334,7 +334,7 @@ def _is_failure(line: str, logged: str = "") -> bool:
 
 
 def signature(line: str) -> str:
-    """What stays the same when one failure is met again: the line without its volatile parts."""
+    """Stable part of a failure line: the line without its volatile parts."""
     line = _PLACE.sub("", _COLUMN.sub("", without_volatile(line)))
     line = (_NUMBER if _VALUES.search(line) else _ID_NUMBER).sub("#", line)
     return " ".join(line.split())[:SIGNATURE_CHARS]

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
+from msgspec import Struct
+
 from gateway.steering.evidence.features import ActionFacts, alike
 from gateway.steering.evidence.results import Result
-from gateway.wire.values import dataclass
 
 Kind = Literal["new", "same", "returned", "reworded", "rerun", "pending"]
 
@@ -56,8 +57,7 @@ TRANSIENT_PATIENCE = 6
 """Equal answers after which a job that runs, or a refusal for now, brings no news any more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
+class Repeat(Struct, frozen=True, kw_only=True):
     """One action against the run before it.
 
     `strength`: how far it repeats, in [0, 1]; `count`: times this call gave this result; `similar`:
@@ -77,8 +77,7 @@ class Repeat:
     failures: int = 0
 
 
-@dataclass(slots=True)
-class _Past:
+class _Past(Struct):
     result: Result
     failure: str | None
     count: int

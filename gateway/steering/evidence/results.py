@@ -1,4 +1,4 @@
-"""What a call gave, compared without times, ids and line numbers.
+"""Results of calls: compared without times, ids and line numbers, refusals, results to come.
 
 Taking those out costs more than all else that is read off a result, and almost every result differs
 from the others in something that is none of them. So the parts that are compared stay until another
@@ -7,16 +7,21 @@ result has the same of what is never taken out.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from gateway.steering.evidence.outcomes import without_volatile
+from gateway.steering.evidence.outcomes import is_empty, without_volatile
+from gateway.steering.short_cache import remembered
+from gateway.steering.word_lists import word_list
 
 HEAD_CHARS = 400
 TAIL_CHARS = 600
-"""Where times, ids and the like are taken out of a result before it is compared."""
+"""Times, ids and the like, which are taken out of a result before it is compared."""
 
 _NAMES_CHARS = 20
-"""How far before a number its name is read; see `outcomes`."""
+"""Characters before a number in which its name is read; see `outcomes`."""
 # What is taken out begins with one of these signs, or is a word that may stand before one.
 _FIXED = re.compile(r"[^0-9/:=#-]*")
 _WORD_SIGNS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -77,3 +82,131 @@ def _fixed(text: str) -> str:
     if stop >= 0 and not text.endswith(_GOES_ON, start, stop):
         return text[:start] + without_volatile(text[max(start - _NAMES_CHARS, 0) : stop])
     return text[:end].rstrip(_WORD_SIGNS)
+
+
+STATUS_CHARS = 400
+"""Length up to which an answer is a status and not content."""
+_PENDING_WORDS = frozenset(word_list("pending_results", "pending_words"))
+_PENDING_PAIRS = tuple(
+    frozenset(pair.split()) for pair in word_list("pending_results", "pending_pairs")
+)
+_IN_PROGRESS = (*word_list("pending_results", "pending_endings"), "in_progress")
+_PENDING_MARKS = re.compile(
+    r'"(?:is_?)?(?:done|ready|complete|completed|finished|available)"\s*:\s*false'
+    r'|"timed_?out"\s*:\s*true' + "|" + "|".join(word_list("pending_results", "pending_unspaced"))
+)
+_JOB = re.compile(
+    r"(?:^|[_\W]|(?<=[a-z]))(?:[Jj]ob|[Bb]uild|[Dd]eploy(?:ment)?|[Rr]ollout|[Pp]ipeline"
+    r"|[Ww]orkflow|[Ee]xport|[Ii]mport|[Bb]atch|[Mm]igration|[Uu]pload|[Dd]ownload|[Bb]ackup|[Tt]raining"
+    r"|[Rr]ender|[Cc]rawl|[Ss]can|[Ee]xecution)s?(?=$|[_\W]|[A-Z])"
+)
+"""Names of tools that report the status of a job."""
+_STATUS = re.compile(r"(?:status|state|phase|stage)\W{1,4}([a-z_-]+)", re.IGNORECASE)
+_ENDED = frozenset(word_list("pending_results", "ended"))
+_TRANSIENT_WORDS = frozenset(word_list("pending_results", "transient_words"))
+_TRANSIENT_PHRASES = word_list("pending_results", "transient_phrases")
+
+
+def is_pending(result: str, words: frozenset[str]) -> bool:
+    """True for a short answer whose `words` say that work is in progress: asking again is right."""
+    if len(result) > STATUS_CHARS:
+        return False
+    if not words.isdisjoint(_PENDING_WORDS) or [p for p in _PENDING_PAIRS if p <= words]:
+        return True
+    if [word for word in words if word.endswith(_IN_PROGRESS)]:
+        return True
+    return not (result.isascii() and '"' not in result) and bool(_PENDING_MARKS.search(result))
+
+
+def is_unfinished_job(operation: str, result: str) -> bool:
+    """True for a short answer of a job tool whose status is not a final one."""
+    if len(result) > STATUS_CHARS or _JOB.search(operation) is None:
+        return False
+    status = _STATUS.search(result)
+    return status is not None and status.group(1).lower() not in _ENDED
+
+
+def is_transient(result: str, words: frozenset[str]) -> bool:
+    """True for a short refusal that asks to retry later, such as a rate limit."""
+    if len(result) > STATUS_CHARS:
+        return False
+    if not words.isdisjoint(_TRANSIENT_WORDS):
+        return True
+    lowered = result.lower()
+    return bool([phrase for phrase in _TRANSIENT_PHRASES if phrase in lowered])
+
+
+EMPTY = "empty"
+"""The kind of a look-up that found nothing."""
+REFUSED = "refused"
+"""The kind of a request that was turned down."""
+
+_MOST_CHARS = 300
+"""A longer answer has content."""
+_LOOK_UP = re.compile(
+    r"(?:^|[_.\W])(?:search|find|list|get|query|look_?up|fetch|retrieve|select|check|grep|glob"
+    r"|browse|read|show|view|describe|status|can|is|has)(?:$|[_.\W])"
+    r"|(?-i:^(?:search|find|list|get|query|lookup|fetch|retrieve|check|read|show|view|can|is|has)"
+    r"[A-Z])",
+    re.IGNORECASE,
+)
+_NOTHING = re.compile(
+    r"(?:no|zero|0) (?:[\w-]+ ){0,4}?(?:found|matche[sd]|matching|results?|records?|available)\b"
+    r"|(?:[\w-]+ ){0,4}not found\b|nothing (?:was )?(?:found|matche[sd])\b",
+    re.IGNORECASE,
+)
+_COUNTS = frozenset({"total", "count", "total_count", "total_results", "num_results", "found"})
+_DENIALS = r"denied|declined|rejected|refused|ineligible|not[ _]eligible|forbidden|disallowed"
+_TURNED_DOWN = re.compile(
+    rf"\b(?:{_DENIALS})\b"
+    r"|\bnot (?:allowed|permitted|authori[sz]ed|possible|valid|enough|sufficient)\b"
+    r"|\b(?:cannot|can't|can not|could not|couldn't|unable to|may not) (?:be )?\w",
+    re.IGNORECASE,
+)
+_DECIDED = re.compile(
+    r'"(?:eligible|allowed|approved|accepted|authori[sz]ed|permitted)":\s*false'
+    rf'|"(?:status|result|decision|outcome)":\s*"(?:{_DENIALS})"',
+    re.IGNORECASE,
+)
+
+
+def says_no(operation: str, result: str) -> str | None:
+    """EMPTY or REFUSED for an answer of the tool `operation` that reports no error; else None."""
+    if not result or len(result) > _MOST_CHARS or operation.startswith("$"):
+        return None
+    structured = result[0] in "{["
+    if is_look_up(operation):
+        found = _holds_nothing(result) if structured else _NOTHING.match(result) is not None
+        return EMPTY if found or is_empty(result) else None
+    refused = (_DECIDED if structured else _TURNED_DOWN).search(result) is not None
+    return REFUSED if refused else None
+
+
+@remembered
+def is_look_up(operation: str) -> bool:
+    """Whether a tool only asks, by its name."""
+    return _LOOK_UP.search(operation) is not None
+
+
+def _holds_nothing(result: str) -> bool:
+    try:
+        value = json.loads(result)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, Mapping):
+        return isinstance(value, list) and not value
+    counts = [value[name] for name in _COUNTS & value.keys()]
+    if any(count in (0, False) for count in counts):
+        return True
+    return not value or (_containers(value) > 0 and _hollow(value))
+
+
+def _hollow(value: Any) -> bool:
+    """Whether a JSON value consists of nothing but empty lists, objects, nulls, zeros."""
+    if isinstance(value, Mapping):
+        return all(_hollow(each) for each in value.values())
+    return value in (None, 0, "", []) and value is not False
+
+
+def _containers(value: Mapping[str, Any]) -> int:
+    return sum(isinstance(each, Mapping | list) for each in value.values())

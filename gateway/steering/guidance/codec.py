@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from msgspec.structs import asdict
+
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.steering.monitors import FAILURE_TYPES
 
 STRUCTURAL = frozenset(
@@ -60,12 +60,11 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
 
 
 def _lesson_record(lesson: Lesson) -> dict[str, Any]:
-    values = {each.name: getattr(lesson, each.name) for each in fields(Lesson)}
-    return {**values, "applies_when": dict(lesson.applies_when)}
+    return {**asdict(lesson), "applies_when": dict(lesson.applies_when)}
 
 
 def lesson_of(record: Mapping[str, Any]) -> Lesson | None:
-    """What a record says of a learned pattern, None for one that was not learned.
+    """The lesson in a pattern's record, None for a pattern that was not learned.
 
     Raises: ValueError for what is missing or of a wrong type.
     """
@@ -75,7 +74,7 @@ def lesson_of(record: Mapping[str, Any]) -> Lesson | None:
     if not isinstance(given, Mapping):
         raise ValueError("lesson: not a JSON object")
     try:
-        values = {each.name: given[each.name] for each in fields(Lesson) if each.name in given}
+        values = {name: given[name] for name in Lesson.__struct_fields__ if name in given}
         values["status"] = Status(values.get("status", Status.CANDIDATE))
         values["trust"] = Trust(values.get("trust", Trust.TOOL))
         return Lesson(**values)

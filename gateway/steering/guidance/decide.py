@@ -1,4 +1,4 @@
-"""What a call gets from the answers to its plan, and what that costs the run's allowances."""
+"""Selects the guidance for a call and updates the run's allowances."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gateway.steering.guidance.due_text import MonitorText
-from gateway.steering.guidance.families import ModelFamily, model_family
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, causes, kinds
 from gateway.steering.guidance.plan import Plan
-from gateway.steering.guidance.render import FRAME_CHARS, Same, pattern_text
+from gateway.steering.guidance.render import (
+    FRAME_CHARS,
+    ModelFamily,
+    Same,
+    model_family,
+    pattern_text,
+)
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import Counts, GuidanceState, count, with_count
-from gateway.wire.values import dataclass, replace
+from gateway.steering.guidance.texts import MonitorText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """One text of a block. `tier` is None for a monitor text, which has no pattern either."""
 
     text: str
@@ -39,8 +45,7 @@ class Item:
         return f"{self.tier.value}:{self.match.pattern.pattern_id}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """An e1 or e2 pattern above the recall floor; `cleared`: it was similar enough to be given."""
 
     tier: Tier
@@ -49,8 +54,7 @@ class Candidate:
     cleared: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LessonDecision:
+class LessonDecision(Struct, frozen=True, kw_only=True):
     """One lesson that fitted a call, and whether it was given.
 
     `share`: the probability with which it was to be given; `key`: of the failure that it fitted.
@@ -63,9 +67,8 @@ class LessonDecision:
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """What a call gets: new `items` in the block's order, and the bookkeeping after it.
+class Decided(Struct, frozen=True, kw_only=True):
+    """Guidance of a call: new `items` in the block's order, and the bookkeeping after it.
 
     `spent`: the directive is for the budget. `repairing`: it is for an agent in the middle of a
     repair. `lessons`: the decisions
@@ -89,7 +92,7 @@ def decide(
     found: Mapping[Tier, Sequence[PatternMatch]],
     injection: InjectionSettings,
 ) -> Decided:
-    """What this call gets, from the answers to the plan's look-ups.
+    """The guidance of this call, from the answers to the plan's look-ups.
 
     `found` has no entry for a tier whose look-up failed: that, like an empty answer or texts that
     do not fit the block, spends no allowance.

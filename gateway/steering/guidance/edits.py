@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from gateway.wire.values import dataclass
+from msgspec import Struct
 
 Message = Mapping[str, Any]
 SystemRole = Literal["system", "developer"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemAppend:
+class SystemAppend(Struct, frozen=True, kw_only=True):
     """Append `texts` as blocks of their own to the content of message `index`.
 
     Text content grows by a blank line and the text for each; a list of parts by one text part each;
@@ -25,15 +24,13 @@ class SystemAppend:
     breakpoint: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InsertSystem:
+class InsertSystem(Struct, frozen=True, kw_only=True):
     """Put a system message with `texts`, blank lines between, before the client's first message."""
 
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InsertMessage:
+class InsertMessage(Struct, frozen=True, kw_only=True):
     """Put a message before the client's message `position`; its count of messages = at the end."""
 
     position: int
@@ -41,8 +38,7 @@ class InsertMessage:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendToResult:
+class AppendToResult(Struct, frozen=True, kw_only=True):
     """Append `text` to message `index`, which holds results of tools, as `SystemAppend` does."""
 
     index: int

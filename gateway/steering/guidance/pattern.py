@@ -18,11 +18,66 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any
 
-from gateway.steering.guidance.lesson import Lesson
-from gateway.wire.values import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+
+class Status(enum.StrEnum):
+    """The state of a lesson. Only `trial` and `active` ones are retrieved."""
+
+    CANDIDATE = "candidate"
+    TRIAL = "trial"
+    ACTIVE = "active"
+    QUARANTINED = "quarantined"
+    RETIRED = "retired"
+
+
+RETRIEVED = (Status.TRIAL, Status.ACTIVE)
+
+
+class Trust(enum.StrEnum):
+    """The least trusted source that a lesson's text comes from, the most trusted first."""
+
+    OPERATOR = "operator"
+    TEMPLATE = "template"
+    USER = "user"
+    MODEL = "model"
+    TOOL = "tool"
+
+    @property
+    def advises(self) -> bool:
+        """Whether the text may be phrased as advice; otherwise it is shown as a quotation."""
+        return self in (Trust.OPERATOR, Trust.TEMPLATE)
+
+
+class Lesson(Struct, frozen=True, kw_only=True):
+    """Data that makes a pattern a lesson.
+
+    `version` and `supersedes`: an edited lesson is a new one, one version later, that names the one
+    it replaces. `origin`: `mined`, `distilled` or `written`. `key`: of the failure that it answers
+    (`gateway.steering.evidence.failure_keys`). `applies_when`: conditions and marks, by name.
+    `last_confirmed_at`, `expires_at`: seconds of the epoch. `share`: of the occasions on which it
+    is given, in (0, 1).
+    """
+
+    key: str
+    status: Status = Status.CANDIDATE
+    version: int = 1
+    supersedes: str = ""
+    origin: str = "mined"
+    trust: Trust = Trust.TEMPLATE
+    applies_when: Mapping[str, str] = {}
+    last_confirmed_at: float = 0.0
+    expires_at: float | None = None
+    share: float = 0.5
+
+    @property
+    def retrieved(self) -> bool:
+        """Whether runs may be given it."""
+        return self.status in RETRIEVED
+
 
 MAX_TEXT_CHARS = 64_000
 """Longest text of one field. Source: the reference's limit for texts in its API."""
@@ -41,15 +96,14 @@ CANDIDATES = 32
 
 
 class Tier(enum.StrEnum):
-    """How general a pattern is: one instance, a kind of failure, or a universal rule."""
+    """Generality of a pattern: one instance, a kind of failure, or a universal rule."""
 
     E1 = "e1"
     E2 = "e2"
     E3 = "e3"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class Pattern(Struct, frozen=True, kw_only=True):
     """One stored piece of learned guidance.
 
     `fields` is the JSON payload; `tenant` is empty for what all tenants share (always so for e3,
@@ -84,8 +138,7 @@ class Pattern:
             raise ValueError("fields: no text that could be shown to a model")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternContent:
+class PatternContent(Struct, frozen=True, kw_only=True):
     """The texts of a payload by what they mean, whatever shape it came in; empty = absent."""
 
     situation: str = ""
@@ -102,8 +155,7 @@ class PatternContent:
         return bool(self.move or self.avoid or self.instruction or self.question)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """One look-up. `text` is empty for e3, which is listed rather than searched.
 
     `top_k` answers are wanted that pass `gate` (cosine similarity; a pattern's own threshold wins)
@@ -129,7 +181,7 @@ class Query:
 
     @property
     def fetch(self) -> int:
-        """How many candidates to ask of a store, so that `top_k` are left after the others."""
+        """Number of candidates to ask of a store, so that `top_k` are left after the others."""
         chosen = self.cause or self.kind
         return max(self.top_k, CANDIDATES if chosen else 0) + len(self.exclude)
 
@@ -139,8 +191,7 @@ class Query:
         return -1.0 if self.cause else self.floor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternMatch:
+class PatternMatch(Struct, frozen=True, kw_only=True):
     """A pattern that a look-up found; `similarity` is the cosine, 1.0 for listed e3 patterns."""
 
     pattern: Pattern

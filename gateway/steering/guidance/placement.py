@@ -1,4 +1,4 @@
-"""Where guidance goes: edits of the client's messages, and the replay of earlier ones.
+"""Placement of guidance: edits of the client's messages, and the replay of earlier ones.
 
 A prompt cache keeps the longest unchanged prefix of a request. So what was put into one request is
 put into every later one of the run again, the same bytes at the same place, and new guidance goes
@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gateway.steering.guidance.decide import Decided, Item
 from gateway.steering.guidance.edits import (
     AppendToResult,
@@ -33,8 +36,7 @@ from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
 from gateway.steering.guidance.texts import skip_directive
-from gateway.steering.transcript.frame import FRAME_OPEN
-from gateway.wire.values import dataclass, replace
+from gateway.steering.transcript.content import FRAME_OPEN
 
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text")
@@ -47,8 +49,7 @@ _RESULT_ITEMS = frozenset(
 reference, "Create a model response", `input`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(Struct, frozen=True, kw_only=True):
     """The edits of one request, in order of position, and the run's bookkeeping after it.
 
     `added` = the blocks that are new with this call, `directive` = the one that holds for this call
@@ -69,7 +70,7 @@ def place(
     settings: InjectionSettings,
     tools: Sequence[Message] = (),
 ) -> Placed:
-    """Where this call's guidance goes, old and new. Never raises for messages of any shape.
+    """The edits that place a call's guidance, old and new. Never raises for messages of any shape.
 
     `tools` are only looked at to count the client's cache markers.
     """
@@ -134,7 +135,7 @@ def _directive(decided: Decided, tail_ok: bool, offset: int) -> Injection | None
 
 
 def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injection, ...]:
-    """What is sent again; with lifetime `call` only what this same step got (it is a retry)."""
+    """Injections that are sent again; with lifetime `call` only those of this step (a retry)."""
     if settings.lifetime == "run":
         return decided.state.injections
     return tuple(item for item in decided.state.injections if item.step >= decided.step)
@@ -294,7 +295,7 @@ def _appendable(message: Message) -> bool:
 
 
 def _leading(messages: Sequence[Message]) -> int:
-    """How many system or developer messages come before the first other one."""
+    """Number of system or developer messages before the first other one."""
     for index, message in enumerate(messages):
         if message.get("role") not in _SYSTEM_ROLES:
             return index

@@ -1,4 +1,4 @@
-"""Which guidance a call may get: the tiers that may be looked up now, the monitor text that is due.
+"""Plan of a call's guidance: the tiers that may be looked up, and the monitor text that is due.
 
 `note` every scored step, `plan` the call, look up what the plan asks for, `decide.decide`, then
 `placement.place`. All pure: the same values give the same guidance, and a step that was decided
@@ -7,16 +7,16 @@ once is not decided again.
 
 from __future__ import annotations
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.agent_kind import kind_of_agent
-from gateway.steering.guidance.due_text import MonitorText, due_text
-from gateway.steering.guidance.moment import Moment
 from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, count
+from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, count, kind_of_agent
+from gateway.steering.guidance.texts import MonitorText, due_text
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
-from gateway.wire.values import dataclass, replace
 
 __all__ = ["Moment", "Plan", "note", "plan"]
 
@@ -26,9 +26,8 @@ RECOVERED_STEPS = 6
 """Scored steps without an alarm after which a run has recovered: a window of FAST."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a call wants: look-ups to make, a monitor text, the SKIP directive.
+class Plan(Struct, frozen=True, kw_only=True):
+    """Guidance to find for a call: look-ups to make, a monitor text, the SKIP directive.
 
     `spent`: the directive is for the budget, not for a hard stretch. `repairing`: files were edited
     and not tested or committed since, which the directive says.
@@ -67,7 +66,7 @@ def plan(
     injection: InjectionSettings,
     gates: Gates,
 ) -> Plan:
-    """What this call may look up and inject.
+    """The look-ups and texts that this call may have.
 
     A step that was decided before gets nothing new: what it got is among the injections that
     placement sends again.
@@ -155,7 +154,7 @@ def _e1_query(
     settings: EtraceSettings,
     gates: Gates,
 ) -> Query | str:
-    """What to look up; or why nothing is, empty when the newest steps have no text."""
+    """The look-ups; or the reason for none, empty when the newest steps have no text."""
     if reason := _e1_held(guidance, settings, _at_risk(guidance, moment, settings)):
         return reason
     text = recent_text(moment.recent, settings.e1_steps)

@@ -77,7 +77,7 @@ class EtraceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionSettings:
-    """What is injected in addition to patterns, where injections go and for how long they stay.
+    """Injections in addition to patterns, the places of all injections, and their lifetime.
 
     `placement`: `system` = the leading system message; `tail` = a message after the newest one;
     `auto` = universal rules in the leading system message, all else at the tail where the target

@@ -1,4 +1,4 @@
-"""What the newest step of a run is stuck on: the cause, the true count, the decisive line.
+"""Trouble of a run's newest step: the cause, the true count, the decisive line, a near miss.
 
 Read only when guidance is due, from the newest steps and what the run has observed of the newest
 one. Texts of tools and agents are read within limits, and quoted sanitised and cut.
@@ -6,21 +6,188 @@ one. Texts of tools and agents are read within limits, and quoted sanitised and 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import cache
+from importlib import resources
+
+from msgspec import Struct
 
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import ActionFacts, alike, describe_action
 from gateway.steering.evidence.observation import ObservedCalls, RunObserver
 from gateway.steering.evidence.outcomes import decisive_line, failure_line
 from gateway.steering.evidence.repeats import Repeat
-from gateway.steering.guidance.causes import Cause, cause_of, opening
-from gateway.steering.guidance.near_miss import names_in, near_name, open_quote, other_language
 from gateway.steering.guidance.render import sanitise
-from gateway.steering.transcript.questions import asks_user
-from gateway.steering.transcript.step import Action, Step
-from gateway.steering.word_lists import word_list
+from gateway.steering.transcript.content import asks_user
+from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.word_lists import word_list, word_lists
+
+TEXT_CHARS = 4_000
+"""Characters of one text in which names are looked for."""
+MAX_NAMES = 600
+"""Names seen that a wrong one is compared with."""
+LEAST_CHARS = 5
+"""Shorter names are near too many others."""
+LEAST_LETTERS = 4
+"""Names with fewer letters are versions and numbers, which are near each other by nature."""
+QUOTED_COMMAND_CHARS = 8_000
+
+_NAME = re.compile(r"(?<![\w./@#~-])[\w./@#~-]{4,160}+")
+_MARKS = "'\"`"
+_LANGUAGES = word_lists("languages")
+
+
+def names_in(text: str) -> list[str]:
+    """Paths, file names and ids in a text: words with a sign or a digit in them, in order."""
+    found = dict.fromkeys(
+        name.strip(".-") for name in _NAME.findall(text[:TEXT_CHARS]) if not name.isalpha()
+    )
+    return [name for name in found if len(name) >= LEAST_CHARS]
+
+
+def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | None:
+    """A wanted name that was never seen, and the seen one that it may stand for.
+
+    That is one that differs in one letter, or one that ends in the same directory and file name.
+    """
+    known = dict.fromkeys(list(seen)[:MAX_NAMES])
+    lowered = {name.rstrip("/") for name in known}
+    missing = [name for name in wanted if name.rstrip("/") not in lowered]
+    for name in missing:
+        for other in known:
+            if _one_letter_apart(name, other):
+                return name, other
+    for name in missing:
+        end = name.strip("./").split("/")[-2:]
+        if "." in end[-1] and len(end[-1]) >= LEAST_CHARS:
+            for other in known:
+                if "/" in other and other.split("/")[-len(end) :] == end:
+                    return name, other
+    return None
+
+
+def other_language(text: str, names: Iterable[str]) -> tuple[str, str] | None:
+    """A file among the names, and the ending of the language that a text for it seems to be in.
+
+    None unless the text has the marks of one language, and of none that the file's ending stands
+    for.
+    """
+    begun = text[:TEXT_CHARS]
+    spoken = [ending for ending, marks in _LANGUAGES.items() if any(m in begun for m in marks)]
+    if len(spoken) != 1:
+        return None
+    for name in names:
+        ending = name.rpartition(".")[2]
+        if ending in _LANGUAGES:
+            return None if ending == spoken[0] else (name, spoken[0])
+    return None
+
+
+def open_quote(command: str) -> str:
+    """The quotation mark that a command leaves open, "" when each is closed."""
+    inside, escaped = "", False
+    for char in command[:QUOTED_COMMAND_CHARS]:
+        if escaped:
+            escaped = False
+        elif char == "\\" and inside != "'":
+            escaped = True
+        elif inside:
+            inside = "" if char == inside else inside
+        elif char in _MARKS:
+            inside = char
+    return inside
+
+
+def _one_letter_apart(a: str, b: str) -> bool:
+    """Whether one letter is changed, added, left out, or swapped with the next one."""
+    if abs(len(a) - len(b)) > 1 or a == b or sum(map(str.isalpha, a)) < LEAST_LETTERS:
+        return False
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    if at is None:  # one is the other with a letter more
+        return not max(a, b, key=len)[-1].isdigit()
+    rest_a, rest_b = a[at:], b[at:]
+    if (rest_a[0] + rest_b[0]).isdigit():
+        return False  # page2 and page3 are two names
+    if rest_a[1:] == rest_b[1:] or rest_a[1:] == rest_b or rest_a == rest_b[1:]:
+        return True
+    return rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:]
+
+
+COUNTED = 2
+"""From how many times on a text says how often; "1 x" says nothing."""
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """One kind of trouble.
+
+    `when`: what the newest step does: `failed`, `repeated`, `waiting`, `reworded`, `undone`,
+    `talk`, `doubt`. `needs`: a property that the call must have, "" for none. `words`: one of them
+    is in the message, in lower case; without words every message fits. `texts`: the move to
+    suggest at severity 1, 2, ...
+    """
+
+    name: str
+    when: str
+    needs: str
+    words: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+class _Causes(Struct, frozen=True):
+    by_name: Mapping[str, Cause]
+    openings: Mapping[str, tuple[str, str]]
+
+
+def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
+    """The first cause that fits a call with these properties, and its message in any case."""
+    lowered = f" {message.lower()}"
+    for cause in _causes().by_name.values():
+        if cause.when != when or (cause.needs and cause.needs not in properties):
+            continue
+        if not cause.words or any(word in lowered for word in cause.words):
+            return cause
+    return None
+
+
+def cause_names() -> tuple[str, ...]:
+    """The names of all causes."""
+    return tuple(_causes().by_name)
+
+
+def opening(cause: Cause, count: int, quote: str) -> str:
+    """The sentence that says what happened, with the quote and the count; "" when it is unknown.
+
+    `quote` is shown between quotation marks; without one the part that needs it is left out.
+    """
+    openings = _causes().openings
+    pair = openings.get(cause.name) or openings[cause.when]
+    text = pair[count >= COUNTED].replace("{count}", str(count))
+    if not quote:
+        return text.replace(": {quote}", "").replace("{quote}", "")
+    shown = '"' + quote.replace('"', "'") + '"'
+    before = "" if ": {quote}" in text else ": "
+    return text.replace("{quote}", before + shown)
+
+
+@cache
+def _causes() -> _Causes:
+    source = resources.files("gateway.steering.guidance").joinpath("causes.json")
+    data = json.loads(source.read_text(encoding="utf-8"))
+    found = [
+        Cause(
+            name=each["cause"],
+            when=each["when"],
+            needs=each.get("needs", ""),
+            words=tuple(w for words in each.get("words", {}).values() for w in words),
+            texts=tuple(each["texts"]),
+        )
+        for each in data["causes"]
+    ]
+    openings = {when: (first, counted) for when, (first, counted) in data["openings"].items()}
+    return _Causes(by_name={cause.name: cause for cause in found}, openings=openings)
+
 
 QUOTE_CHARS = 160
 """Longest quote of a result or a thought."""
@@ -71,9 +238,8 @@ _DOUBTS = frozenset(word_list("situation", "doubt_words"))
 _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What the newest step is stuck on.
+class Situation(Struct, frozen=True, kw_only=True):
+    """Trouble of the newest step.
 
     `count`: how often that has come in the run; `quote`: the decisive line of the newest result, or
     the agent's own words; `near`: a sentence that names a near miss, and `instead` the move that
@@ -96,7 +262,7 @@ class Situation:
         return Situation(cause=self.cause, count=self.count)
 
     def text(self, severity: int) -> str:
-        """What happened, the near miss, and one move for a severity from 1 on."""
+        """Text for a severity from 1 on: the event, the near miss, and one move."""
         texts = self.cause.texts
         move = texts[min(severity, len(texts)) - 1]
         if severity == 1 and self.instead:
@@ -106,7 +272,7 @@ class Situation:
 
 
 def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
-    """What the newest of the steps is stuck on; None when it brings something new.
+    """Trouble of the newest of the steps; None when it brings something new.
 
     `calls`: what the run observed of the newest step's calls; without them only the steps given
     are known.
@@ -118,7 +284,7 @@ def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situati
 
 
 def _stuck_call(steps: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
-    """What the newest step's worst call is stuck on."""
+    """Trouble of the newest step's worst call."""
     newest = steps[-1]
     if len(calls) != len(newest.actions):
         observer = RunObserver()
@@ -255,7 +421,7 @@ def _talk(steps: Sequence[Step]) -> Situation | None:
 
 
 def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
-    """What a call is, as the causes ask for it."""
+    """Kind of a call in the words of the causes."""
     operation = facts.operation
     searches = _SEARCH_NAME.search(operation) is not None
     if not searches and operation.startswith("$"):
@@ -292,7 +458,7 @@ def _is_prose(command: str) -> bool:
 
 
 def _prose_commands(steps: Sequence[Step]) -> int:
-    """How many of the steps sent prose to a shell."""
+    """Number of steps that sent prose to a shell."""
     found = (shell_command(a.name, a.arguments) for step in steps for a in step.actions)
     return sum(_is_prose(command) for command in found)
 

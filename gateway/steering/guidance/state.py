@@ -1,16 +1,24 @@
-"""What guidance remembers of a run: what was injected, when, and at which place.
+"""State of a run's guidance: injections with step and place, and the moment of a call.
 
 This is the part of a run's state that cannot be derived from the transcript again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal
 
-from gateway.wire.values import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.steering.evidence.observation import ObservedCalls, Trouble
+from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.situation import Situation, read_situation, restored_edit
+from gateway.steering.monitors import Readings
+from gateway.steering.transcript.steps import Step
+from gateway.steering.word_lists import word_list
 
 SCHEMA_VERSION = 1
 FIRST_CALL = -1
@@ -21,8 +29,7 @@ Place = Literal["system", "message", "result"]
 Counts = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Injection:
+class Injection(Struct, frozen=True, kw_only=True):
     """One block that was put into a request, kept to be sent again.
 
     `offset` counts the client's messages before the block, its leading system messages
@@ -35,8 +42,7 @@ class Injection:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuidanceState:
+class GuidanceState(Struct, frozen=True, kw_only=True):
     """Bookkeeping of one run.
 
     `fired_step` = newest step on which a monitor fired; `monitor_step` = step of the last monitor
@@ -65,7 +71,7 @@ class GuidanceState:
         return GuidanceState()
 
     def up_to(self, position: int) -> GuidanceState:
-        """What a fork copies: the blocks that were sent before it leaves its parent."""
+        """The state that a fork copies: blocks that were sent before it leaves its parent."""
         kept = tuple(
             item for item in self.injections if item.place == "system" or item.offset <= position
         )
@@ -104,7 +110,7 @@ class GuidanceState:
         )
 
 
-_FIELDS = tuple([item.name for item in fields(GuidanceState)])
+_FIELDS = GuidanceState.__struct_fields__
 _values: Callable[[GuidanceState], tuple[Any, ...]] = attrgetter(*_FIELDS)
 _FRESH = _values(GuidanceState())
 
@@ -185,3 +191,65 @@ def _injection(item: Any) -> Injection:
     if place not in ("system", "message", "result"):
         raise ValueError(f"place {place!r} is not known")
     return Injection(step=int(step), place=place, offset=int(offset), text=str(text))
+
+
+class Moment(Struct, frozen=True, kw_only=True):
+    """The situation of a run when a call is decided.
+
+    `step` = index of the newest scored step of the run, None on its first call; `state` = the state
+    after that step; `readings` = the monitors on it, None when none is configured; `recent` = the
+    newest steps, oldest first; `model` = the routed model's name; `at_risk` = whether to act on
+    this step, when something other than the readings decides that; None = the readings do.
+    `calls`, `trouble`, `repairing`: of the newest step, see `StepOutcome`. `tools`: the names of
+    the tools that the request offers. `every_alarm`: a text for each alarm, also where the newest
+    step is no part of the trouble; the suite `reference` fires on what steps do not show.
+    """
+
+    step: int | None
+    state: FSMState
+    readings: Readings | None = None
+    recent: Sequence[Step] = ()
+    model: str = ""
+    at_risk: bool | None = None
+    calls: ObservedCalls = ()
+    trouble: Trouble | None = None
+    repairing: bool = False
+    tools: Sequence[str] = ()
+    every_alarm: bool = False
+
+    def situation(self) -> Situation | None:
+        """Trouble of the newest step, None when it brings something new."""
+        if self.trouble == "reverted edit":
+            return restored_edit()
+        return read_situation(self.recent, self.calls)
+
+
+AgentKind = Literal["coding", "research", "dialogue", "general"]
+
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_NAME_CHARS = 128
+_EDITORS = frozenset(word_list("agent_kind", "editors"))
+_WEB = frozenset(word_list("agent_kind", "web"))
+_PROGRAMS = frozenset(word_list("agent_kind", "programs"))
+_RECORDS = frozenset(word_list("agent_kind", "records"))
+
+
+def kind_of_agent(tools: Sequence[str]) -> AgentKind:
+    """The kind: who edits is coding, even with the web; who works on records serves in a dialogue.
+
+    `general` when the names tell nothing.
+    """
+    parts = set(_parts(tools))
+    if parts & _EDITORS:
+        return "coding"
+    if parts & _WEB:
+        return "research"
+    if parts & _PROGRAMS:
+        return "coding"
+    return "dialogue" if parts & _RECORDS else "general"
+
+
+def _parts(tools: Iterable[str]) -> Iterable[str]:
+    for tool in tools:
+        for part in _PART.findall(tool[:_NAME_CHARS]):
+            yield part.lower()

@@ -1,10 +1,11 @@
-"""What a provider's API allows for guidance: late system messages, prompt-cache markers."""
+"""Limits of a provider's API for guidance: late system messages, prompt-cache markers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gateway.steering.guidance.edits import Message
 from gateway.steering.guidance.state import Place
@@ -13,8 +14,7 @@ MAX_BREAKPOINTS = 4
 """Cache markers a request may carry. Source: Anthropic's API reference, prompt caching."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuidanceTarget:
+class GuidanceTarget(Struct, frozen=True, kw_only=True):
     """The model endpoint a request goes to.
 
     `late_system` = it takes system messages after the conversation has begun; `breakpoints` = its

@@ -1,18 +1,139 @@
-"""What is known of a conversation for matching, and how a request and its reply change it."""
+"""State of a conversation for matching, changed by each request and reply; side requests."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
-from gateway.steering.identity.side_requests import asks_for_title
-from gateway.steering.identity.summary import is_summary_of
 from gateway.wire.coerce import as_text
-from gateway.wire.messages import history, system_text, tool_names
+from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
-from gateway.wire.values import dataclass, replace
+
+_HASH_BYTES = 8
+_MAX_HASHES = 64
+_LINE_CHARACTERS = 16  # shorter lines (headings, "Done.") occur in many replies
+_LEAST_SHARE = 0.25  # clients drop parts of a summary, such as the model's notes before it
+_TAG = re.compile(r"</?\w+>")
+
+
+def line_hashes_of(text: str) -> tuple[bytes, ...]:
+    """Digests of a reply's first lines, 8 bytes each; short lines and tags are left out."""
+    return tuple(dict.fromkeys(_hash_lines(text)))[:_MAX_HASHES]
+
+
+def split_line_hashes(joined: bytes) -> tuple[bytes, ...]:
+    """Line hashes that were concatenated, as a tuple."""
+    starts = range(0, len(joined), _HASH_BYTES)
+    return tuple(joined[start : start + _HASH_BYTES] for start in starts)
+
+
+def is_summary_of(line_hashes: Sequence[bytes], messages: Sequence[object]) -> bool:
+    """Whether messages of the client repeat at least a quarter of the lines of a reply.
+
+    `line_hashes`: those of the reply. The messages are in any dialect; malformed ones are skipped.
+    """
+    if not line_hashes:
+        return False
+    missing = set(line_hashes)
+    for message in messages:
+        if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
+            missing.difference_update(_hash_lines(content_text(message.get("content"))))
+    return len(line_hashes) - len(missing) >= len(line_hashes) * _LEAST_SHARE
+
+
+def _hash_lines(text: str) -> Iterator[bytes]:
+    for line in text.splitlines():
+        words = _TAG.sub("", line).strip()
+        if len(words) >= _LINE_CHARACTERS:
+            yield digest_fields("line", words)[:_HASH_BYTES]
+
+
+_SYSTEM_CHARACTERS = 700
+"""Characters of a system text in which its instruction is found: some begin with their name."""
+_HEAD_CHARACTERS = 500
+_TAIL_CHARACTERS = 300
+"""Characters at both ends of a user message searched for the instruction: a quote may be behind or
+before it."""
+
+_VERB = (
+    r"\b(?:generate|create|write|suggest|provide|give|produce|propose|craft|make|choose|output"
+    r"|come up with|summari[sz]e|extract|(?:respond|reply|return|answer)(?: \w+){0,2} with|need"
+    r"|naming)\b"
+)
+_LABEL = (
+    r"(?:\b(?:titles?|headline)\b"
+    r"|\b(?:short|concise|brief|descriptive|chat|conversation|session|thread)[ -]names?\b"
+    r"|\bdescription of (?:this|the) (?:session|conversation|chat)\b)"
+)
+_WHAT = (
+    r"\b(?:conversation|chat|(?:coding |agent )?session|thread|dialogue|discussion"
+    r"|first message)s?\b"
+)
+_ASKS = re.compile(
+    rf"{_VERB}[^.]{{0,100}}?{_LABEL}"
+    rf"|\bnam(?:e|ing) (?:this|the|a|an|our) (?:\w+ ){{0,2}}?{_WHAT}"
+    r"|\b(?:title|name|naming) (?:generator|assistant)\b"
+    r"|(?:\u751f\u6210|\u8d77|\u62df|\u603b\u7ed3).{0,40}?(?:\u6807\u9898|\u540d\u79f0)"
+)
+_ABOUT = re.compile(
+    rf"{_WHAT}|\b(?:user'?s? )(?:first )?message\b|\u5bf9\u8bdd|\u4f1a\u8bdd|\u804a\u5929"
+)
+_SIGNS = ("title", "headline", "nam", "description of", "\u6807\u9898", "\u540d\u79f0")
+"""One of these is in each request for a title; searching for plain text costs a tenth."""
+_NEAR_CHARACTERS = 200
+_STARTS_WITHIN = 120
+"""A user message that asks for a title does so at once; a task may mention titles later."""
+
+
+def asks_for_title(system: str, messages: Sequence[object]) -> bool:
+    """Whether a request without tools asks for a title of a conversation.
+
+    `system`: its system text. The instruction is in the beginning of that, at the start of the
+    first user message, or at either end of the last one. Source: the title requests of opencode,
+    gptme, Claude Code, Zed, goose, Crush and Open WebUI.
+    """
+    if _instructs(system[:_SYSTEM_CHARACTERS]):
+        return True
+    said = [text for text in map(_user_text, _outer(messages)) if text]
+    if not said:
+        return False
+    first, last = said[0][:_HEAD_CHARACTERS], said[-1][:_HEAD_CHARACTERS]
+    if _instructs(first, within=_STARTS_WITHIN):
+        return True
+    if last != first and _instructs(last, within=_STARTS_WITHIN):
+        return True
+    return _instructs(said[-1][-_TAIL_CHARACTERS:])
+
+
+def _outer(messages: Sequence[object]) -> list[object]:
+    """The messages that may have the instruction: the first three and the last."""
+    return [*messages[:3], *messages[-1:]] if len(messages) > 3 else list(messages)
+
+
+def _user_text(message: object) -> str:
+    if isinstance(message, dict) and message.get("role") == "user":
+        return content_text(message.get("content"))
+    return ""
+
+
+def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
+    text = text.lower()
+    for sign in _SIGNS:  # a generator for `any` would cost as much as the search
+        if sign in text:
+            break
+    else:
+        return False
+    asked = _ASKS.search(text)
+    if asked is None or asked.start() > within:
+        return False
+    near = text[max(asked.start() - _NEAR_CHARACTERS, 0) : asked.end() + _NEAR_CHARACTERS]
+    return _ABOUT.search(near) is not None
+
 
 COMPACTION_ITEMS = ("compaction", "compaction_summary", "context_compaction")
 """Types of the items by which the Responses API stands for a history that it compacted. No set: a
@@ -20,7 +141,7 @@ client's type may be a list or an object, for which there is no hash."""
 
 
 class Awaits(enum.StrEnum):
-    """What a conversation waits for."""
+    """Event that a conversation waits for."""
 
     MODEL = "model"
     """A call is in progress."""
@@ -31,7 +152,7 @@ class Awaits(enum.StrEnum):
 
 
 class Delivery(enum.Enum):
-    """What is known of the way of the latest answer to the client."""
+    """Delivery of the latest answer to the client, as far as it is known."""
 
     UNKNOWN = 0
     """There is no whole answer, or it was not sent to its end, or another process sent it."""
@@ -41,9 +162,8 @@ class Delivery(enum.Enum):
     """The client has been sent the whole answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixHashRef:
-    """Which conversation a stored prefix hash belongs to, and to which of its requests.
+class PrefixHashRef(Struct, frozen=True, kw_only=True):
+    """Conversation of a stored prefix hash, and which of its requests has that hash.
 
     `served` is the prefix hash of that whole request. For the hash of the request itself the two
     are equal; for the hash that also covers a reply, `served` is that of the request replied to.
@@ -53,8 +173,7 @@ class PrefixHashRef:
     served: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Branch(Struct, frozen=True, kw_only=True):
     """One linear history: a conversation, or a fork of one.
 
     `served_hash`: prefix hash of the latest request served; what extends it with a reply continues
@@ -91,7 +210,7 @@ class Branch:
     delivery: Delivery = Delivery.UNKNOWN
     tail: bytes = b""
     task: bytes = b""
-    retries: int = field(default=0, compare=False)
+    retries: int = 0
 
     @property
     def may_be_retried(self) -> bool:
@@ -206,9 +325,8 @@ class Branch:
         return self if served != self.served_hash else replace(self, awaits=Awaits.ANYTHING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
-    """What matching reads of a request.
+class Incoming(Struct, frozen=True, kw_only=True):
+    """Parts of a request that matching reads.
 
     `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
     computed from. `model`: the one it names. `system`: the digest of its system text. `titles`: it
@@ -272,7 +390,7 @@ def read_request(
     own: Sequence[object] | None = None,
     messages: Sequence[object] | None = None,
 ) -> Incoming:
-    """What matching needs of a parsed request; never raises.
+    """Reads what matching needs of a parsed request; never raises.
 
     `headers` have lower-case names. `resume`: see `gateway.wire.prefix_hash.chain_digests`.
     `own`: the messages in the body, for a dialect that has them under another key than `messages`

@@ -1,4 +1,4 @@
-"""Conversation ids, the ids of tool calls, and the signature of an agent."""
+"""Conversation ids, the ids of tool calls, the signature of an agent, and the draw for a unit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 
 # 120 bits: 24 characters of base 32 without padding.
 _ID_BYTES = 15
@@ -18,6 +18,8 @@ _UNIQUE_CHARACTERS = 16
 ones longer (OpenAI 29 characters, Anthropic 30)."""
 _MAX_CALL_ID = 255
 
+_DRAW_BYTES = 8
+_DRAW_RANGE = 256.0**_DRAW_BYTES
 _DIGIT = re.compile(r"\d")
 # fmt: off
 _CALENDAR = frozenset({
@@ -114,3 +116,16 @@ def _is_variable(word: str) -> bool:
             return True
         word = word.strip(".,:;()")
     return word in _CALENDAR
+
+
+def draw(experiment: str, unit: str) -> float:
+    """A number in [0, 1), always the same for the pair, uniformly distributed over units.
+
+    First 8 bytes of a SHA-256 digest, big-endian, over 2^64. Source: reference section 14, except
+    that each part is preceded by its length: joined by a colon alone, ("a:b", "c") and
+    ("a", "b:c") would be the same text.
+    """
+    parts = [part.encode("utf-8", "surrogatepass") for part in (experiment, unit)]
+    joined = b"".join(str(len(part)).encode() + b":" + part for part in parts)
+    first = sha256(joined).digest()[:_DRAW_BYTES]
+    return int.from_bytes(first, "big") / _DRAW_RANGE

@@ -1,9 +1,11 @@
-"""Which known conversation a request belongs to, and whether it continues, forks or rewrites it."""
+"""Matches a request to a known conversation: does it continue, fork or rewrite it?"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 from gateway.steering.identity.branch import (
     Awaits,
@@ -14,7 +16,6 @@ from gateway.steering.identity.branch import (
 )
 from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.steering.identity.sources import FINGERPRINT
-from gateway.wire.values import dataclass
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]
 """Stored prefix hashes and the requests they belong to, most recent first."""
@@ -23,7 +24,7 @@ Branches = Mapping[str, Branch]
 
 
 class MatchKind(enum.StrEnum):
-    """How a request relates to its conversation."""
+    """Relation of a request to its conversation."""
 
     RETRY = "retry"
     """The latest request once more, because its answer did not arrive: the state does not advance,
@@ -39,9 +40,8 @@ class MatchKind(enum.StrEnum):
     """Opens a conversation; a branch stored under the same id is replaced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationMatch:
-    """How one request was matched.
+class ConversationMatch(Struct, frozen=True, kw_only=True):
+    """Result of matching one request.
 
     `conversation_id`: None for a new conversation without an id from the client. `parent`: the
     branch that a fork splits from. `position`: how many of the request's messages were known (0:
@@ -56,8 +56,7 @@ class ConversationMatch:
     prefix_hash: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
+class _Named(Struct, frozen=True):
     """The id that the client sent; `weak` and `exclusive` as in `match`."""
 
     conversation_id: str
@@ -65,8 +64,7 @@ class _Named:
     exclusive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """A stored prefix hash of the request's history, with the branch it belongs to."""
 
     position: int
@@ -114,7 +112,7 @@ def match(
     weak: bool = False,
     exclusive: bool = False,
 ) -> ConversationMatch:
-    """How the request relates to the conversations it may belong to.
+    """The relation of the request to the conversations it may belong to.
 
     `known`: what is stored under the request's `hashes.candidates`. With an id from the client,
     `conversation_id` is that conversation, and `branches` are it and its children; without one,
@@ -387,7 +385,7 @@ def _summarised(request: Incoming, branches: Branches, position: int) -> Branch 
 
 
 def identity_label(source: str, kind: MatchKind) -> str:
-    """How a request was identified, for people: `retry`, `fork`, `compaction`, or the id's source.
+    """Source of an identification, for people: `retry`, `fork`, `compaction`, or the id's source.
 
     Without an id from the client (source "fingerprint") it is `prefix`, `new` or `side`.
     """

@@ -31,7 +31,7 @@ RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSettings:
-    """How requests are grouped into conversations and runs.
+    """Settings for grouping requests into conversations and runs.
 
     `id_headers`: further headers that carry a conversation id, read in this order right after
     `x-conversation-id`; letter case does not matter. `run_boundary`: what ends a run; see `Policy`.

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 from gateway.steering.identity.settings import ConversationSettings
 from gateway.wire.coerce import as_mapping
-from gateway.wire.values import dataclass
 
 MAX_ID_CHARACTERS = 255
 FINGERPRINT = "fingerprint"
@@ -77,15 +78,14 @@ def _session_of_user(value: object) -> str | None:
     return session
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderSource:
+class HeaderSource(Struct, frozen=True, kw_only=True):
     """A header that may carry the id; `with_header` may add a second part (an agent's id)."""
 
     name: str
     read: Callable[[object], str | None] = clean_id
     with_header: str | None = None
     read_parent: Callable[[object], str | None] | None = None
-    """How to find the id of the agent that started this one; without it, an agent with a second
+    """Source of the id of the agent that started this one; without it, an agent with a second
     part belongs to the one without."""
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
@@ -109,8 +109,7 @@ class HeaderSource:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderPattern:
+class HeaderPattern(Struct, frozen=True, kw_only=True):
     """All headers with a given prefix and suffix, read in alphabetical order."""
 
     prefix: str
@@ -129,8 +128,7 @@ class HeaderPattern:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodySource:
+class BodySource(Struct, frozen=True, kw_only=True):
     """A field of the body; `a.b` is the member `b` of the object `a`."""
 
     name: str
@@ -205,9 +203,8 @@ WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
 """Sources whose value some clients share between conversations, to hit the provider's cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Where a request's id was found, and the id.
+class Identity(Struct, frozen=True, kw_only=True):
+    """A request's id, and the place where it was found.
 
     `source`: "header:<name>", "body:<field>" or "fingerprint"; `value`: None for a fingerprint.
     `parent`: the id of the agent that started this one, where the client sends it.

@@ -45,7 +45,7 @@ class RobustSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSettings:
-    """Which monitors run, how they are weighted, and when one fires.
+    """Suite of monitors, their weights, and the threshold at which one fires.
 
     `weights` override single weights of the profile. `profiles` are custom ones; a monitor that one
     leaves out keeps its weight in the default profile. Weights are clamped to [0, 1].

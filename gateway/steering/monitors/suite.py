@@ -1,22 +1,21 @@
-"""What a suite is, and how the scores of its monitors become readings."""
+"""Suites of monitors, readings from their scores, and the alarm about a high difficulty."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.monitors.table import FAILURE_TYPES, monitor_classes
 from gateway.steering.transcript.steps import Step
-from gateway.wire.values import dataclass
 
 COMPOSITE_DIGITS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readings:
-    """What the monitors report about a run up to its newest step.
+class Readings(Struct, frozen=True, kw_only=True):
+    """Reports of the monitors about a run up to its newest step.
 
     `scores`: one per active monitor, in [0, 1], 1 is worst; `composite`: their weighted sum,
     rounded to 4 decimals; `fired`: those at or above the threshold; `failure_type`: the label of
@@ -27,7 +26,7 @@ class Readings:
     composite: float = 0.0
     fired: tuple[str, ...] = ()
     failure_type: str | None = None
-    evidence: dict[str, str] = field(default_factory=dict)
+    evidence: dict[str, str] = {}
 
 
 class Suite(Protocol):
@@ -43,7 +42,7 @@ class Suite(Protocol):
 
 
 class Monitor(Protocol):
-    """What monitors of all suites have in common."""
+    """Interface of the monitors of all suites."""
 
     def reading(self) -> tuple[float, str]:
         """Score in [0, 1] after the newest observation, and its reason ("" at score 0)."""
@@ -105,3 +104,19 @@ def combine(
         failure_type=failure_type,
         evidence=evidence,
     )
+
+
+ALARM_DIFFICULTY = 0.65
+"""Least difficulty of a step on which a monitor fires, in [0, 1]. Source: design section 7."""
+SEVERITIES = (1, 2, 4)
+"""Steps in a row with an alarm from which its severity is 1, 2, 3."""
+
+
+def with_alarm(score: float, fired: Sequence[str]) -> float:
+    """The difficulty of a step on which these monitors fired."""
+    return max(score, ALARM_DIFFICULTY) if fired else score
+
+
+def severity_of(alarmed_steps: int) -> int:
+    """Severity, 0 to 3, of an alarm that has lasted for so many steps in a row."""
+    return sum([1 for least in SEVERITIES if alarmed_steps >= least]) if alarmed_steps else 0

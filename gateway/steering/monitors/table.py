@@ -2,30 +2,32 @@
 
 To add a monitor, write its class in a module of a suite and add its row to `TABLE`. Its name is
 then valid in the configuration, has a weight in each profile, and is shown in headers, metrics,
-reports and on the dashboard.
+reports and on the dashboard. Another package adds a row with an entry point of the group
+`steering_gateway.monitors`: a mapping with the fields of `MonitorRow` (`examples/plugin`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
-from gateway.steering.lazy_class import load_class
+from msgspec import Struct, ValidationError, convert
+
+from gateway.steering.plugins import load_class, plugins
 
 SuiteName = Literal["reference", "robust"]
 _SUITES: Mapping[SuiteName, str] = {
-    "reference": "reference.suite:ReferenceSuite",
-    "robust": "robust.suite:RobustSuite",
+    "reference": ".reference.suite:ReferenceSuite",
+    "robust": ".robust.suite:RobustSuite",
 }
 SUITE_NAMES: tuple[str, ...] = tuple(_SUITES)
 
 _PACKAGE = "gateway.steering.monitors"
+_GROUP = "steering_gateway.monitors"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileWeights:
+class ProfileWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weight of a monitor in the composite, in [0, 1], for each built-in kind of task.
 
     0 = the monitor is scored and can fire, and adds nothing to the composite.
@@ -36,31 +38,30 @@ class ProfileWeights:
     qa: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorRow:
+class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One monitor.
 
     `failure_type`: label of the failure that it detects; several monitors may share one. `classes`:
-    its class in each suite that has it, as `module:Class` below this package, imported when the
-    suite is used; a suite without it neither scores nor weighs it. `texts`: what the agent is sent
-    at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes; without texts the
-    monitor is recorded and routes like any other, and sends no text of its own.
+    its class in each suite that has it, as `module:Class` (below this package with a leading dot),
+    imported when the suite is used; a suite without it neither scores nor weighs it. `texts`: what
+    the agent is sent at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes;
+    without texts the monitor is recorded and routes like any other, and sends no text.
     """
 
     name: str
     failure_type: str
     weights: ProfileWeights
     classes: Mapping[SuiteName, str]
-    texts: tuple[str, ...] = field(default=())
+    texts: tuple[str, ...] = ()
 
 
 # Names, order and failure types: reference sections 4.7 and 18; weights: reference section 4.8.
-TABLE: tuple[MonitorRow, ...] = (
+_BUILT_IN: tuple[MonitorRow, ...] = (
     MonitorRow(
         name="streak",
         failure_type="loop",
         weights=ProfileWeights(coding=0.35, pr_review=0.45, qa=0.3),
-        classes={"reference": "reference.streak:Streak", "robust": "robust.streak:Streak"},
+        classes={"reference": ".reference.streak:Streak", "robust": ".robust.streak:Streak"},
         texts=(
             "The latest calls repeat earlier ones{evidence}. State what the newest result told you"
             " that you did not know before. If it told you nothing new, ask a different question "
@@ -79,8 +80,8 @@ TABLE: tuple[MonitorRow, ...] = (
         failure_type="budget",
         weights=ProfileWeights(coding=0.15, pr_review=0.15, qa=0.05),
         classes={
-            "reference": "reference.call_count:CallCount",
-            "robust": "robust.call_count:CallCount",
+            "reference": ".reference.call_count:CallCount",
+            "robust": ".robust.call_count:CallCount",
         },
         texts=(
             "This run has already used many calls{evidence}. Check how much of the task is done, "
@@ -99,8 +100,8 @@ TABLE: tuple[MonitorRow, ...] = (
         failure_type="edit_revert",
         weights=ProfileWeights(coding=0.15, pr_review=0.0, qa=0.05),
         classes={
-            "reference": "reference.edit_revert:EditRevert",
-            "robust": "robust.edit_revert:EditRevert",
+            "reference": ".reference.edit_revert:EditRevert",
+            "robust": ".robust.edit_revert:EditRevert",
         },
         texts=(
             "Recent edits undo or redo each other{evidence}. Before the next edit, state what the "
@@ -119,8 +120,8 @@ TABLE: tuple[MonitorRow, ...] = (
         failure_type="test_repeat",
         weights=ProfileWeights(coding=0.15, pr_review=0.0, qa=0.1),
         classes={
-            "reference": "reference.test_repeat:TestRepeat",
-            "robust": "robust.test_repeat:TestRepeat",
+            "reference": ".reference.test_repeat:TestRepeat",
+            "robust": ".robust.test_repeat:TestRepeat",
         },
         texts=(
             "The same check fails in the same way{evidence}. Name what has changed between these "
@@ -141,8 +142,8 @@ TABLE: tuple[MonitorRow, ...] = (
         failure_type="diversity",
         weights=ProfileWeights(coding=0.1, pr_review=0.2, qa=0.15),
         classes={
-            "reference": "reference.diversity:Diversity",
-            "robust": "robust.diversity:Diversity",
+            "reference": ".reference.diversity:Diversity",
+            "robust": ".robust.diversity:Diversity",
         },
         texts=(
             "The run relies on one kind of action{evidence}. Look for another view of the problem,"
@@ -159,7 +160,7 @@ TABLE: tuple[MonitorRow, ...] = (
         name="hedge",
         failure_type="hedge",
         weights=ProfileWeights(coding=0.1, pr_review=0.2, qa=0.35),
-        classes={"reference": "reference.hedge:Hedge", "robust": "robust.hedge:Hedge"},
+        classes={"reference": ".reference.hedge:Hedge", "robust": ".robust.hedge:Hedge"},
         texts=(
             "The recent reasoning shows a lot of doubt{evidence}. Identify the single fact that "
             "would settle it, and look it up: that is usually cheaper than reasoning around it.",
@@ -174,6 +175,24 @@ TABLE: tuple[MonitorRow, ...] = (
     ),
 )
 
+
+def _added_rows() -> tuple[MonitorRow, ...]:
+    """The rows of other packages.
+
+    Raises:
+        ValueError: an entry point that is no row, or whose name is taken.
+    """
+    rows = []
+    for point in plugins(_GROUP, {row.name for row in _BUILT_IN}):
+        try:
+            rows.append(convert({**point.load(), "name": point.name}, MonitorRow))
+        except (AttributeError, ImportError, TypeError, ValidationError) as error:
+            raise ValueError(f"entry point {_GROUP}: {point.name}: {error}") from error
+    return tuple(rows)
+
+
+TABLE: tuple[MonitorRow, ...] = (*_BUILT_IN, *_added_rows())
+
 MONITORS: tuple[str, ...] = tuple(row.name for row in TABLE)
 """Names of the monitors, in the order in which they are scored and shown."""
 
@@ -185,10 +204,8 @@ FAILURE_LABELS: tuple[str, ...] = tuple(dict.fromkeys(FAILURE_TYPES.values()))
 DEFAULT_PROFILE = "coding"
 PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
-        profile.name: MappingProxyType(
-            {row.name: getattr(row.weights, profile.name) for row in TABLE}
-        )
-        for profile in fields(ProfileWeights)
+        profile: MappingProxyType({row.name: getattr(row.weights, profile) for row in TABLE})
+        for profile in ProfileWeights.__struct_fields__
     }
 )
 """Weight of each monitor by built-in profile."""

@@ -19,7 +19,7 @@ from gateway.steering.scoring.calibration import (
     shipped_calibration,
 )
 from gateway.steering.scoring.scorer import DifficultySettings
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
 NEUTRAL = 0.22
 """Score of a stretch of which nothing is known, a little above FAST: a run has to earn that."""
@@ -31,7 +31,7 @@ MOST_CALLS = 4
 
 
 def signals_of(observed: ObservedStep) -> tuple[float, ...]:
-    """What a step says about the stretch it is in, in the order of `calibration.SIGNALS`.
+    """Signals of a step about the stretch it is in, in the order of `calibration.SIGNALS`.
 
     `trouble`: whether the step is trouble; `repeats`: how far its calls repeat earlier ones;
     `stale`: share of its results' words that the run has seen, 0 without calls; `fails`, `empty`:

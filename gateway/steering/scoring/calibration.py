@@ -1,15 +1,16 @@
-"""What calibration learned from recorded runs: weights, budgets, precision and their origin."""
+"""Values learned from recorded runs: weights, budgets, precision and their origin."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from operator import mul
 from typing import Any
+
+from msgspec import Struct
 
 FORMAT = 2
 SHIPPED = "weights.json"
@@ -22,7 +23,7 @@ SIGNALS = (
     *("trouble", "repeats", "stale", "fails", "empty", "retells"),
     *("looks", "calls", "passes"),
 )
-"""What a step says about the stretch it is in; `calibrated.signals_of` defines each."""
+"""Signals of a step about the stretch it is in; `calibrated.signals_of` defines each."""
 SPANS = ("newest", "recent", "window")
 FEATURES = tuple(f"{signal}.{span}" for span in SPANS for signal in SIGNALS)
 """The scorer's inputs in the order of their weights: each signal over three spans of steps."""
@@ -41,8 +42,7 @@ RISK_FEATURES = (
 """The inputs of risk in the order of their weights; `risk.RunTotals` defines each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiskWeights:
+class RiskWeights(Struct, frozen=True, kw_only=True):
     """The fitted evidence of a run: weights per unit of each of RISK_FEATURES.
 
     `works`, `talks`: what an average run of either kind has, which is taken off, so that its
@@ -68,8 +68,7 @@ class RiskWeights:
             raise ValueError("risk.alarms: expected numbers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """A fitted scorer, and the fitted risk.
 
     `weights` are per unit of each feature, `bias` the log odds at zero; `budget_works` and

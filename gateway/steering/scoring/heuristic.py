@@ -6,8 +6,8 @@ import math
 import re
 
 from gateway.steering.scoring.scorer import UNKNOWN, DifficultySettings
-from gateway.steering.transcript.step import Step
-from gateway.wire.long_texts import lowered, word_count
+from gateway.steering.transcript.steps import Step
+from gateway.wire.coerce import lowered, word_count
 
 # Phrase lists, weights and scales: reference section 2.
 HEDGES = (

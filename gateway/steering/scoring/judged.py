@@ -73,7 +73,7 @@ def _extended(chain: bytes, step: Step) -> bytes:
 
 
 def question(steps: Sequence[Step]) -> str:
-    """What a model is shown of a run, its newest step last; empty when the steps say nothing."""
+    """Text of a run for the judge, its newest step last; empty when the steps say nothing."""
     text = recent_text(steps, JUDGED_STEPS)
     return f"{_LINE}\n{text}\n{_LINE}" if text.strip() else ""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.scoring.calibration import Calibration
@@ -37,8 +38,7 @@ LASTING_STEPS = 3
 message is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadPrior:
+class WorkloadPrior(Struct, frozen=True, kw_only=True):
     """Finished runs of one workload by outcome.
 
     A Beta prior: one run of each outcome is added, so that without any the risk is 0.5.

@@ -1,7 +1,8 @@
-"""What a scorer is, which ones there are, and how a run gets one.
+"""Scorers: their interface, the table of them, and the choice for a run.
 
 To add a scorer, write a class in a module of this package that takes `DifficultySettings`, and add
-its name to `ScorerName` and its row to `_SCORERS`.
+its row to `_SCORERS`. Another package adds one with an entry point of the group
+`steering_gateway.scorers` that names such a class.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from gateway.steering.lazy_class import load_class
+from gateway.steering.plugins import load_class, plugins
 from gateway.steering.scoring.calibration import Calibration
-from gateway.steering.transcript.step import Step
+from gateway.steering.transcript.steps import Step
 
-ScorerName = Literal["heuristic", "calibrated", "judge"]
-_SCORERS: Mapping[ScorerName, str] = {
-    "heuristic": "heuristic:HeuristicScorer",
-    "calibrated": "calibrated:CalibratedScorer",
-    "judge": "judged:JudgedScorer",
+_SCORERS: dict[str, str] = {
+    "heuristic": ".heuristic:HeuristicScorer",
+    "calibrated": ".calibrated:CalibratedScorer",
+    "judge": ".judged:JudgedScorer",
 }
-"""Class of each scorer below this package; its module is imported when a run needs it."""
+"""Class of each scorer; its module is imported when a run needs it."""
+_SCORERS |= {each.name: each.value for each in plugins("steering_gateway.scorers", _SCORERS)}
+
+if TYPE_CHECKING:
+    ScorerName = str
+else:
+    ScorerName = Literal[tuple(_SCORERS)]
 
 UNKNOWN = 0.5
 """Score of a step without text. Source: reference section 2, rule 1."""
@@ -35,7 +41,7 @@ NOT_JUDGED: Judged = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySettings:
-    """Which scorer a run gets, and the weights of the fitted one, None = those that ship.
+    """Scorer of a run, and the weights of the fitted one, None = those that ship.
 
     Scorer `judge` uses the scores that a model gave, and the calibrated score where it gave none.
 

@@ -1,23 +1,44 @@
-"""The content of one message, in any of its forms; reading never raises."""
+"""The content of one message, in any of its forms, without guidance; reading never raises."""
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 
-from gateway.steering.transcript.frame import FRAME_OPEN, without_guidance
+from msgspec import Struct
+
 from gateway.wire.coerce import as_text
-from gateway.wire.values import dataclass
+
+FRAME_OPEN = "[STEERING GUIDANCE]"
+FRAME_CLOSE = "[/STEERING GUIDANCE]"
+
+_OPENING = re.compile(rf"^{re.escape(FRAME_OPEN)}$", re.MULTILINE)
+_CLOSING = re.compile(rf"^{re.escape(FRAME_CLOSE)}$", re.MULTILINE)
+_BLANKS = re.compile(r"\s*")
+
+
+def without_guidance(text: str) -> str:
+    """`text` without framed guidance and the white space around it."""
+    if FRAME_OPEN not in text:
+        return text
+    kept, at = [], 0
+    while (opening := _OPENING.search(text, at)) and (
+        closing := _CLOSING.search(text, opening.end())
+    ):
+        kept.append(text[at : opening.start()].rstrip())
+        blanks = _BLANKS.match(text, closing.end())
+        at = blanks.end() if blanks else closing.end()
+    return "\n\n".join([*kept, text[at:]]).strip("\n")
+
 
 _TEXT_PARTS = ("text", "input_text", "output_text", None)
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedCall:
+class RequestedCall(Struct, frozen=True, kw_only=True):
     """A call as the model asked for it; `id` is empty when there is none.
 
     `observation` is set when the message that makes the call also holds its result (text only).
@@ -29,8 +50,7 @@ class RequestedCall:
     observation: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """Answer to a call; `name` is the tool's, when the message has it; `image` as in `Action`."""
 
     text: str
@@ -40,8 +60,7 @@ class Result:
     image: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class Content:
+class Content(Struct, kw_only=True):
     """A message's content taken apart: text as one piece, reasoning, calls, results.
 
     `image` is a checksum of its images, 0 without any. `guidance_only`: there was text, and nothing
@@ -50,8 +69,8 @@ class Content:
 
     text: str = ""
     reasoning: str = ""
-    calls: list[RequestedCall] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    calls: list[RequestedCall] = []
+    results: list[Result] = []
     image: int = 0
     guidance_only: bool = False
 
@@ -213,3 +232,30 @@ def read_reasoning(message: Mapping[str, object], content: Content) -> str:
         if value and isinstance(value, str):
             return value
     return content.reasoning
+
+
+TAIL_CHARS = 400
+"""End of a message, where it asks. Source: nine in ten dialogue turns of the recorded runs."""
+_QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
+_REQUEST = re.compile(
+    r"\bplease\b|\b(?:could|can|would|will) you\b"
+    r"|\b(?:let me know|tell me|confirm|provide|share)\b",
+    re.IGNORECASE,
+)
+_CLOSING_WORDS = re.compile(
+    r"\b(?:please )?(?:feel free|do not hesitate|don't hesitate|let me know if|reach out)\b"
+    r"[^.!?\n]*",
+    re.IGNORECASE,
+)
+
+
+def asks_user(text: str) -> bool:
+    """True when the end of `text` asks the user for something.
+
+    Such a message waits for an answer and does not end a run; closing phrases that only offer
+    more help do not count.
+    """
+    tail = text[-TAIL_CHARS:]
+    if any(mark in tail for mark in _QUESTION_MARKS):
+        return True
+    return _REQUEST.search(_CLOSING_WORDS.sub("", tail)) is not None

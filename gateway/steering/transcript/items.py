@@ -15,8 +15,8 @@ from gateway.steering.transcript.content import (
     images_sum,
     json_text,
     read_content,
+    without_guidance,
 )
-from gateway.steering.transcript.frame import without_guidance
 from gateway.wire.coerce import as_text
 
 _CALL = "_call"
@@ -61,7 +61,7 @@ def item_result(item: Mapping[str, Any]) -> Result | None:
 
 
 def item_reasoning(item: Mapping[str, Any]) -> str:
-    """What a reasoning item shows: its content, else its summary; encrypted reasoning is empty."""
+    """Text of a reasoning item: its content, else its summary; encrypted reasoning is empty."""
     if item.get("type") != "reasoning":
         return ""
     for key in ("content", "summary"):

@@ -1,18 +1,399 @@
 """Steps: one assistant message with everything that answers it.
 
-`extract` reads them from chat messages (`reader` documents how, and in which protocols),
+`extract` reads them from chat messages (`StepReader` documents the protocols),
 `steps_from_records` from plain records; `recent_text` is the newest ones as one text.
 """
 
 from __future__ import annotations
 
+import enum
+import zlib
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gateway.steering.transcript.content import Content, read_calls
-from gateway.steering.transcript.reader import Change, Draft, StepReader
-from gateway.steering.transcript.step import Action, Step
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.steering.transcript import text_protocols
+from gateway.steering.transcript.content import (
+    Content,
+    RequestedCall,
+    Result,
+    read_calls,
+    read_content,
+    read_reasoning,
+    read_result,
+    without_guidance,
+)
+from gateway.steering.transcript.items import item_call, item_reasoning, item_result
 from gateway.wire.coerce import as_text
+
+_REMEMBERED_CHARS = 16
+"""Shorter messages, such as "yes, please", are repeated by people."""
+
+
+class Change(enum.Enum):
+    """Effect of one message on the newest step."""
+
+    NONE = enum.auto()
+    OPENED = enum.auto()
+    """A new step began; the one before can no longer change."""
+    ANSWERED = enum.auto()
+    """The newest step got a result, or the rest of its calls."""
+    FINAL = enum.auto()
+    """A user message follows the newest step, which called nothing: it was a final answer."""
+
+
+class Draft:
+    """The newest step of a transcript, still open to answers."""
+
+    __slots__ = (
+        "block",
+        "calls",
+        "followed",
+        "image",
+        "index",
+        "named",
+        "prompted",
+        "reasoning",
+        "results",
+        "said",
+        "textual",
+        "thought",
+        "user_followed",
+    )
+
+    def __init__(self, reply: _Reply, index: int, *, prompted: bool) -> None:
+        self.index = index
+        self.prompted = prompted
+        self.thought = reply.thought
+        self.said = reply.said
+        self.reasoning = reply.reasoning
+        self.calls = reply.calls
+        self.textual = reply.textual
+        self.block = reply.block
+        self.named = reply.named
+        """Whether the message names its speaker, as in the chat of a group of agents."""
+        self.results: list[Result] = []
+        self.followed = False
+        self.user_followed = False
+        self.image = 0
+        """Checksum of a picture of the outcome, which chat clients send in a separate message."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether it has an action so far."""
+        return bool(self.calls or self.results)
+
+    def step(self) -> Step:
+        """The step with the answers known so far."""
+        return Step(
+            index=self.index,
+            thought=self.thought,
+            actions=_shown(_actions(self.calls, self.results), self.image),
+            reasoning=self.reasoning,
+            prompted=self.prompted,
+        )
+
+
+class _Reply(Struct, kw_only=True):
+    """An assistant message taken apart; `block`: code in it that may turn out to be a call.
+
+    `said`: its whole text, with the calls written into it.
+    """
+
+    thought: str
+    said: str
+    reasoning: str
+    calls: list[RequestedCall]
+    textual: bool = False
+    block: text_protocols.TextCalls | None = None
+    named: bool = False
+
+
+class StepReader:
+    """Reads a transcript message by message; the newest step is `draft`. Never raises."""
+
+    __slots__ = (
+        "_blocks",
+        "_native",
+        "_prompted",
+        "_reasoning",
+        "_steps",
+        "_textual",
+        "_user_messages",
+        "draft",
+    )
+
+    def __init__(self) -> None:
+        self.draft: Draft | None = None
+        self._steps = 0
+        self._native = False
+        self._textual = False
+        self._blocks = False
+        self._reasoning = ""
+        """Reasoning of an item whose reply has not come yet."""
+        self._prompted = False
+        self._user_messages: set[int] = set()
+        """Checksums of longer user messages after steps: a harness repeats itself."""
+
+    def read(self, message: object) -> Change:
+        """Read the next message of the transcript."""
+        if not isinstance(message, dict):
+            return self._unreadable()
+        role = message.get("role")
+        if role == "assistant":
+            return self._assistant(message)
+        if role in ("tool", "function"):
+            return self._result(read_result(message, message.get("tool_call_id")))
+        if role == "user":
+            return self._user(read_content(message.get("content")))
+        if role in ("system", "developer"):
+            if self.draft is None:
+                self._learn(read_content(message.get("content")).text)
+            return Change.NONE
+        if role is None and isinstance(message.get("type"), str):
+            return self._item(message)
+        return self._unreadable()
+
+    def would_call(self, reply: object) -> bool:
+        """Whether an assistant message, were it the next one, calls anything in any protocol."""
+        return isinstance(reply, dict) and bool(self._reply(reply).calls)
+
+    def _unreadable(self) -> Change:
+        if self.draft is not None:
+            self.draft.followed = True
+        return Change.NONE
+
+    def _learn(self, prompt: str) -> None:
+        if text_protocols.asks_for_blocks(prompt):
+            self._blocks = self._textual = True
+
+    def _reply(self, message: Mapping[str, object]) -> _Reply:
+        content = read_content(message.get("content"))
+        thought = (
+            content.text.strip() or without_guidance(as_text(message.get("refusal"), "")).strip()
+        )
+        reply = _Reply(
+            thought=thought,
+            said=thought,
+            reasoning=read_reasoning(message, content),
+            calls=read_calls(message, content),
+            named=bool(message.get("name")),
+        )
+        if reply.calls or self._native:
+            return reply
+        found = text_protocols.find_calls(thought)
+        reply.block = text_protocols.find_block(thought, unlabelled=self._blocks)
+        if found is None and self._blocks:
+            found, reply.block = reply.block, None
+        if found is not None:
+            reply.thought, reply.calls, reply.textual = found.thought, list(found.calls), True
+        return reply
+
+    def _assistant(self, message: Mapping[str, object]) -> Change:
+        reply = self._reply(message)
+        if self._reasoning:
+            reply.reasoning, self._reasoning = reply.reasoning or self._reasoning, ""
+        return self._take(reply)
+
+    def _take(self, reply: _Reply) -> Change:
+        self._textual = self._textual or reply.textual
+        self._native = self._native or bool(reply.calls and not reply.textual)
+        before = self.draft
+        if before is not None and _continues(before, reply):
+            before.calls, before.textual, before.block = reply.calls, reply.textual, None
+            return Change.ANSWERED
+        self.draft = Draft(reply, self._steps, prompted=self._prompted)
+        self._steps += 1
+        self._prompted = False
+        return Change.OPENED
+
+    def _item(self, item: Mapping[str, object]) -> Change:
+        result = item_result(item)
+        if result is not None:
+            return self._result(result)
+        call = item_call(item)
+        if call is not None:
+            return self._call_item(call)
+        shown = item_reasoning(item)
+        if shown or item.get("type") == "reasoning":
+            self._reasoning = "\n".join(filter(None, (self._reasoning, shown)))
+            return Change.NONE
+        return self._unreadable()
+
+    def _call_item(self, call: RequestedCall) -> Change:
+        """One more call of the reply under way, or a reply that is nothing but this call."""
+        draft, reasoning = self.draft, self._reasoning
+        self._reasoning = ""
+        if draft is None or draft.followed:
+            return self._take(_Reply(thought="", said="", reasoning=reasoning, calls=[call]))
+        self._native = True
+        if draft.textual:
+            # What looked like a written call came together with real ones.
+            draft.thought, draft.calls, draft.textual = draft.said, [], False
+        draft.block = None
+        draft.calls.append(call)
+        draft.reasoning = "\n".join(filter(None, (draft.reasoning, reasoning)))
+        return Change.ANSWERED
+
+    def _result(self, result: Result) -> Change:
+        draft = self.draft
+        if draft is None or (draft.user_followed and not draft.acts):
+            return Change.NONE
+        draft.followed = True
+        draft.results.append(result)
+        return Change.ANSWERED
+
+    def _user(self, content: Content) -> Change:
+        draft = self.draft
+        if draft is None:
+            self._learn(content.text)
+            return Change.NONE
+        if content.results:
+            changes = [self._result(each) for each in content.results]
+            return Change.ANSWERED if Change.ANSWERED in changes else Change.NONE
+        if content.guidance_only or draft.user_followed:
+            return Change.NONE
+        draft.followed = draft.user_followed = True
+        draft.image = content.image if draft.acts else 0
+        change = self._answer(draft, content.text)
+        return Change.ANSWERED if change is Change.NONE and draft.image else change
+
+    def _answer(self, draft: Draft, answer: str) -> Change:
+        """The first user message after a step: a result, a complaint, or the end of the run."""
+        if draft.textual:
+            return _answer_calls(draft, answer)
+        nudged = self._is_repeated_or_nudge(answer)
+        self._prompted = not nudged
+        if draft.acts:
+            return Change.NONE
+        if draft.block is not None and text_protocols.looks_like_output(answer):
+            draft.thought, draft.calls = draft.block.thought, list(draft.block.calls)
+            draft.textual = self._textual = self._blocks = True
+            return _answer_calls(draft, answer)
+        if text_protocols.is_complaint(answer, textual=self._textual):
+            self._prompted = False
+            return Change.NONE
+        return Change.NONE if text_protocols.is_nudge(answer) else Change.FINAL
+
+    def _is_repeated_or_nudge(self, said: str) -> bool:
+        checksum = zlib.crc32(said.encode("utf-8", "surrogatepass"))
+        repeated = checksum in self._user_messages
+        if len(said) >= _REMEMBERED_CHARS:
+            self._user_messages.add(checksum)
+        return repeated or text_protocols.is_nudge(said)
+
+
+def _continues(draft: Draft, reply: _Reply) -> bool:
+    if draft.followed or draft.acts:
+        return False
+    return bool(reply.calls) and not reply.thought and not reply.reasoning
+
+
+def _answer_calls(draft: Draft, answer: str) -> Change:
+    """One user message answers written calls as a whole: it goes to the first without a result."""
+    at = next((i for i, call in enumerate(draft.calls) if call.observation is None), None)
+    if at is None:
+        if not text_protocols.is_observation(answer):
+            return Change.NONE
+        # The real result replaces what the model imagined after its own call.
+        at = len(draft.calls) - 1
+    observation = text_protocols.observation_of(answer)
+    draft.calls[at] = replace(draft.calls[at], observation=observation)
+    return Change.ANSWERED
+
+
+def _shown(actions: tuple[Action, ...], image: int) -> tuple[Action, ...]:
+    if not image or not actions:
+        return actions
+    return (*actions[:-1], replace(actions[-1], image=image))
+
+
+def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
+    """Calls with their results: matched by id, what is left over in order.
+
+    Without any call each result becomes an action; results beyond the calls are dropped.
+    """
+    if not calls:
+        return tuple([_orphan(result) for result in results])
+    if len(calls) == 1:
+        # Whatever its id, the one call gets the result with the id, else the first.
+        return (_action(calls[0], _result_of(calls[0], results)),)
+    by_id: defaultdict[str, deque[int]] = defaultdict(deque)
+    for at, call in enumerate(calls):
+        by_id[call.id].append(at)
+    matched: dict[int, Result] = {}
+    rest = []
+    for result in results:
+        waiting = by_id.get(result.id) if result.id else None
+        if waiting:
+            matched[waiting.popleft()] = result
+        else:
+            rest.append(result)
+    free = [at for at in range(len(calls)) if at not in matched]
+    matched.update(zip(free, rest, strict=False))
+    return tuple(_action(call, matched.get(at)) for at, call in enumerate(calls))
+
+
+def _result_of(call: RequestedCall, results: Sequence[Result]) -> Result | None:
+    """The result of the only call of a step: by id, else the first one; None without any."""
+    if not call.id or len(results) < 2:
+        return results[0] if results else None
+    return next((result for result in results if result.id == call.id), results[0])
+
+
+def _action(call: RequestedCall, result: Result | None) -> Action:
+    if result is None:
+        return Action(name=call.name, arguments=call.arguments, observation=call.observation or "")
+    return Action(
+        name=call.name,
+        arguments=call.arguments,
+        observation=result.text,
+        is_error=result.is_error,
+        image=result.image,
+    )
+
+
+def _orphan(result: Result) -> Action:
+    return Action(
+        name=result.name,
+        observation=result.text,
+        is_error=result.is_error,
+        image=result.image,
+    )
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """One tool call with its result.
+
+    `arguments` as the model sent them; `observation` uncut; `is_error` only where the protocol
+    flags the result as an error. `name` is empty for a result whose call could not be read. `image`
+    is a checksum of the images in the result or shown right behind it, 0 without any.
+    """
+
+    name: str
+    arguments: str = ""
+    observation: str = ""
+    is_error: bool = False
+    image: int = 0
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """One assistant message and its answers; `index` counts the steps of a conversation from 0.
+
+    `thought` is the text next to the calls, without white space at the ends (clients change it when
+    they echo a reply). `tokens` is None when unknown. `prompted`: a user message came before it.
+    """
+
+    index: int
+    thought: str = ""
+    actions: tuple[Action, ...] = ()
+    reasoning: str = ""
+    tokens: int | None = None
+    prompted: bool = False
+
 
 __all__ = ["Action", "Step", "count_steps", "extract", "recent_text", "steps_from_records"]
 

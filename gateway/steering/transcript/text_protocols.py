@@ -6,7 +6,8 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
@@ -69,8 +70,7 @@ _REPLY_CHARS = 262_144
 """A longer reply is content: no model's output limit lets it write a call behind so much text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextCalls:
+class TextCalls(Struct, frozen=True, kw_only=True):
     """Calls found in a reply, and the rest of it as the thought."""
 
     thought: str

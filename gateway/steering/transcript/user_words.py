@@ -1,4 +1,4 @@
-"""What the user wrote in a message, without what the client put around it.
+"""The user's words in a message, without what the client put around them.
 
 Clients add reminders, the state of the editor, file listings and instructions of the project to the
 user's words, in tags or in messages of their own.
@@ -32,7 +32,7 @@ _WORDS_TAG = re.compile(
 )
 """Tags around the user's own words."""
 _MARKER = re.compile(r"^## My request for \w+:\s*$", re.MULTILINE)
-"""What some clients write above the user's words, after what they added."""
+"""Line that some clients write above the user's words, after what they added."""
 _ADDED_MESSAGES = (
     "# AGENTS.md instructions for",
     "# Context from my IDE setup",
@@ -53,7 +53,7 @@ _MAX_PASSED_OVER = 64
 
 
 def task_of(transcript: Sequence[Any], start: int) -> str:
-    """What the user asks for in the messages from `start` on; empty when there is none.
+    """The user's task in the messages from `start` on; empty if there is none.
 
     Messages without a word of the user are passed over, with what the model answers to them. If the
     first `_MAX_PASSED_OVER` are, the first one counts as it is.

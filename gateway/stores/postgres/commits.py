@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
+from msgspec.structs import replace
 
 from gateway.stores import codec
 from gateway.stores.late_scores import LateScore

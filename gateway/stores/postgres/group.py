@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from operator import attrgetter
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from gateway.stores import codec, usage
 from gateway.stores.postgres.text import stored_json, stored_text
@@ -21,7 +21,6 @@ from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow,
 from gateway.stores.sql.states import root_key
 from gateway.stores.sql.usage import usage_rows
 from gateway.stores.totals import RunTotals
-from gateway.wire.values import dataclass
 
 Row = tuple[Any, ...]
 
@@ -87,8 +86,7 @@ _NO_TOTALS = RunTotals()
 _conversation: Callable[[ConversationRecord], Row] = attrgetter(*_SHORT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """One call as rows. Numbers of runs count within the call, from 0.
 
     `certain`: whether all of it is new by its form alone: no step or guidance occurs twice.
@@ -106,8 +104,7 @@ class Prepared:
     certain: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class Delta(Struct, frozen=True, kw_only=True):
     """What a call adds to one run: steps and guidance that are not stored yet, and totals.
 
     `called`: the steps whose calls are to be counted; `late`: stored steps that get their scores.

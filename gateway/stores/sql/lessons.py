@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.steering.guidance.lesson import Status
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Pattern, Status, Tier
 from gateway.stores import codec
 from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, StoredLesson
 from gateway.stores.pattern_codec import SELECT_LESSONS, stored_lesson

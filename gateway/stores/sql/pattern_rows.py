@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.steering.guidance.families import family_matches
 from gateway.steering.guidance.pattern import Pattern, content_id
+from gateway.steering.guidance.render import family_matches
 from gateway.stores.pattern_codec import (
     COLUMNS,
     CONTENT_COLUMNS,

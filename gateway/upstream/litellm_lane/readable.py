@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from gateway.wire.arguments import arguments_text
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
+from gateway.wire.toolcalls import arguments_text
 
 Json = dict[str, Any]
 

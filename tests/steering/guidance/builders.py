@@ -11,9 +11,9 @@ from gateway.steering.guidance.decide import Decided, decide
 from gateway.steering.guidance.edits import apply
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, with_id
 from gateway.steering.guidance.placement import Placed, place
-from gateway.steering.guidance.plan import Moment, Plan, note, plan
+from gateway.steering.guidance.plan import Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.monitors import FAILURE_TYPES, MONITORS, Readings
 from gateway.steering.transcript.steps import Action, Step

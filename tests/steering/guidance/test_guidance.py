@@ -15,7 +15,7 @@ from gateway.steering.guidance.texts import (
     severities,
 )
 from gateway.steering.monitors import FAILURE_LABELS, Readings
-from gateway.steering.transcript.frame import FRAME_CLOSE
+from gateway.steering.transcript.content import FRAME_CLOSE
 
 ALL = [
     (failure_type, severity + 1)

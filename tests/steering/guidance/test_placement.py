@@ -27,7 +27,7 @@ from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, Injection
 from gateway.steering.guidance.target import GuidanceTarget, target_for
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE, monitor_text
-from gateway.steering.transcript.frame import FRAME_CLOSE, FRAME_OPEN, without_guidance
+from gateway.steering.transcript.content import FRAME_CLOSE, FRAME_OPEN, without_guidance
 from tests.steering.guidance.builders import (
     ANTHROPIC,
     OPENAI,

@@ -7,9 +7,9 @@ import pytest
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import decide, passing
 from gateway.steering.guidance.pattern import PatternMatch, Query, Tier
-from gateway.steering.guidance.plan import Moment, note, plan
+from gateway.steering.guidance.plan import note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.monitors import Readings
 from tests.steering.guidance.builders import GATES, Call, Run, a_step, e1, e2, e3, match, readings
 

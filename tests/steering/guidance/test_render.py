@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.guidance.families import ModelFamily, family_matches, model_family
 from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.steering.guidance.render import (
     ADVISORY,
     FRAME_CHARS,
+    ModelFamily,
+    family_matches,
     frame,
+    model_family,
     pattern_text,
     sanitise,
 )
-from gateway.steering.transcript.frame import FRAME_CLOSE, FRAME_OPEN, without_guidance
+from gateway.steering.transcript.content import FRAME_CLOSE, FRAME_OPEN, without_guidance
 from tests.examples import examples
 from tests.steering.guidance.builders import e1, e2, e3
 

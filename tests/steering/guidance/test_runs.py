@@ -17,7 +17,7 @@ from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE
 from gateway.steering.monitors import MONITORS, Readings
-from gateway.steering.transcript.frame import FRAME_OPEN
+from gateway.steering.transcript.content import FRAME_OPEN
 from tests.steering.guidance.builders import (
     ANTHROPIC,
     OPENAI,

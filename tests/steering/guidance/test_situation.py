@@ -7,17 +7,14 @@ import json
 import pytest
 
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.agent_kind import kind_of_agent
-from gateway.steering.guidance.moment import Moment
-from gateway.steering.guidance.near_miss import near_name, open_quote
 from gateway.steering.guidance.plan import plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.situation import QUOTE_CHARS, read_situation
-from gateway.steering.guidance.state import GuidanceState
+from gateway.steering.guidance.situation import QUOTE_CHARS, near_name, open_quote, read_situation
+from gateway.steering.guidance.state import GuidanceState, Moment, kind_of_agent
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.steering.policy import Policy
 from gateway.steering.run_fold import RunFold
-from gateway.steering.transcript.frame import FRAME_CLOSE
+from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.steering.transcript.steps import Action, Step
 from tests.steering.guidance.builders import readings
 

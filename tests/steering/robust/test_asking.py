@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.transcript.questions import asks_user
+from gateway.steering.transcript.content import asks_user
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from gateway.steering.transcript.steps import Action, Step
-from gateway.wire.long_texts import lowered
+from gateway.wire.coerce import lowered
 
 # Plain substrings, so that "0 errors" is an error. Source: reference section 1.3.
 ERROR_MARKS = (
@@ -21,8 +22,7 @@ ERROR_MARKS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallText:
+class CallText(Struct, frozen=True, kw_only=True):
     """`name` is empty when nothing was called; `failed`: flagged as an error, or reads like one."""
 
     name: str

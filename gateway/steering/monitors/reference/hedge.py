@@ -7,7 +7,7 @@ import re
 from gateway.steering.monitors.reference.call import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.scoring.heuristic import HEDGES, HEDGES_PER_WORD
-from gateway.wire.long_texts import lowered, word_count
+from gateway.wire.coerce import lowered, word_count
 
 PHRASES = (*HEDGES, "let me think", "on second thought")
 # One pattern per first word, each beginning with plain letters: a search for those is many times

@@ -1,4 +1,4 @@
-"""What a robust monitor is."""
+"""Base of the robust monitors."""
 
 from __future__ import annotations
 

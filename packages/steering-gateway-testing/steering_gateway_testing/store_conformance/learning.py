@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import dataclasses
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.backends import Stores
-from gateway.steering.guidance.lesson import Lesson, Status, Trust
-from gateway.steering.guidance.pattern import Pattern, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
     Allowance,
     DecisionRow,
@@ -82,10 +83,10 @@ async def keeps_every_verdict(stores: Stores) -> None:
     store = stores.learning
     first = OutcomeRow(run_id="r1", tenant=TENANT, source="told_api", verdict="success", at=START)
     assert await store.add_outcome(first)
-    assert not await store.add_outcome(replace(first, at=START + 5))
-    second = replace(first, verdict="failure", score=0.25, comment="half", at=START + 6)
+    assert not await store.add_outcome(dataclasses.replace(first, at=START + 5))
+    second = dataclasses.replace(first, verdict="failure", score=0.25, comment="half", at=START + 6)
     assert await store.add_outcome(second)
-    other = replace(first, source="result", weight=0.8, evidence="step 4")
+    other = dataclasses.replace(first, source="result", weight=0.8, evidence="step 4")
     assert await store.add_outcome(other)
     assert await store.outcomes(TENANT, "r1") == [first, second, other]
     assert await store.outcomes(None, "r1") == [first, second, other]
@@ -235,7 +236,7 @@ async def settles_a_decision_once(stores: Stores) -> None:
         steps_left=3,
     )
     assert await store.settle([near]) == 1
-    assert await store.settle([replace(near, recurred=False)]) == 0
+    assert await store.settle([dataclasses.replace(near, recurred=False)]) == 0
     assert await store.open_decisions("r1") == [a_decision()]
     first, second = await store.decisions(TENANT, "e1-a", 1)
     assert (first.recurred, first.tenant) == (None, TENANT)
@@ -275,10 +276,10 @@ async def gives_each_job_to_one(stores: Stores) -> None:
     assert again.attempts == 2
     assert await claim(START + 20) is None
     assert [each.state for each in await store.jobs("distil")] == ["failed"]
-    await store.enqueue(replace(job, key="b"))
+    await store.enqueue(dataclasses.replace(job, key="b"))
     second = await claim(START + 30)
     assert second is not None
-    assert await store.finish(replace(second, tokens=40, cost_usd=0.5), now=START + 31)
+    assert await store.finish(dataclasses.replace(second, tokens=40, cost_usd=0.5), now=START + 31)
     assert not await store.finish(second, now=START + 32)
     assert await claim(START + 60) is None
     assert await store.spent("distil", TENANT, START + 30) == (40, 0.5)
@@ -304,18 +305,18 @@ async def lets_jobs_use_no_more_than_allowed(stores: Stores) -> None:
     assert (first.key, second.key) == ("a", "c")
     assert (first.tokens, first.cost_usd) == (30, 0.25)
     assert await claim(START) is None
-    assert await store.finish(replace(second, tokens=7), now=START + 1)
+    assert await store.finish(dataclasses.replace(second, tokens=7), now=START + 1)
     again = await claim(START + 10)
     assert again is not None
     assert (again.key, again.tokens) == ("a", 60)
     assert not await store.finish(first, now=START + 11)
     assert not await store.give_back(first, START + 11)
-    assert await store.give_back(replace(again, attempts=1, tokens=45), START + 13)
+    assert await store.give_back(dataclasses.replace(again, attempts=1, tokens=45), START + 13)
     assert await claim(START + 12) is None
     third = await claim(START + 13)
     assert third is not None
     assert (third.key, third.attempts, third.tokens) == ("a", 2, 75)
-    assert await store.finish(replace(third, tokens=100), now=START + 14)
+    assert await store.finish(dataclasses.replace(third, tokens=100), now=START + 14)
     assert await store.spent("distil", TENANT, START) == (100, 0.75)
     assert await claim(START + 20) is None
     assert await claim(START + 20, cost_usd=0.5, tokens=900) is None

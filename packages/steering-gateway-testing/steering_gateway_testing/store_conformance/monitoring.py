@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.steering.transcript.steps import Action
@@ -137,7 +139,7 @@ async def sums_calls_by_tag(stores: Stores) -> None:
     query = UsageQuery(since=START - DAY, until=START + DAY, bucket="week", by="tag:team")
     found = await stores.runs.usage(query)
     assert [(p.name, p.calls, p.runs) for p in found] == [("", 1, 1), ("a", 2, 2), ("b", 1, 1)]
-    found = await stores.runs.usage(replace(query, by="tag:none"))
+    found = await stores.runs.usage(dataclasses.replace(query, by="tag:none"))
     assert [(p.name, p.calls, p.runs) for p in found] == [("", 4, 4)]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.stores.queries import (
@@ -143,7 +145,7 @@ async def pages_through_runs(stores: Stores) -> None:
                 seen += [run.id for run in found.runs]
                 if found.next_cursor is None:
                     break
-                page = replace(page, cursor=found.next_cursor)
+                page = dataclasses.replace(page, cursor=found.next_cursor)
             whole = await _ids(stores, sort=sort, descending=descending)
             assert seen == whole
             assert len(set(seen)) == 7

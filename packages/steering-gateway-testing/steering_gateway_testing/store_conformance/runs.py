@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.stores.queries import (
@@ -55,7 +55,7 @@ async def returns_the_whole_trace(stores: Stores) -> None:
     assert trace.injections == injections
     run = trace.run
     assert (run.conversation_id, run.tenant) == ("c1", TENANT)
-    for name in type(update).__slots__:
+    for name in update.__struct_fields__:
         assert getattr(run, name) == getattr(update, name)
 
 

@@ -9,16 +9,19 @@ step alone, so that it is the same on every gateway, after a restart and in a re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.evidence.failure_keys import Failure, read_action
-from gateway.steering.experiments import draw
 from gateway.steering.guidance.decide import Decided, Item, LessonDecision
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, content
 from gateway.steering.guidance.render import FRAME_CHARS, sanitise
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, with_count
-from gateway.steering.transcript.step import Step
+from gateway.steering.identity.ids import draw
+from gateway.steering.transcript.steps import Step
 
 WINDOW_STEPS = 6
 """Steps in which a decision about a lesson shows its effect: until then there is no other one."""
@@ -30,7 +33,7 @@ QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonSettings:
-    """What of the learned is given.
+    """Settings of what is given of the lessons.
 
     `trials`: whether any lesson is given; `per_call`, `per_run`: most lessons; `max_chars` of one;
     `similarity` in [0, 1] that a lesson for another key needs.
@@ -43,8 +46,7 @@ class LessonSettings:
     similarity: float = 0.85
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LessonQuery:
+class LessonQuery(Struct, frozen=True, kw_only=True):
     """The failures to look lessons up for, newest first; lessons in `exclude` are not wanted."""
 
     failures: tuple[Failure, ...]
@@ -56,8 +58,7 @@ class LessonQuery:
         return tuple(failure.key for failure in self.failures)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LessonMatch:
+class LessonMatch(Struct, frozen=True, kw_only=True):
     """A lesson that fits; `key`: of the failure that it fits, `similarity` 1 for its own key."""
 
     pattern: Pattern
@@ -68,7 +69,7 @@ class LessonMatch:
 def lesson_query(
     settings: LessonSettings, guidance: GuidanceState, newest: Step, step: int
 ) -> LessonQuery | None:
-    """What to look up after a step with a failed call; None for nothing."""
+    """The look-up after a step with a failed call; None for none."""
     if not settings.trials or guidance.lessons >= settings.per_run:
         return None
     if guidance.decided_step is not None and step <= guidance.decided_step:

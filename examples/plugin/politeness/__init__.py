@@ -1,0 +1,1 @@
+"""A monitor for the steering gateway, in a package apart from it."""
