@@ -28,12 +28,11 @@ from gateway.endpoints.body import (
     Send,
     Upload,
     read_body,
+    refuse_websocket,
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_own, require_right
-from gateway.endpoints.reading import UpstreamReply
-from gateway.endpoints.relay import Relay, answer, readable
-from gateway.endpoints.reply import refuse_websocket
+from gateway.endpoints.relay import Relay, UpstreamReply, answer, readable
 from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange

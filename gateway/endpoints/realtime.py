@@ -14,10 +14,9 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 
 from gateway.auth.authenticator import Authenticator, refuse_loop
-from gateway.endpoints.body import Receive, Scope, Send
+from gateway.endpoints.body import Receive, Scope, Send, asks_for_websocket
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_right
-from gateway.endpoints.reply import asks_for_websocket
 from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime

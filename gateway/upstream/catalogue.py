@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.dialects import CHAT, SteeredRequest
-from gateway.upstream.charges import BYTES_PER_TOKEN, Rates, body_tokens
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.prices import ModelInfo, capabilities
+from gateway.upstream.prices import BYTES_PER_TOKEN, ModelInfo, Rates, body_tokens, capabilities
 from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
 from gateway.wire.request import ChatRequest
 

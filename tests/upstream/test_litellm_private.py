@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gateway.upstream import prices
-from gateway.upstream.litellm_lane import errors, messages, sdk
+from gateway.upstream.litellm_lane import errors, request, sdk
 from gateway.upstream.litellm_lane.answers import _keep_early_input
 from gateway.upstream.litellm_lane.transport import CallTransport
 from steering_gateway_testing import Reply, ScriptedUpstream
@@ -251,7 +251,7 @@ def test_thinking_is_where_it_is_read(litellm: Any) -> None:
 def test_signature_of_a_call_is_marked_in_its_id(litellm: Any) -> None:
     """The mark that is cut off for other providers than Gemini."""
     mark = part("litellm_core_utils.prompt_templates.factory").THOUGHT_SIGNATURE_SEPARATOR
-    assert mark == messages._SIGNATURE_MARK, look_at(f"{ROOM}/messages.py", "the mark")
+    assert mark == request._SIGNATURE_MARK, look_at(f"{ROOM}/messages.py", "the mark")
 
 
 def test_errors_begin_with_the_class_that_is_cut_off(litellm: Any) -> None:
