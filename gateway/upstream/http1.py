@@ -7,7 +7,6 @@ in one read, and can pass it on without waking the task that waits for it (`pass
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
@@ -18,126 +17,13 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 
 from gateway.errors import UpstreamMalformed, UpstreamTimeout
-from gateway.upstream.base import RawHeaders
+from gateway.upstream.base import IdleGuard, RawHeaders
 
-
-class IdleGuard:
-    """Ends a `with` block with TimeoutError when it lasts longer than a limit.
-
-    `limit_s` counts from the start of each block, `total_s` from the creation of the guard; 0 is no
-    limit. There is one timer per stream, which checks the clock when it fires, instead of one per
-    chunk: a stream of a thousand chunks needs a handful of timers.
-    """
-
-    __slots__ = (
-        "_ends_at",
-        "_entered",
-        "_expired",
-        "_handle",
-        "_loop",
-        "_task",
-        "limit_s",
-        "total_s",
-    )
-
-    def __init__(self, limit_s: float, total_s: float = 0) -> None:
-        self.limit_s = limit_s
-        self.total_s = total_s
-        self._loop = asyncio.get_running_loop()
-        self._ends_at = self._loop.time() + total_s if total_s else math.inf
-        self._task: asyncio.Task[Any] | None = None
-        self._entered = 0.0
-        self._handle: asyncio.TimerHandle | None = None
-        self._expired = False
-
-    def __enter__(self) -> None:
-        if self.limit_s or self.total_s:
-            self._entered = self._loop.time()
-            self._task = asyncio.current_task()
-            if self._handle is None:
-                self._handle = self._loop.call_at(self._due(), self._ring)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        task, self._task = self._task, None
-        if self._expired and task is not None:
-            self._expired = False
-            if task.uncancel() == 0 and kind is asyncio.CancelledError:
-                raise TimeoutError
-
-    @property
-    def verdict(self) -> str:
-        """Which limit a block that ended with TimeoutError exceeded, with its setting."""
-        if self._loop.time() >= self._ends_at:
-            return f"took longer than {self.total_s:g} s (timeouts.total_s)"
-        return f"stalled for {self.limit_s:g} s (timeouts.idle_s)"
-
-    def restart(self) -> None:
-        """Count the limit of the block that is running from now."""
-        self._entered = self._loop.time()
-
-    def relimit(self, limit_s: float) -> None:
-        """Set the limit of the next blocks."""
-        self.stop()
-        self.limit_s = limit_s
-
-    def stop(self) -> None:
-        """Disarm the timer."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _due(self) -> float:
-        start = self._entered if self._task is not None else self._loop.time()
-        return min(start + self.limit_s if self.limit_s else math.inf, self._ends_at)
-
-    def _ring(self) -> None:
-        self._handle = None
-        due = self._due()
-        if due > self._loop.time():
-            self._handle = self._loop.call_at(due, self._ring)
-        elif self._task is not None:
-            self._expired = True
-            self._task.cancel()
-
-
-HEAD_END: Final = re.compile(rb"\n\r?\n")
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
 """The empty line behind a head, with the end of the line before it."""
 _NEWER: Final = re.compile(rb"HTTP/1\.[2-9](?= )")
 _LENGTH: Final = re.compile(rb"content-length:", re.IGNORECASE)
 _NO_CODING: Final = frozenset({b"", b"identity"})
-
-
-def codings(fields: RawHeaders) -> frozenset[bytes]:
-    """The transfer codings of an answer, in lower case, without those that change nothing."""
-    named = [value for name, value in fields if name.lower() == b"transfer-encoding"]
-    if not named:
-        return _NO_CODING - _NO_CODING
-    words = {word.strip(b" \t\r\n") for word in b",".join(named).lower().split(b",")}
-    return frozenset(words - _NO_CODING)
-
-
-def mended(head: bytes) -> bytes:
-    """A head as a strict parser reads it.
-
-    A version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5: a minor version changes nothing in how a
-    message is read). A length that is given several times, in one field or in several, is given
-    once (RFC 9112 section 6.3).
-
-    Raises:
-        ValueError: the lengths differ, or are no numbers.
-    """
-    lines, values = [], []
-    for line in _NEWER.sub(b"HTTP/1.1", head, count=1).splitlines(keepends=True):
-        if _LENGTH.match(line):
-            values += [value.strip() for value in line.partition(b":")[2].split(b",")]
-        else:
-            lines.append(line)
-    if not values:
-        return b"".join(lines)
-    if len(set(values)) > 1 or not values[0].isdigit():
-        raise ValueError("the lengths of the answer differ, or are no numbers")
-    return lines[0] + b"content-length: " + values[0] + b"\r\n" + b"".join(lines[1:])
-
 
 Sink = Callable[[bytes], bool]
 """Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
@@ -417,7 +303,7 @@ class Http1Answer:
                 self._rest, searched = self._rest.lstrip(b"\r\n"), 0
             if not b"HTTP/1.".startswith(self._rest[:7]):
                 raise ValueError("no status line")
-            end = HEAD_END.search(self._rest, searched)
+            end = _HEAD_END.search(self._rest, searched)
             if end is None:
                 return
             head, self._rest, searched = self._rest[: end.end()], self._rest[end.end() :], 0
@@ -433,7 +319,7 @@ class Http1Answer:
             self._parse_strictly(head)
         except httptools.HttpParserError:
             self.fields.clear()
-            self._parse_strictly(mended(head))
+            self._parse_strictly(_mended(head))
 
     def _parse_strictly(self, head: bytes) -> None:
         parser = httptools.HttpResponseParser(self)
@@ -449,7 +335,7 @@ class Http1Answer:
     def _begin_body(self) -> None:
         """Choose how the body is read (RFC 9112 section 6.3). Raises: ValueError."""
         behind, self._rest, self._silent = self._rest, b"", 0
-        named = codings(self.fields)
+        named = _codings(self.fields)
         lengths = [value for name, value in self.fields if name.lower() == b"content-length"]
         if not all(value.strip().isdigit() for value in lengths):
             raise ValueError("a length is no number")
@@ -514,7 +400,7 @@ class Http1Answer:
         """Read up to the empty line that ends the trailers; none of them is passed on."""
         searched = max(len(self._rest) - 3, 0)
         self._rest += data
-        end = HEAD_END.search(self._rest, searched)
+        end = _HEAD_END.search(self._rest, searched)
         if end is not None:
             self._end(clean=end.end() == len(self._rest))
 
@@ -588,3 +474,35 @@ class Http1Answer:
         if value.find(b"\0") >= 0:  # `in` costs ten times as much (wire/response_tee.py)
             raise ValueError("a header contains a NUL")
         self.fields.append((name, value.strip(b" \t")))
+
+
+def _codings(fields: RawHeaders) -> frozenset[bytes]:
+    """The transfer codings of an answer, in lower case, without those that change nothing."""
+    named = [value for name, value in fields if name.lower() == b"transfer-encoding"]
+    if not named:
+        return _NO_CODING - _NO_CODING
+    words = {word.strip(b" \t\r\n") for word in b",".join(named).lower().split(b",")}
+    return frozenset(words - _NO_CODING)
+
+
+def _mended(head: bytes) -> bytes:
+    """A head as a strict parser reads it.
+
+    A version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5: a minor version changes nothing in how a
+    message is read). A length that is given several times, in one field or in several, is given
+    once (RFC 9112 section 6.3).
+
+    Raises:
+        ValueError: the lengths differ, or are no numbers.
+    """
+    lines, values = [], []
+    for line in _NEWER.sub(b"HTTP/1.1", head, count=1).splitlines(keepends=True):
+        if _LENGTH.match(line):
+            values += [value.strip() for value in line.partition(b":")[2].split(b",")]
+        else:
+            lines.append(line)
+    if not values:
+        return b"".join(lines)
+    if len(set(values)) > 1 or not values[0].isdigit():
+        raise ValueError("the lengths of the answer differ, or are no numbers")
+    return lines[0] + b"content-length: " + values[0] + b"\r\n" + b"".join(lines[1:])

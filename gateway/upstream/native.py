@@ -21,8 +21,8 @@ from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
-from gateway.upstream.http1 import BODILESS, Http1Answer, IdleGuard
+from gateway.upstream.base import IdleGuard, LaneResponse, RawHeaders, end_to_end, header
+from gateway.upstream.http1 import BODILESS, Http1Answer
 from gateway.upstream.pool import CONNECTED, Connector, Route, UploadConnector
 
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
