@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from types import TracebackType
 from typing import Any, Final
@@ -34,7 +33,7 @@ class BodyRoom:
 
     def __init__(self) -> None:
         self._held = 0
-        self._waiting: OrderedDict[asyncio.Future[None], tuple[BodyShare, int]] = OrderedDict()
+        self._waiting: dict[asyncio.Future[None], tuple[BodyShare, int]] = {}
 
     def share(self, settings: ServerSettings) -> BodyShare:
         """One request's part of the room; nothing yet. Use it as a context, which gives it back."""
@@ -295,7 +294,7 @@ unpacks to more was made to cost the reader a thousand times what it costs the s
 
 
 def coding_of(headers: RawHeaders) -> bytes:
-    """What the body is compressed with, in lower case; empty for a plain body."""
+    """The coding that compresses the body, in lower case; empty for a plain body."""
     values = [value for name, value in headers if name == _CODING]
     named = b", ".join(values).strip().lower() if values else b""
     return b"" if named == b"identity" else named

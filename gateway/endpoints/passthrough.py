@@ -193,7 +193,7 @@ class _CountedAnswer:
 
 
 def _usage_in(content: bytes) -> dict[str, Any]:
-    """What an answer reports, in JSON or in the events of a stream: the latest of each count."""
+    """The usage in an answer, JSON or the events of a stream: the latest of each count."""
     found: dict[str, Any] = {}
     for match in _USAGE.finditer(content):
         text = content[match.end() : match.end() + _USAGE_BYTES].decode("utf-8", "replace")
@@ -279,7 +279,7 @@ class PassThrough:
                     await answering.relay(response, watch)
 
     def _echo(self, tenant: str, scope: Scope) -> EchoFilter | None:
-        """What takes the guidance out of a stored answer that is asked for."""
+        """Filter that removes the guidance from a stored answer; None if nothing was injected."""
         found = _ABOUT_ANSWER.fullmatch(scope["path"])
         return self._runtime.stored_answers.echoes.find(tenant, found[1]) if found else None
 

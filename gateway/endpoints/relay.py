@@ -92,7 +92,7 @@ def read_body(
 
 
 def read_events(dialect: Dialect, content: bytes) -> StreamRead:
-    """What the events so far contain; nothing, when they cannot be read."""
+    """The content of the events so far; nothing, when they cannot be read."""
     try:
         return dialect.read_stream(content, orjson.loads)
     except Exception:  # see read_body

@@ -113,7 +113,7 @@ class IdleGuard:
 
     @property
     def verdict(self) -> str:
-        """Which limit a block that ended with TimeoutError exceeded, with its setting."""
+        """The limit that a block with TimeoutError exceeded, in words, with its setting."""
         if self._loop.time() >= self._ends_at:
             return f"took longer than {self.total_s:g} s (timeouts.total_s)"
         return f"stalled for {self.limit_s:g} s (timeouts.idle_s)"

@@ -1,4 +1,4 @@
-"""What a requested model can do and costs: by the config, else by the price list."""
+"""Abilities and prices of a requested model: by the config, else by the price list."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ModelCatalogue:
         self._known: dict[str, ModelInfo | None] = {}
 
     def info(self, model: str) -> ModelInfo | None:
-        """What is known of a requested name; None when it is in neither list nor config."""
+        """The entry of a requested name; None when it is in neither list nor config."""
         if model not in self._known:
             if len(self._known) > 1000:
                 self._known.clear()

@@ -1,4 +1,4 @@
-"""Which credential may go to which host: the one rule that every lane, route and fallback asks.
+"""The rule which credential may go to which host, asked by every lane, route and fallback.
 
 A credential is the client's (in a header, of the API that the client speaks), the operator's (in
 the config, or in a variable of the provider), or a key of this gateway. A host belongs to a

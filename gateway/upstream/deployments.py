@@ -70,7 +70,7 @@ class DeploymentRests:
 
 
 def place_of(deployment: Deployment, api_key: str | None) -> str:
-    """What stays equal while a deployment has the same address, model and key: a digest.
+    """Digest of a deployment that is equal while its address, model and key are the same.
 
     All texts of its `litellm_params` count, because regions, projects and API versions are part of
     an address; its name, weight and the numbers among the parameters do not.
@@ -324,7 +324,7 @@ class DeploymentTable:
         return found
 
     def place_of(self, target: Target) -> str:
-        """What names the target's deployment on every gateway; empty for the default upstream."""
+        """Name of the target's deployment on every gateway; empty for the default upstream."""
         return self._places.get(target.key, "")
 
     def at_place(self, place: str) -> Target | None:

@@ -178,7 +178,7 @@ class Dispatcher:
     def _schedule(
         self, call: UpstreamCall, model: str, native_only: bool, retries: int | None
     ) -> list[Target]:
-        """Who is asked, in order: where the answer is stored, else the name's own and fallbacks."""
+        """The targets in order: where the answer is stored, else the name's own and fallbacks."""
         retries = self._settings.num_retries if retries is None else retries
         if call.opaque:
             default = self._table.default.for_dialect(call.dialect)

@@ -223,7 +223,7 @@ class ModelInfo:
     """(prompt tokens above which they apply, rates), the highest first."""
 
     def cost(self, usage: Mapping[str, Any]) -> float | None:
-        """What `usage` costs in US dollars; None when the model has no prices per token."""
+        """Cost of `usage` in US dollars; None when the model has no prices per token."""
         tokens = tokens_of(usage)
         above = (rates for threshold, rates in self.tiers if tokens.prompt > threshold)
         return charge(tokens, next(above, self.rates))
@@ -244,7 +244,7 @@ class PriceList:
         return self._look_up(model)
 
     def cost(self, model: str, usage: Mapping[str, Any]) -> float | None:
-        """What a call cost in US dollars; None for an unknown model or one without token prices.
+        """Cost of a call in US dollars; None for an unknown model or one without token prices.
 
         `usage` may have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens
         read from and written to the provider's cache are charged as such, where the list has the
@@ -298,7 +298,7 @@ def default_list() -> PriceList | None:
 
 
 def capabilities(model: str) -> ModelInfo | None:
-    """What `model` can do, from the installed list; None when it is unknown."""
+    """The entry of `model` in the installed list; None when it is unknown."""
     prices = default_list()
     return None if prices is None else prices.capabilities(model)
 

@@ -1,4 +1,4 @@
-"""Which providers are compatible with OpenAI's API, and how a model string names its provider.
+"""Providers that are compatible with OpenAI's API, and the provider that a model string names.
 
 Source: the provider documentation of each (base URL), and LiteLLM's provider names and key
 variables, so that a LiteLLM config means the same here.
@@ -187,7 +187,7 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _misspelt_prefix(model: str) -> str | None:
-    """What a name has before a colon, if it is nearly a provider's (`antropic:claude-x`)."""
+    """The part of a name before a colon, if it is nearly a provider's (`antropic:claude-x`)."""
     prefix, colon, _ = model.partition(":")
     names = [*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS]
     near = colon and difflib.get_close_matches(prefix.lower(), names, n=1, cutoff=_NEARLY)
@@ -224,7 +224,7 @@ def _is(provider: str, owner: str) -> bool:
 
 
 def unknown_prefix(model: str) -> str | None:
-    """What a name has before its slash, if that is no known provider; None for any other name.
+    """The part of a name before its slash, if that is no known provider; None for any other name.
 
     The star of a pattern such as `*/chat` stands for any provider.
     """

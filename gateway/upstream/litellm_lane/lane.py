@@ -192,7 +192,7 @@ class LiteLLMLane:
     def _controls(
         self, target: Target, model: str, headers: RawHeaders, streaming: bool
     ) -> dict[str, Any]:
-        """What the gateway decides about the call: retries, limits and usage are its own."""
+        """The controls that the gateway sets: retries, limits and usage are its own."""
         controls: dict[str, Any] = {
             "model": model,
             "stream": streaming,

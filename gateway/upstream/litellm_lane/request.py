@@ -223,7 +223,7 @@ def prepare(
 
 
 def of_deployment(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What a deployment's `litellm_params` say about the call itself."""
+    """The parameters of the call itself in a deployment's `litellm_params`."""
     return {key: value for key, value in params.items() if key not in _NOT_FOR_THE_CALL}
 
 

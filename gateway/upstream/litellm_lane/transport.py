@@ -211,7 +211,7 @@ _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 """Other dialects have to have a usage, and an adapter fails without one."""
 
 _RETRIED = frozenset({408, 409, 429, *range(500, 600)})
-"""Answers after which the clients inside LiteLLM send a call again, whatever they are told."""
+"""Answers after which the clients inside LiteLLM send a call again in any case."""
 
 current_call: ContextVar[ProviderCall | None] = ContextVar("litellm_call", default=None)
 
@@ -386,8 +386,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         watched = request.method == "POST"
         if watched and call.failure is not None:
             raise call.failed(call.failure)  # a retry of LiteLLM's own: the dispatcher retries
-        if watched and (told := call.refused_before) is not None:
-            status, headers, content = told
+        if watched and (refusal := call.refused_before) is not None:
+            status, headers, content = refusal
             return httpx.Response(status, headers=headers, content=content, request=request)
         if watched:
             call.note_request(request)
