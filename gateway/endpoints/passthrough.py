@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.spending import amounts_of
@@ -236,17 +236,7 @@ class PassThrough:
             principal = self._auth.principal(scope)
             exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
             refuse_foreign_path(scope["path"], services.table.default.api_base.host)
-            call = UpstreamCall(
-                method=scope["method"],
-                path=_path(scope),
-                headers=headers,
-                dialect=_dialect_of(scope["path"]),
-                query=scope["query_string"],
-                key_headers=principal.key_headers,
-                body=lambda _: b"",
-                parsed=lambda _: {},
-                attempts=exchange.upstream.attempts,
-            )
+            call = _call(scope, principal, exchange)
             limit = int(services.settings.server.max_body_mb * 2**20)
             if about := _BELOW_ANSWER.match(scope["path"]):
                 await self._answers.learn(services, principal.tenant, about[1])
@@ -466,6 +456,20 @@ def _dialect_of(path: str) -> Dialect | None:
 def _has_body(headers: RawHeaders) -> bool:
     return header(headers, b"content-length") not in (b"", b"0") or bool(
         header(headers, b"transfer-encoding")
+    )
+
+
+def _call(scope: Scope, principal: Principal, exchange: Exchange) -> UpstreamCall:
+    return UpstreamCall(
+        method=scope["method"],
+        path=_path(scope),
+        headers=scope["headers"],
+        dialect=_dialect_of(scope["path"]),
+        query=scope["query_string"],
+        key_headers=principal.key_headers,
+        body=lambda _: b"",
+        parsed=lambda _: {},
+        attempts=exchange.upstream.attempts,
     )
 
 
