@@ -175,7 +175,7 @@ async def _relay_frames(
 ) -> None:
     exchange.response.status = answer.status
     exchange.timing.stop_overhead()
-    client[1].write(answer.head([(b"x-request-id", exchange.request.id.encode())]) + answer.early)
+    client[1].write(answer.head([(b"x-request-id", exchange.request.id.encode())]))
     started = time.perf_counter()
     try:
         sent, received = await tunnel(client, (reader, writer))
