@@ -53,7 +53,7 @@ def origin_of(url: URL, *, proxied: bool) -> Origin:
     """The origin of a URL; `proxied`: with the proxy that the environment names for it.
 
     Raises:
-        ValueError: the URL has no host.
+        ValueError: the URL has no host, or its proxy is not one for HTTP.
     """
     proxy, login = _proxy_for(url) if proxied else (None, b"")
     return Origin(url.origin(), proxy, login)
@@ -247,9 +247,11 @@ def _proxy_for(url: URL) -> tuple[URL | None, bytes]:
     if not named or urllib.request.proxy_bypass(url.host or ""):
         return None, b""
     proxy = URL(named)
-    if proxy.scheme != "http":
-        get_logger("gateway.native").warning("a proxy not reached by plain HTTP is not used")
+    if proxy.scheme in ("https", "wss"):
+        get_logger("gateway.native").warning("a proxy that is reached over TLS is not used")
         return None, b""
+    if proxy.scheme != "http":
+        raise ValueError("only HTTP proxies are supported")
     login = _login(proxy)
     if not login:  # the file that other programs read, too
         file = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")

@@ -82,6 +82,10 @@ async def test_a_connection_beyond_the_limit_is_waited_for() -> None:
             second = await waiting[1]
         assert second is not first
         assert list(pool.in_use) == [second]
+        third = asyncio.ensure_future(pool.connect(Origin(there.url)))
+        await asyncio.sleep(0.1)
+        assert not third.done()
+        third.cancel()
         pool.close()
 
 
