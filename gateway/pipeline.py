@@ -51,8 +51,7 @@ from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.stores.protocols import StoreError
 from gateway.upstream.base import LaneResponse, RawHeaders
-from gateway.upstream.dispatch import Delivery, UpstreamCall
-from gateway.upstream.stream_usage import refuses_usage
+from gateway.upstream.dispatch import Delivery, UpstreamCall, refuses_usage
 
 
 class Pipeline:

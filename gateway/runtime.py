@@ -49,8 +49,8 @@ from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.raw import RawKeeper, RawStore, open_keeper
 from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
 from gateway.tasks import Unfinished, spawn
-from gateway.upstream.rests import DeploymentRests
-from gateway.upstream.stream_usage import UsageRefusals
+from gateway.upstream.deployments import DeploymentRests
+from gateway.upstream.dispatch import UsageRefusals
 
 STOP_S = 5.0
 """Longest wait for background work that gives back what it holds when the gateway stops."""

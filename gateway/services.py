@@ -31,12 +31,10 @@ from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.target import GuidanceTarget, target_for
 from gateway.tasks import spawn
 from gateway.upstream.catalogue import ModelCatalogue
-from gateway.upstream.deployments import DeploymentTable
-from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher
+from gateway.upstream.deployments import DeploymentRests, DeploymentTable
+from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher, UsageRefusals
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
-from gateway.upstream.rests import DeploymentRests
-from gateway.upstream.stream_usage import UsageRefusals
 
 
 class Services:

@@ -21,7 +21,7 @@ import structlog
 from gateway.config import LoggingSettings
 from gateway.observability.logging import configure_logging
 from gateway.process.workers import freeze_startup_objects
-from gateway.upstream.litellm_lane.importing import LOCAL_TABLES
+from gateway.upstream.litellm_lane.sdk import LOCAL_TABLES
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.examples import load_profiles
 from tests.memory_folder import use_memory_folder

@@ -31,7 +31,7 @@ SESSION_S = 12 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What a caller may see: one tenant's data, or all data if `tenant` is None (the operator).
+    """Right to see one tenant's data, or all data if `tenant` is None (the operator).
 
     `how`: by a key in a header, by a browser's session, or because no key is required.
     """

@@ -9,11 +9,11 @@ import math
 import re
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
+from cachetools import LRUCache
 from starlette.types import Scope
 
 from gateway.auth.hosts import is_loopback_name
@@ -30,12 +30,12 @@ _ADDRESSES_KEPT = 4096
 
 
 class WrongKeyLimit:
-    """How many wrong keys one address may send in a minute; 0 = any number."""
+    """Limit of wrong keys that one address may send in a minute; 0 is no limit."""
 
     def __init__(self, per_minute: int, now: Callable[[], float] = time.monotonic) -> None:
         self.per_minute = per_minute
         self._now = now
-        self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._seen: LRUCache[str, tuple[float, int]] = LRUCache(_ADDRESSES_KEPT)
 
     def refuse(self, address: str) -> None:
         """Refuse an address that has used up its minute.
@@ -55,10 +55,8 @@ class WrongKeyLimit:
     def count(self, address: str) -> None:
         """Count one wrong key."""
         now = self._now()
-        began, count = self._seen.pop(address, (now, 0))
+        began, count = self._seen.get(address, (now, 0))
         self._seen[address] = (now, 1) if now - began >= _WINDOW_S else (began, count + 1)
-        if len(self._seen) > _ADDRESSES_KEPT:
-            self._seen.popitem(last=False)
 
 
 _WORDS = re.compile(r"openai-insecure-api-key\.|[\s,;&=\"]")
@@ -129,7 +127,7 @@ class Authenticator:
         return self._session_secret
 
     def session_tag(self, digest: bytes) -> str:
-        """What a session keeps of the key that opened it; without the secret it says nothing."""
+        """A session's mark of the key that opened it; without the secret it says nothing."""
         message = b"key of a session\x00" + digest
         return hmac.new(self._session_secret, message, hashlib.sha256).hexdigest()
 

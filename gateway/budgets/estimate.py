@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.stores.budgets import Amounts
-from gateway.upstream.charges import BYTES_PER_TOKEN, body_tokens
+from gateway.upstream.prices import BYTES_PER_TOKEN, body_tokens
 from gateway.wire.coerce import as_int
 
 Cost = Callable[[str, Mapping[str, Any]], float | None]

@@ -29,9 +29,9 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import Place
 from gateway.stores.raw import RawCall
 from gateway.upstream.base import RawHeaders
-from gateway.upstream.charges import estimated_usage
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
+from gateway.upstream.prices import estimated_usage
 from gateway.wire.echo import EchoFilter
 from gateway.wire.request import Splice
 

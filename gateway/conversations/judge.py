@@ -14,8 +14,7 @@ from gateway.observability.logging import get_logger
 from gateway.steering.fold import RunFold
 from gateway.steering.scoring.judged import INSTRUCTION, question, read_score
 from gateway.steering.transcript.steps import Step
-from gateway.upstream.dispatch import Dispatcher
-from gateway.upstream.own_calls import ask
+from gateway.upstream.dispatch import Dispatcher, ask
 
 _log = get_logger("gateway.steering")
 
@@ -139,7 +138,7 @@ class ModelJudge:
         """The text of the model's answer, and the usage that it reports.
 
         Raises:
-            as `ask` of `gateway.upstream.own_calls`.
+            as `ask` of `gateway.upstream.dispatch`.
         """
         messages = [
             {"role": "system", "content": INSTRUCTION},

@@ -14,9 +14,8 @@ from typing import Any
 from gateway.config.embedding import LITELLM_PREFIX, EmbeddingSettings
 from gateway.embedding.base import EmbeddingError, Meter, Vector, normalised
 from gateway.errors import UnknownProvider
-from gateway.upstream.credentials import BASELESS
-from gateway.upstream.litellm_lane.importing import litellm_imported
-from gateway.upstream.providers import OPENAI_COMPATIBLE, provider_of
+from gateway.upstream.litellm_lane.sdk import litellm_imported
+from gateway.upstream.providers import BASELESS, OPENAI_COMPATIBLE, provider_of
 
 Call = Callable[..., Awaitable[Any]]
 """`litellm.aembedding`, or a replacement for it."""

@@ -1,4 +1,4 @@
-"""Reading request bodies, and noticing clients that disconnect."""
+"""Request bodies, clients that disconnect, and the answers that the gateway makes itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import json
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from types import TracebackType
 from typing import Any, Final
+
+import orjson
 
 from gateway.config.settings import ServerSettings
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded
@@ -32,7 +33,7 @@ class BodyRoom:
 
     def __init__(self) -> None:
         self._held = 0
-        self._waiting: OrderedDict[asyncio.Future[None], tuple[BodyShare, int]] = OrderedDict()
+        self._waiting: dict[asyncio.Future[None], tuple[BodyShare, int]] = {}
 
     def share(self, settings: ServerSettings) -> BodyShare:
         """One request's part of the room; nothing yet. Use it as a context, which gives it back."""
@@ -293,7 +294,7 @@ unpacks to more was made to cost the reader a thousand times what it costs the s
 
 
 def coding_of(headers: RawHeaders) -> bytes:
-    """What the body is compressed with, in lower case; empty for a plain body."""
+    """The coding that compresses the body, in lower case; empty for a plain body."""
     values = [value for name, value in headers if name == _CODING]
     named = b", ".join(values).strip().lower() if values else b""
     return b"" if named == b"identity" else named
@@ -353,3 +354,40 @@ def _plain_size(content: bytes, limit: int) -> int | None:
         if size > limit:
             return None
     return None if inflater.cut or not size else size
+
+
+async def send_json(send: Send, status: int, payload: Any) -> None:
+    """Send one JSON answer."""
+    await send_bytes(send, status, orjson.dumps(payload), b"application/json")
+
+
+async def send_bytes(send: Send, status: int, body: bytes, content_type: bytes) -> None:
+    """Send one answer of any media type."""
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def asks_for_websocket(headers: RawHeaders) -> bool:
+    """Whether the client wants to speak WebSocket from here on."""
+    asked = b",".join(value for name, value in headers if name == b"upgrade").lower()
+    return b"websocket" in (token.strip() for token in asked.split(b","))
+
+
+def refuse_websocket(headers: RawHeaders) -> None:
+    """Refuse a request for a WebSocket; `Upgrade` names what is spoken instead.
+
+    Source: RFC 9110 sections 7.8 and 15.5.22.
+
+    Raises:
+        GatewayError: status 426.
+    """
+    if asks_for_websocket(headers):
+        raise GatewayError(
+            "WebSocket is not offered on this route; use HTTP",
+            status=426,
+            type="invalid_request_error",
+            code="websocket_not_supported",
+            headers=(("upgrade", "HTTP/1.1"), ("connection", "Upgrade")),
+            label="upgrade_refused",
+        )

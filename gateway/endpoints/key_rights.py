@@ -248,7 +248,7 @@ def _is_limited(services: Services, principal: Principal) -> bool:
 
 
 def _rights(services: Services, principal: Principal) -> list[KeyRights]:
-    """What limits a key: entries for it, for its tenant and for all. All of them hold."""
+    """The limits of a key: entries for it, for its tenant and for all. All of them hold."""
     rights = services.settings.auth.rights
     if not rights or not principal.key:
         return []

@@ -9,11 +9,10 @@ from typing import Any
 import orjson
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
-from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send
+from gateway.endpoints.body import DisconnectWatch, Receive, Scope, Send, send_json
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import may_use_model, require_route
 from gateway.endpoints.passthrough import PassThrough
-from gateway.endpoints.reply import send_json
 from gateway.errors import NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime

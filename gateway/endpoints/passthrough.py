@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.auth.authenticator import Authenticator, refuse_loop
+from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.spending import amounts_of
@@ -28,12 +28,11 @@ from gateway.endpoints.body import (
     Send,
     Upload,
     read_body,
+    refuse_websocket,
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_own, require_right
-from gateway.endpoints.reading import UpstreamReply
-from gateway.endpoints.relay import Relay, answer, readable
-from gateway.endpoints.reply import refuse_websocket
+from gateway.endpoints.relay import Relay, UpstreamReply, answer, readable
 from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
@@ -194,7 +193,7 @@ class _CountedAnswer:
 
 
 def _usage_in(content: bytes) -> dict[str, Any]:
-    """What an answer reports, in JSON or in the events of a stream: the latest of each count."""
+    """The usage in an answer, JSON or the events of a stream: the latest of each count."""
     found: dict[str, Any] = {}
     for match in _USAGE.finditer(content):
         text = content[match.end() : match.end() + _USAGE_BYTES].decode("utf-8", "replace")
@@ -237,17 +236,7 @@ class PassThrough:
             principal = self._auth.principal(scope)
             exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
             refuse_foreign_path(scope["path"], services.table.default.api_base.host)
-            call = UpstreamCall(
-                method=scope["method"],
-                path=_path(scope),
-                headers=headers,
-                dialect=_dialect_of(scope["path"]),
-                query=scope["query_string"],
-                key_headers=principal.key_headers,
-                body=lambda _: b"",
-                parsed=lambda _: {},
-                attempts=exchange.upstream.attempts,
-            )
+            call = _call(scope, principal, exchange)
             limit = int(services.settings.server.max_body_mb * 2**20)
             if about := _BELOW_ANSWER.match(scope["path"]):
                 await self._answers.learn(services, principal.tenant, about[1])
@@ -280,7 +269,7 @@ class PassThrough:
                     await answering.relay(response, watch)
 
     def _echo(self, tenant: str, scope: Scope) -> EchoFilter | None:
-        """What takes the guidance out of a stored answer that is asked for."""
+        """Filter that removes the guidance from a stored answer; None if nothing was injected."""
         found = _ABOUT_ANSWER.fullmatch(scope["path"])
         return self._runtime.stored_answers.echoes.find(tenant, found[1]) if found else None
 
@@ -467,6 +456,20 @@ def _dialect_of(path: str) -> Dialect | None:
 def _has_body(headers: RawHeaders) -> bool:
     return header(headers, b"content-length") not in (b"", b"0") or bool(
         header(headers, b"transfer-encoding")
+    )
+
+
+def _call(scope: Scope, principal: Principal, exchange: Exchange) -> UpstreamCall:
+    return UpstreamCall(
+        method=scope["method"],
+        path=_path(scope),
+        headers=scope["headers"],
+        dialect=_dialect_of(scope["path"]),
+        query=scope["query_string"],
+        key_headers=principal.key_headers,
+        body=lambda _: b"",
+        parsed=lambda _: {},
+        attempts=exchange.upstream.attempts,
     )
 
 

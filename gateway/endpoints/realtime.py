@@ -14,10 +14,9 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 
 from gateway.auth.authenticator import Authenticator, refuse_loop
-from gateway.endpoints.body import Receive, Scope, Send
+from gateway.endpoints.body import Receive, Scope, Send, asks_for_websocket
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_right
-from gateway.endpoints.reply import asks_for_websocket
 from gateway.errors import NotFound
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
@@ -176,7 +175,7 @@ async def _relay_frames(
 ) -> None:
     exchange.response.status = answer.status
     exchange.timing.stop_overhead()
-    client[1].write(answer.head([(b"x-request-id", exchange.request.id.encode())]) + answer.early)
+    client[1].write(answer.head([(b"x-request-id", exchange.request.id.encode())]))
     started = time.perf_counter()
     try:
         sent, received = await tunnel(client, (reader, writer))

@@ -1,4 +1,4 @@
-"""What a request head must be, whatever its route: its size, method, `Host` and target."""
+"""Rules for every request head, on any route: its size, method, `Host` and target."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class SteeredEndpoint:
                 await self._send(services, exchange, prepared, call, relay)
 
     def _admit(self, scope: Scope, exchange: Exchange) -> Principal:
-        """Who asks, noted in the record of the request."""
+        """The caller, noted in the record of the request."""
         principal = self._auth.principal(scope)
         exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
         exchange.request.operator = principal.operator

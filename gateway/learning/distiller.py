@@ -42,7 +42,7 @@ from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
 from gateway.stores.budgets import Amounts
 from gateway.stores.learning import Allowance, EvidenceRow, Job, LearningStore
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.upstream.own_calls import Messages
+from gateway.upstream.dispatch import Messages
 
 KIND = "distil"
 """The kind of the jobs."""

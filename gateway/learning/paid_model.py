@@ -17,8 +17,7 @@ from gateway.observability.metrics import Metrics
 from gateway.stores.budgets import NOTHING, Amounts
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import Dispatcher
-from gateway.upstream.own_calls import Messages, ModelRefused, OwnAnswer, ask
+from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask
 from gateway.wire.usage import token_usage
 
 CLIENT = "gateway-learning"

@@ -10,11 +10,11 @@ from typing import Protocol
 class AnswerRecord:
     """One answer of a provider that stores its answers.
 
-    `place`: the deployment that stores it (`gateway/upstream/rests.py`), empty for the default
-    upstream. `echo`: how the client's own instructions follow from those that were sent, as JSON
-    without their texts (`gateway/wire/echo.py`); empty when they are the same. `call`: the call it
-    answers, as JSON, while the answer is made in the background and is not on record; else empty.
-    `at`: seconds of the epoch.
+    `place`: the deployment that stores it (`gateway/upstream/deployments.py`), empty for the
+    default upstream. `echo`: how the client's own instructions follow from those that were sent, as
+    JSON without their texts (`gateway/wire/echo.py`); empty when they are the same. `call`: the
+    call it answers, as JSON, while the answer is made in the background and is not on record; else
+    empty. `at`: seconds of the epoch.
     """
 
     tenant: str

@@ -1,4 +1,4 @@
-"""What a requested model can do and costs: by the config, else by the price list."""
+"""Abilities and prices of a requested model: by the config, else by the price list."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.dialects import CHAT, SteeredRequest
-from gateway.upstream.charges import BYTES_PER_TOKEN, Rates, body_tokens
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.prices import ModelInfo, capabilities
+from gateway.upstream.prices import BYTES_PER_TOKEN, ModelInfo, Rates, body_tokens, capabilities
 from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
 from gateway.wire.messages import offered_tools
 from gateway.wire.request import ChatRequest
@@ -109,7 +108,7 @@ class ModelCatalogue:
         self._known: dict[str, ModelInfo | None] = {}
 
     def info(self, model: str) -> ModelInfo | None:
-        """What is known of a requested name; None when it is in neither list nor config."""
+        """The entry of a requested name; None when it is in neither list nor config."""
         if model not in self._known:
             if len(self._known) > 1000:
                 self._known.clear()

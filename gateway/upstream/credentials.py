@@ -1,4 +1,4 @@
-"""Which credential may go to which host: the one rule that every lane, route and fallback asks.
+"""The rule which credential may go to which host, asked by every lane, route and fallback.
 
 A credential is the client's (in a header, of the API that the client speaks), the operator's (in
 the config, or in a variable of the provider), or a key of this gateway. A host belongs to a
@@ -20,14 +20,11 @@ import binascii
 import functools
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from gateway.errors import NotFound, Unauthorized
 from gateway.upstream.base import RawHeaders
-
-if TYPE_CHECKING:
-    from gateway.upstream.deployments import Target
+from gateway.upstream.deployments import Target
 
 ANY = "any"
 """The family of credentials and hosts that name no provider."""
@@ -134,14 +131,6 @@ _COMPANIES = {
     "chatgpt": ("chatgpt",),
 }
 """LiteLLM's names of the providers of each known host."""
-
-BASELESS = frozenset(
-    {"ai21", "custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "openai_like"}
-    | {"xinference"}
-)
-"""Providers that have no host of their own: without a base URL, LiteLLM asks OpenAI's. Source: each
-prefix of LiteLLM 1.106 was called with a key of its own; the test does it for every version."""
-
 
 # Paths of other APIs, which name the model and bring that provider's token. Source: the REST
 # references of Vertex AI, the Gemini API and Amazon Bedrock.

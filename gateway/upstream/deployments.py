@@ -1,9 +1,13 @@
-"""Requested model names to the targets that may serve them, in the order of attempts."""
+"""Requested model names to the targets that may serve them, in the order of attempts.
+
+Deployments that failed repeatedly are not asked for a while (`DeploymentRests`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +24,10 @@ from gateway.config.named_models import named_models
 from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
-from gateway.upstream.credentials import BASELESS
 from gateway.upstream.providers import (
     ANTHROPIC_API_BASE,
     ANTHROPIC_KEY_VARIABLES,
+    BASELESS,
     OPENAI_COMPATIBLE,
     is_known,
     is_tabled,
@@ -32,7 +36,53 @@ from gateway.upstream.providers import (
     unknown_prefix,
     unknown_provider,
 )
-from gateway.upstream.rests import DeploymentRests, place_of
+
+
+class DeploymentRests:
+    """Failures in a row and rests, by the place of a deployment (`place_of`).
+
+    One object serves all versions of the config: a deployment that a reload leaves as it was goes
+    on resting, and requests that began before the reload still count.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, int] = {}
+        self._until: dict[str, float] = {}
+
+    def failed(self, place: str, now: float, *, allowed: int, rest_s: float) -> bool:
+        """Count a failure at `now` in seconds; the `allowed`th in a row begins a rest: True."""
+        count = self._failures.get(place, 0) + 1
+        if count < allowed:
+            self._failures[place] = count
+            return False
+        self._failures.pop(place, None)
+        self._until = {known: until for known, until in self._until.items() if until > now}
+        self._until[place] = now + rest_s
+        return True
+
+    def succeeded(self, place: str) -> None:
+        """Forget the failures of a place."""
+        if self._failures:
+            self._failures.pop(place, None)
+
+    def is_resting(self, place: str, now: float) -> bool:
+        """Whether a place is not to be asked at `now`, in the seconds of `failed`."""
+        return self._until.get(place, now) > now
+
+
+def place_of(deployment: Deployment, api_key: str | None) -> str:
+    """Digest of a deployment that is equal while its address, model and key are the same.
+
+    All texts of its `litellm_params` count, because regions, projects and API versions are part of
+    an address; its name, weight and the numbers among the parameters do not.
+    """
+    params = deployment.litellm_params
+    texts = {name: value for name, value in params.items() if isinstance(value, str)}
+    described = json.dumps(
+        [texts, params.get("extra_headers"), api_key], sort_keys=True, default=str
+    )
+    return blake2b(described.encode("ascii"), digest_size=16).hexdigest()
+
 
 _CREDENTIALS = frozenset({"api_key", "extra_headers", "organization"})
 
@@ -274,7 +324,7 @@ class DeploymentTable:
         return found
 
     def place_of(self, target: Target) -> str:
-        """What names the target's deployment on every gateway; empty for the default upstream."""
+        """Name of the target's deployment on every gateway; empty for the default upstream."""
         return self._places.get(target.key, "")
 
     def at_place(self, place: str) -> Target | None:

@@ -1,4 +1,8 @@
-"""One request to its targets: headers, retries, fallbacks; returns the first usable answer."""
+"""One request to its targets: headers, retries, fallbacks; returns the first usable answer.
+
+Also the providers that refuse `stream_options`, which are later asked without it, and the calls
+that the gateway makes for itself to a model of its deployments (`ask`), which are never steered.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,17 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
+import orjson
 from msgspec import Struct
 from yarl import URL
 
 from gateway.config import RouterSettings
-from gateway.dialects import Dialect
+from gateway.dialects import CHAT, Dialect
 from gateway.errors import GatewayError, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.upstream import credentials
@@ -24,6 +29,8 @@ from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.wire.coerce import as_text
+from gateway.wire.response_tee import ResponseWatch
 
 INSTANCE_HEADER = b"x-gateway-instance"
 
@@ -167,7 +174,7 @@ class Dispatcher:
     def _schedule(
         self, call: UpstreamCall, model: str, native_only: bool, retries: int | None
     ) -> list[Target]:
-        """Who is asked, in order: where the answer is stored, else the name's own and fallbacks."""
+        """The targets in order: where the answer is stored, else the name's own and fallbacks."""
         retries = self._settings.num_retries if retries is None else retries
         if call.opaque:
             default = self._table.default.for_dialect(call.dialect)
@@ -324,3 +331,136 @@ def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
     text = str(base.copy_with(query=None)).rstrip("/") + path
     asked = "&".join(part.decode("latin-1") for part in (base.query, query) if part)
     return URL(f"{text}?{asked}" if asked else text, encoded=True)
+
+
+_USAGE_REFUSED = (400, 422)  # 422 is the answer of servers that validate with pydantic
+_USAGE_OPTIONS = (b"stream_options", b"include_usage")
+_ERROR_BYTES = 2**16  # errors are short; a longer answer says something else
+_MOST_REFUSALS = 1000  # models are named by clients
+
+
+class UsageRefusals:
+    """The targets that refused to report the usage of a stream, with the model asked for.
+
+    One object serves all versions of the config: a target is known by its address.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def includes(self, target: Target, model: str) -> bool:
+        """Whether the target has refused it for this model."""
+        return (str(target.api_base), model) in self._known
+
+    def add(self, target: Target, model: str) -> None:
+        """Do not ask the target for it again."""
+        if len(self._known) >= _MOST_REFUSALS:
+            self._known.clear()
+        self._known.add((str(target.api_base), model))
+
+
+class BegunResponse:
+    """A response of which the first chunks have been read."""
+
+    def __init__(
+        self, response: LaneResponse, chunks: list[bytes], rest: AsyncIterator[bytes]
+    ) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.usage = response.usage
+        self._response = response
+        self._chunks = chunks[::-1]
+        self._rest = rest
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        # An asynchronous generator would be registered with the loop, and finalised by it.
+        return self
+
+    async def __anext__(self) -> bytes:
+        return self._chunks.pop() if self._chunks else await anext(self._rest)
+
+    async def aclose(self) -> None:
+        """See LaneResponse."""
+        await self._response.aclose()
+
+
+async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
+    """Whether an answer refuses `stream_options`, and the answer with all its bytes.
+
+    Raises:
+        UpstreamFailure: the answer broke off.
+    """
+    if response.status not in _USAGE_REFUSED:
+        return False, response
+    watch = ResponseWatch(header(response.headers, b"content-encoding"), _ERROR_BYTES)
+    chunks: list[bytes] = []
+    rest = response.__aiter__()
+    async for chunk in rest:
+        watch.feed(chunk)
+        chunks.append(chunk)
+        if watch.opaque:
+            break
+    content = watch.content
+    return any(name in content for name in _USAGE_OPTIONS), BegunResponse(response, chunks, rest)
+
+
+_JSON_HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
+_OK = 200
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class ModelRefused(ValueError):
+    """The answer is an error: nothing was generated."""
+
+
+class OwnAnswer(Struct, frozen=True, kw_only=True):
+    """A model's answer: its text, the usage that was reported, who gave it."""
+
+    text: str
+    usage: Mapping[str, Any] | None
+    target: Target
+
+
+async def ask(
+    dispatcher: Dispatcher,
+    model: str,
+    messages: Messages,
+    *,
+    admits: Callable[[Target], Awaitable[bool]] | None = None,
+) -> OwnAnswer:
+    """Ask the model of that name, with nothing of any client's request.
+
+    `admits`: whether a fallback may be asked; None: any may.
+
+    Raises:
+        UpstreamFailure: no deployment answered.
+        ModelRefused: the answer is an error.
+        ValueError, LookupError, TypeError: the answer is not a chat completion.
+    """
+
+    def parsed(target: Target) -> Mapping[str, Any]:
+        own = target.params if target.lane == "native" else {}
+        return {**own, "model": target.model or model, "messages": list(messages)}
+
+    call = UpstreamCall(
+        method="POST",
+        path=CHAT.path,
+        dialect=CHAT,
+        headers=list(_JSON_HEADERS),
+        body=lambda target: orjson.dumps(parsed(target)),
+        parsed=parsed,
+        admits=admits,
+    )
+    delivery = await dispatcher.send(call, model)
+    response = delivery.response
+    try:
+        body = b"".join([chunk async for chunk in response])
+    finally:
+        await response.aclose()
+    if response.status != _OK:
+        raise ModelRefused(f"status {response.status}")
+    completion = orjson.loads(body)
+    content = completion["choices"][0]["message"]["content"]
+    usage = response.usage or completion.get("usage")
+    return OwnAnswer(text=as_text(content, ""), usage=usage, target=delivery.target)

@@ -1,25 +1,27 @@
-"""One request and its answer over HTTP/1.1, on a connection of aiohttp's pool.
+"""One request and its answer over HTTP/1.1, on a connection of the pool.
 
-aiohttp's own reader makes more than ten calls for each chunk of an answer. This one joins what came
-in one read, and can pass it on without waking the task that waits for it (`pass_to`).
+What came in one read is joined, and can be passed on without waking the task that waits for it
+(`pass_to`): readers that make calls for each chunk of an answer cost ten times as much.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import select
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import aiohttp
 import httptools
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
 
 from gateway.errors import UpstreamMalformed, UpstreamTimeout
-from gateway.upstream.base import RawHeaders
-from gateway.upstream.idle import IdleGuard
-from gateway.upstream.odd_heads import HEAD_END, codings, mended
+from gateway.upstream.base import IdleGuard, RawHeaders
+
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+"""The empty line behind a head, with the end of the line before it."""
+_NEWER: Final = re.compile(rb"HTTP/1\.[2-9](?= )")
+_LENGTH: Final = re.compile(rb"content-length:", re.IGNORECASE)
+_NO_CODING: Final = frozenset({b"", b"identity"})
 
 Sink = Callable[[bytes], bool]
 """Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
@@ -39,15 +41,62 @@ whose parts there may be white space (RFC 9112 section 7.1.1)."""
 _PART_OF_SIZE: Final = re.compile(rb"\r?|\r?\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\r\n]*)?\r?)?").fullmatch
 
 
-class PooledConnection(ResponseHandler):
-    """A connection that is read by an `Http1Answer`, or by aiohttp while it has none."""
+class PooledConnection(asyncio.Protocol):
+    """A connection to an upstream; an `Http1Answer` reads it while a request is under way."""
 
     answer: Http1Answer | None = None
+    transport: asyncio.Transport | None = None
     is_used = False
     """Whether a request has been sent over it."""
 
-    is_idle = False
-    """Whether it is in the pool, where nothing may come that was not asked for."""
+    has_spoken = False
+    """Whether bytes have come that nobody asked for."""
+
+    idle_until = 0.0
+    """When it is closed unless it is used again, in the seconds of the loop's clock."""
+
+    def __init__(self, give_back: Callable[[PooledConnection, bool], None]) -> None:
+        self._give_back = give_back
+        self._is_full = False
+        self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to."""
+        return self.transport is not None and not self.transport.is_closing()
+
+    def is_quiet(self) -> bool:
+        """Whether it is open and no bytes, and no end, have come on it that are not read yet: they
+        would be taken for the answer to the next request."""
+        if self.transport is None or self.transport.is_closing():
+            return False
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    def release(self, *, reusable: bool) -> None:
+        """Give it back to the pool, which closes one that cannot be used again."""
+        self.answer = None
+        self._give_back(self, reusable)
+
+    def close(self) -> None:
+        """Close it; what has been written is sent before."""
+        if self.transport is not None:
+            self.transport.close()
+
+    async def drain(self) -> None:
+        """Wait until more may be written. Raises: ConnectionResetError when it is closed."""
+        if self.transport is None:
+            raise ConnectionResetError
+        if self._is_full:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    # From the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the transport."""
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Give the bytes to their reader.
@@ -57,27 +106,28 @@ class PooledConnection(ResponseHandler):
         """
         if self.answer is not None:
             self.answer.data_received(data)
-        elif self.is_idle:
-            self.close()
         else:
-            super().data_received(data)
+            self.has_spoken = True
+            self.close()
 
-    def set_response_params(self, **params: Any) -> None:
-        """Begin to read with aiohttp."""
-        self.is_idle = False
-        super().set_response_params(**params)
+    def pause_writing(self) -> None:
+        """Have `drain` wait."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Let `drain` go on."""
+        self._is_full = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Tell the reader, too."""
-        answer = self.answer
-        super().connection_lost(exc)
-        if answer is not None:
-            answer.connection_lost(exc)
-
-    @property
-    def should_close(self) -> bool:
-        """Whether the connection cannot be used again."""
-        return self.answer is not None or super().should_close
+        """Tell the reader, the writer and the pool."""
+        self.transport = None
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_exception(ConnectionResetError())
+        if self.answer is not None:
+            self.answer.connection_lost(exc)
+        self._give_back(self, False)
 
 
 class Http1Answer:
@@ -96,7 +146,6 @@ class Http1Answer:
         "_loop",
         "_parts",
         "_paused",
-        "_protocol",
         "_rest",
         "_reusable",
         "_sender",
@@ -114,16 +163,13 @@ class Http1Answer:
     )
 
     def __init__(
-        self, connection: Connection, guard: IdleGuard, *, without_body: bool = False
+        self, connection: PooledConnection, guard: IdleGuard, *, without_body: bool = False
     ) -> None:
-        protocol = connection.protocol
-        assert isinstance(protocol, PooledConnection)
         self.status = 0
         self.fields: RawHeaders = []
         self.headers: RawHeaders = []
         self.usage: dict[str, Any] | None = None
-        self._connection: Connection | None = connection
-        self._protocol = protocol
+        self._connection = connection
         self._guard = guard
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
@@ -139,8 +185,7 @@ class Http1Answer:
         self._rest = b""  # what has come of a head, of a line between chunks, or of trailers
         self._left = 0  # of the body, or of a chunk
         self._silent = 0
-        protocol.answer = self
-        protocol.is_idle = False
+        connection.answer = self
 
     async def ask(self, head: bytes, body: bytes | AsyncIterator[bytes], *, chunked: bool) -> None:
         """Send the request, and wait for the head of its answer, in a block of the guard.
@@ -148,12 +193,12 @@ class Http1Answer:
         `chunked`: a body that arrives piece by piece goes out in chunks.
 
         Raises:
-            aiohttp.ClientError, OSError: the connection was closed before that.
+            OSError: the connection was closed before that.
             ValueError: what was sent is not HTTP.
         """
-        transport = self._protocol.transport
+        transport = self._connection.transport
         if transport is None:
-            raise aiohttp.ServerDisconnectedError
+            raise ConnectionResetError
         if not isinstance(body, bytes) or len(body) >= _BUFFER_BYTES:
             self._sender = asyncio.ensure_future(self._send(head, body, chunked=chunked))
             self._sender.add_done_callback(self._sent)
@@ -173,7 +218,7 @@ class Http1Answer:
 
         The head goes with the first piece: a body that cannot be read is not begun.
         """
-        transport, drain = self._protocol.transport, self._protocol._drain_helper
+        transport, drain = self._connection.transport, self._connection.drain
         assert transport is not None
         if isinstance(body, bytes):
             transport.write(head)
@@ -226,7 +271,7 @@ class Http1Answer:
         self._size = 0
         if self._paused:
             self._paused = False
-            transport = self._protocol.transport
+            transport = self._connection.transport
             if transport is not None and not transport.is_closing():
                 transport.resume_reading()
         return chunk
@@ -236,9 +281,8 @@ class Http1Answer:
         self._guard.stop()
         self._stop_sending()
         self._sink = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if not self._whole:
+            self._connection.release(reusable=False)
 
     async def _arrival(self) -> None:
         """Wait for bytes, the end, or a failure."""
@@ -283,9 +327,9 @@ class Http1Answer:
             self._release()
             self._wake()
         elif isinstance(exc, OSError):
-            self._fail(aiohttp.ClientOSError(*exc.args))
+            self._fail(ConnectionResetError(*exc.args))
         else:
-            self._fail(aiohttp.ServerDisconnectedError())
+            self._fail(ConnectionResetError())
 
     def _take_head(self, data: bytes) -> None:
         """Parse heads as soon as each is whole, until one is not informational.
@@ -299,7 +343,7 @@ class Http1Answer:
                 self._rest, searched = self._rest.lstrip(b"\r\n"), 0
             if not b"HTTP/1.".startswith(self._rest[:7]):
                 raise ValueError("no status line")
-            end = HEAD_END.search(self._rest, searched)
+            end = _HEAD_END.search(self._rest, searched)
             if end is None:
                 return
             head, self._rest, searched = self._rest[: end.end()], self._rest[end.end() :], 0
@@ -315,7 +359,7 @@ class Http1Answer:
             self._parse_strictly(head)
         except httptools.HttpParserError:
             self.fields.clear()
-            self._parse_strictly(mended(head))
+            self._parse_strictly(_mended(head))
 
     def _parse_strictly(self, head: bytes) -> None:
         parser = httptools.HttpResponseParser(self)
@@ -331,7 +375,7 @@ class Http1Answer:
     def _begin_body(self) -> None:
         """Choose how the body is read (RFC 9112 section 6.3). Raises: ValueError."""
         behind, self._rest, self._silent = self._rest, b"", 0
-        named = codings(self.fields)
+        named = _codings(self.fields)
         lengths = [value for name, value in self.fields if name.lower() == b"content-length"]
         if not all(value.strip().isdigit() for value in lengths):
             raise ValueError("a length is no number")
@@ -396,7 +440,7 @@ class Http1Answer:
         """Read up to the empty line that ends the trailers; none of them is passed on."""
         searched = max(len(self._rest) - 3, 0)
         self._rest += data
-        end = HEAD_END.search(self._rest, searched)
+        end = _HEAD_END.search(self._rest, searched)
         if end is not None:
             self._end(clean=end.end() == len(self._rest))
 
@@ -436,15 +480,15 @@ class Http1Answer:
         """Stop reading when the client is slower than the upstream."""
         self._size += size
         if self._size > _BUFFER_BYTES and not (self._paused or self._whole):
-            transport = self._protocol.transport
+            transport = self._connection.transport
             if transport is not None and not transport.is_closing():
                 self._paused = True
                 transport.pause_reading()
 
     def _fail(self, failure: BaseException) -> None:
         self._failure = self._failure or failure  # the first, not the close that follows it
-        if self._protocol.transport is not None:
-            self._protocol.transport.close()
+        if self._connection.transport is not None:
+            self._connection.transport.close()
         self._wake()
 
     def _wake(self) -> None:
@@ -453,15 +497,9 @@ class Http1Answer:
 
     def _release(self) -> None:
         """Give the connection back to the pool, or close it."""
-        self._stop_sending()
-        self._protocol.answer = None
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if self._reusable:
-            connection.release()
-        else:
-            connection.close()
+        if self._connection.answer is self:
+            self._stop_sending()
+            self._connection.release(reusable=self._reusable)
 
     # From the parser
 
@@ -470,3 +508,78 @@ class Http1Answer:
         if value.find(b"\0") >= 0:  # `in` costs ten times as much (wire/response_tee.py)
             raise ValueError("a header contains a NUL")
         self.fields.append((name, value.strip(b" \t")))
+
+
+class Handover(Http1Answer):
+    """An answer after which the connection is the caller's, if its status is one of `statuses`.
+
+    It answers CONNECT, or a request for a WebSocket. `early`: what has come behind its head.
+    """
+
+    __slots__ = ("_statuses", "early", "reason")
+
+    def __init__(self, connection: PooledConnection, guard: IdleGuard, statuses: range) -> None:
+        super().__init__(connection, guard)
+        self._statuses = statuses
+        self.reason = self.early = b""
+
+    def on_status(self, reason: bytes) -> None:
+        """Take a part of the reason."""
+        self.reason += reason
+
+    def taken_over(self) -> asyncio.Transport:
+        """The transport, whose bytes this answer no longer reads. Raises: ConnectionResetError."""
+        self._connection.answer = None
+        transport = self._connection.transport
+        if transport is None:
+            raise ConnectionResetError
+        return transport
+
+    def _parse(self, head: bytes) -> None:
+        try:
+            super()._parse(head)
+        except httptools.HttpParserUpgrade:  # of no other status
+            self.status = 101
+
+    def _begin_body(self) -> None:
+        if self.status not in self._statuses:
+            super()._begin_body()
+            return
+        self.early, self._take = self._rest, self._keep
+        self._has_head = True
+        self._wake()
+
+    def _keep(self, data: bytes) -> None:
+        self.early += data
+
+
+def _codings(fields: RawHeaders) -> frozenset[bytes]:
+    """The transfer codings of an answer, in lower case, without those that change nothing."""
+    named = [value for name, value in fields if name.lower() == b"transfer-encoding"]
+    if not named:
+        return _NO_CODING - _NO_CODING
+    words = {word.strip(b" \t\r\n") for word in b",".join(named).lower().split(b",")}
+    return frozenset(words - _NO_CODING)
+
+
+def _mended(head: bytes) -> bytes:
+    """A head as a strict parser reads it.
+
+    A version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5: a minor version changes nothing in how a
+    message is read). A length that is given several times, in one field or in several, is given
+    once (RFC 9112 section 6.3).
+
+    Raises:
+        ValueError: the lengths differ, or are no numbers.
+    """
+    lines, values = [], []
+    for line in _NEWER.sub(b"HTTP/1.1", head, count=1).splitlines(keepends=True):
+        if _LENGTH.match(line):
+            values += [value.strip() for value in line.partition(b":")[2].split(b",")]
+        else:
+            lines.append(line)
+    if not values:
+        return b"".join(lines)
+    if len(set(values)) > 1 or not values[0].isdigit():
+        raise ValueError("the lengths of the answer differ, or are no numbers")
+    return lines[0] + b"content-length: " + values[0] + b"\r\n" + b"".join(lines[1:])

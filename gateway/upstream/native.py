@@ -1,30 +1,28 @@
 """The native lane: the client's bytes to an upstream that speaks the client's dialect, and back.
 
-Straight on aiohttp's connections: an HTTP client's own redirects, cookies, URL normalisation,
-joining of repeated headers and decoding are all things a proxy must not do. Answers are read by
+Over connections of a pool: an HTTP client's own redirects, cookies, URL normalisation, joining of
+repeated headers and decoding are all things a proxy must not do. Answers are read by
 `gateway/upstream/http1.py`: those to every method and size, to uploads, through a proxy, and to
 LiteLLM's calls.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-import os
 import re
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterable
 
-import aiohttp
 import httpx
 from yarl import URL
 
 from gateway.config import TimeoutSettings
-from gateway.errors import UpstreamFailure, UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
+from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
+from gateway.upstream.base import IdleGuard, LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.http1 import BODILESS, Http1Answer
-from gateway.upstream.idle import IdleGuard
-from gateway.upstream.pool import CONNECTED, Connector, Route, UploadConnector
+from gateway.upstream.pool import Pool, Route, closed_early, where
 
 _KEEPALIVE_S = 30.0  # below the idle limits of common load balancers (60 s and above)
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # RFC 9110 section 5.5: may become spaces
@@ -39,10 +37,10 @@ class NativeLane:
 
     def __init__(self, timeouts: TimeoutSettings, *, max_connections: int) -> None:
         self._timeouts = timeouts
-        self._max_connections = max_connections
-        self._limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s or None)
-        self._session: aiohttp.ClientSession | None = None
-        self._uploads: aiohttp.ClientSession | None = None
+        self._pool, self._uploads = (
+            Pool(limit=max_connections, connect_s=timeouts.connect_s, keepalive_s=keepalive_s)
+            for keepalive_s in (_KEEPALIVE_S, 0)
+        )
         self._proxied = bool(urllib.request.getproxies())
         self._routes: dict[tuple[str, URL], Route] = {}
 
@@ -67,8 +65,6 @@ class NativeLane:
         """
         timeouts = self._timeouts
         limit, name = _first_byte_limit(timeouts)
-        began = time.monotonic()
-        CONNECTED.set(False)
         if not isinstance(url, URL):  # of LiteLLM, whose headers are a whole head
             url = URL(str(url), encoded=True)
             headers = [(k.lower(), v) for k, v in headers]
@@ -76,18 +72,14 @@ class NativeLane:
         try:
             route = self._route(method, url, content, fresh=fresh)
             answer = await self._exchange(route, headers, content, without_body=method == "HEAD")
-        except aiohttp.ConnectionTimeoutError as exc:
-            raise _translated(exc, url, timeouts) from exc
         except TimeoutError as exc:
             raise UpstreamTimeout(
                 f"the upstream sent nothing within {limit:g} s (timeouts.{name})"
             ) from exc
-        except (aiohttp.ClientError, ValueError, OSError) as exc:
-            failure = _translated(exc, url, timeouts)
-            reused = not CONNECTED.get() and time.monotonic() - began < _STALE_S
-            if reused and isinstance(failure, UpstreamUnreachable):
-                raise StaleConnection(failure.message, retryable=True) from exc
-            raise failure from exc
+        except ValueError as exc:
+            raise UpstreamMalformed(f"{where(url)} did not answer in HTTP") from exc
+        except OSError as exc:
+            raise closed_early(where(url)) from exc
         if answer.status < 200:
             await answer.aclose()
             raise UpstreamMalformed(f"the upstream answered with status {answer.status}")
@@ -106,16 +98,21 @@ class NativeLane:
         headers = [h for h in headers if h[0] != b"content-length"]
         head = route.head(headers, length)
         guard = IdleGuard(self._timeouts.first_byte_s, self._timeouts.total_s)
-        answer = None
+        answer, reused, began = None, False, time.monotonic()
         try:
             with guard:
-                connection = await route.connect(self._limits)
+                connection = await route.pool.connect(route.origin)
+                reused, connection.is_used = connection.is_used, True
                 answer = Http1Answer(connection, guard, without_body=without_body)
                 await answer.ask(head, content, chunked=length is None)
-        except BaseException:
+        except BaseException as exc:
             guard.stop()
             if answer is not None:
                 await answer.aclose()
+            if reused and isinstance(exc, ConnectionError) and time.monotonic() - began < _STALE_S:
+                raise StaleConnection(
+                    closed_early(where(route.origin.url)).message, retryable=True
+                ) from exc
             raise
         guard.relimit(self._timeouts.idle_s)
         answer.headers = _relayed(answer.fields, answer.status)
@@ -124,39 +121,22 @@ class NativeLane:
     def _route(
         self, method: str, url: URL, content: bytes | AsyncIterator[bytes], *, fresh: bool
     ) -> Route:
-        """How to ask `url`."""
-        proxied = self._proxied
-        if fresh or not isinstance(content, bytes):
-            return Route(method, url, self._session_for(None), proxied=proxied)
+        """The prepared route to `url`."""
+        if fresh or not isinstance(content, bytes):  # a body that cannot be sent twice
+            return Route(method, url, self._uploads, proxied=self._proxied)
         route = self._routes.get((method, url))
         if route is None:
             if len(self._routes) >= _MOST_ROUTES:
                 self._routes.clear()
-            session = self._session_for(content)
-            route = self._routes[method, url] = Route(method, url, session, proxied=proxied)
+            route = Route(method, url, self._pool, proxied=self._proxied)
+            self._routes[method, url] = route
         return route
 
     async def aclose(self) -> None:
-        """Close the pool."""
-        for session in (self._session, self._uploads):
-            if session is not None:
-                await session.close()
-
-    def _session_for(self, content: bytes | None) -> aiohttp.ClientSession:
-        """The pool; for None one without idle connections, for a body that cannot be sent twice."""
-        if content is not None:
-            if self._session is None:
-                self._session = self._open(Connector, keepalive_timeout=_KEEPALIVE_S)
-            return self._session
-        if self._uploads is None:
-            self._uploads = self._open(UploadConnector)
-        return self._uploads
-
-    def _open(self, kind: type[Connector], **options: float) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=kind(limit=self._max_connections, ttl_dns_cache=60, **options),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        """Close the connections."""
+        self._pool.close()
+        self._uploads.close()
+        await asyncio.sleep(0)  # in which their sockets are closed
 
 
 class StaleConnection(UpstreamUnreachable):
@@ -184,27 +164,3 @@ def _first_byte_limit(timeouts: TimeoutSettings) -> tuple[float | None, str]:
     first, total = timeouts.first_byte_s or math.inf, timeouts.total_s or math.inf
     limit, name = min((first, "first_byte_s"), (total, "total_s"))
     return (None if math.isinf(limit) else limit), name
-
-
-def _translated(exc: Exception, url: URL, timeouts: TimeoutSettings) -> UpstreamFailure:
-    """aiohttp's error as ours."""
-    where = f"{url.scheme}://{url.host_port_subcomponent}"
-    if isinstance(exc, aiohttp.ConnectionTimeoutError):
-        limit = timeouts.connect_s
-        return UpstreamTimeout(
-            f"no connection to {where} within {limit:g} s (timeouts.connect_s)", retryable=True
-        )
-    if isinstance(exc, aiohttp.ClientSSLError):
-        said = getattr(exc, "certificate_error", exc.os_error)
-        reason = getattr(said, "verify_message", "") or getattr(said, "reason", "no handshake")
-        return UpstreamUnreachable(
-            f"{where} cannot be reached over TLS: {reason} (SSL_CERT_FILE may name authorities)"
-        )
-    if isinstance(exc, (aiohttp.ClientResponseError, aiohttp.InvalidURL, ValueError)):
-        return UpstreamMalformed(f"{where} did not answer in HTTP")
-    if isinstance(exc, aiohttp.ClientConnectorDNSError):
-        return UpstreamUnreachable(f"{where}: the host name cannot be resolved", retryable=True)
-    if isinstance(exc, aiohttp.ClientConnectorError):
-        reason = os.strerror(exc.errno) if exc.errno else exc.strerror or "refused"
-        return UpstreamUnreachable(f"{where} cannot be reached: {reason}", retryable=True)
-    return UpstreamUnreachable(f"{where} closed the connection before an answer", retryable=True)

@@ -1,75 +1,223 @@
-"""The connections of the native lane, and what is the same for all requests to one URL."""
+"""The connections of the native lane, and the parts that all requests to one URL share."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import select
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Any
+import base64
+import contextlib
+import ipaddress
+import netrc
+import os
+import socket
+import ssl
+import sys
+import urllib.request
+from typing import Any, NamedTuple
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.client_reqrep import ConnectionKey
-from aiohttp.connector import Connection
-from aiohttp.helpers import get_env_proxy_for_url
+import aiohappyeyeballs
+from cachetools import TTLCache
 from yarl import URL
 
-from gateway.upstream.base import RawHeaders
-from gateway.upstream.http1 import PooledConnection
-
-CONNECTED: ContextVar[bool] = ContextVar("connected")
-"""Whether the request being sent opened a connection instead of using an idle one."""
-
+from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
+from gateway.observability.logging import get_logger
+from gateway.upstream.base import IdleGuard, RawHeaders
+from gateway.upstream.http1 import Handover, PooledConnection
 
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose requests mostly have no body, and then no length either (RFC 9110, 8.6)."""
+_NEXT_ADDRESS_S = 0.25  # RFC 8305 section 8: after this the next address is tried, too
+_NAMES_S = 60.0  # as long are the addresses of a name kept
+_MOST_NAMES = 1000
+
+
+class Origin(NamedTuple):
+    """The place that connections lead to: scheme, host and port, and the proxy on the way."""
+
+    url: URL
+    proxy: URL | None = None
+    login: bytes = b""
+    """The value of `Proxy-Authorization`; empty for none."""
+
+
+def where(url: URL) -> str:
+    """The origin of a URL, for messages."""
+    return f"{url.scheme}://{url.host_port_subcomponent}"
+
+
+def closed_early(place: str) -> UpstreamUnreachable:
+    """The error of a connection that was closed before the head of an answer."""
+    return UpstreamUnreachable(f"{place} closed the connection before an answer", retryable=True)
+
+
+def origin_of(url: URL, *, proxied: bool) -> Origin:
+    """The origin of a URL; `proxied`: with the proxy that the environment names for it.
+
+    Raises:
+        ValueError: the URL has no host, or its proxy is not one for HTTP.
+    """
+    proxy, login = _proxy_for(url) if proxied else (None, b"")
+    return Origin(url.origin(), proxy, login)
+
+
+class Pool:
+    """Connections to upstreams: at most `limit` in use, and idle ones for `keepalive_s`.
+
+    With `keepalive_s` 0 every request has a connection opened for it.
+    """
+
+    def __init__(self, *, limit: int, connect_s: float, keepalive_s: float) -> None:
+        self.in_use: dict[PooledConnection, Origin] = {}
+        self._connect_s = connect_s
+        self._keepalive_s = keepalive_s
+        self._room = asyncio.Semaphore(limit or sys.maxsize)
+        self._idle: dict[Origin, list[PooledConnection]] = {}
+        self._addresses: TTLCache[tuple[str, int], list[Any]] = TTLCache(_MOST_NAMES, _NAMES_S)
+        self._tls: ssl.SSLContext | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def connect(self, origin: Origin) -> PooledConnection:
+        """A connection on which nothing is waiting to be read.
+
+        Raises:
+            UpstreamFailure: it cannot be opened.
+        """
+        await self._room.acquire()
+        try:
+            connection = self._idle_one(origin) or await self._opened(origin)
+        except BaseException:
+            self._room.release()
+            raise
+        self.in_use[connection] = origin
+        return connection
+
+    def _take_back(self, connection: PooledConnection, reusable: bool) -> None:
+        """Take a connection out of use; one that cannot be used again is closed."""
+        origin = self.in_use.pop(connection, None)
+        if origin is not None:
+            self._room.release()
+        if origin is None or not (reusable and self._keepalive_s):
+            connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_until = loop.time() + self._keepalive_s
+        self._idle.setdefault(origin, []).append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_at(connection.idle_until, self._close_expired)
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        idle = [connection for each in self._idle.values() for connection in each]
+        self._idle.clear()
+        for connection in [*idle, *self.in_use]:
+            connection.close()
+
+    def _idle_one(self, origin: Origin) -> PooledConnection | None:
+        """The connection that was used last, if it is still open and nothing came unasked."""
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.is_quiet():
+                return connection
+            connection.close()
+        return None
+
+    def _close_expired(self) -> None:
+        """Close what has been idle for too long, and forget what has been closed meanwhile."""
+        loop, kept = asyncio.get_running_loop(), dict[Origin, list[PooledConnection]]()
+        for origin, connections in self._idle.items():
+            for connection in connections:
+                if connection.is_open and connection.idle_until > loop.time():
+                    kept.setdefault(origin, []).append(connection)
+                else:
+                    connection.close()
+        self._idle = kept
+        times = [each[0].idle_until for each in kept.values()]
+        self._sweep = loop.call_at(min(times), self._close_expired) if times else None
+
+    async def _opened(self, origin: Origin) -> PooledConnection:
+        """A new connection. Raises: UpstreamFailure."""
+        connection = PooledConnection(self._take_back)
+        try:
+            async with asyncio.timeout(self._connect_s or None) as limit:
+                await self._open(connection, origin)
+        except BaseException as exc:
+            connection.close()
+            if isinstance(exc, TimeoutError) and limit.expired():
+                raise UpstreamTimeout(
+                    f"no connection to {where(origin.url)} within {self._connect_s:g} s "
+                    "(timeouts.connect_s)",
+                    retryable=True,
+                ) from exc
+            if isinstance(exc, (OSError, ValueError)):
+                raise _unreachable(exc, origin) from exc
+            raise
+        if connection.has_spoken:  # before it was asked
+            raise UpstreamMalformed(f"{where(origin.url)} did not answer in HTTP")
+        if not connection.is_open:
+            raise closed_early(where(origin.url))
+        return connection
+
+    async def _open(self, connection: PooledConnection, origin: Origin) -> None:
+        url, proxy, _ = origin
+        first = proxy or url
+        secure = await self._tls_settings() if url.scheme in ("https", "wss") else None
+        loop = asyncio.get_running_loop()
+        addresses = await self._look_up(first.raw_host or "", first.port or 80)
+        found = await aiohappyeyeballs.start_connection(
+            addresses, happy_eyeballs_delay=_NEXT_ADDRESS_S, interleave=1
+        )
+        host = (url.raw_host or "").rstrip(".")
+        if proxy is None or secure is None:
+            name = host if secure else None
+            await loop.create_connection(
+                lambda: connection, sock=found, ssl=secure, server_hostname=name
+            )
+            return
+        await loop.create_connection(lambda: connection, sock=found)
+        plain = await _tunnel(connection, origin)
+        connection.transport = await loop.start_tls(plain, connection, secure, server_hostname=host)
+
+    async def _look_up(self, host: str, port: int) -> list[Any]:
+        """The addresses of a host, each time from another one on. Raises: socket.gaierror."""
+        addresses = self._addresses.get((host, port))
+        if addresses is None:
+            flags = socket.AI_ADDRCONFIG
+            with contextlib.suppress(ValueError):  # a name
+                ipaddress.ip_address(host)
+                flags = socket.AI_NUMERICHOST
+            addresses = list(
+                await asyncio.get_running_loop().getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, flags=flags
+                )
+            )
+            self._addresses[host, port] = addresses
+        addresses.append(addresses.pop(0))
+        return list(addresses)
+
+    async def _tls_settings(self) -> ssl.SSLContext:
+        if self._tls is None:  # made in a thread: it reads the files of the authorities
+            self._tls = await asyncio.to_thread(ssl.create_default_context)
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
 
 
 class Route:
-    """What is the same for all requests to one URL."""
+    """Parts that are the same for all requests to one URL."""
 
-    def __init__(
-        self, method: str, url: URL, session: aiohttp.ClientSession, *, proxied: bool = False
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        proxy, login = _proxy_for(url) if proxied else (None, None)
-        self._request = _Keyed(
-            method, url, session=session, loop=loop, proxy=proxy, proxy_auth=login
-        )
-        self._pool = session.connector
+    def __init__(self, method: str, url: URL, pool: Pool, *, proxied: bool = False) -> None:
+        self.origin = origin = origin_of(url, proxied=proxied)
+        self.pool = pool
         self._says_length = method not in _BODILESS
-        given = self._request.headers  # `Host`, and the login that the URL names
-        self._login = given.get("Authorization", "").encode()
-        plain = self._request.url
-        absolute = proxy is not None and plain.scheme == "http"
-        target = str(plain) if absolute else plain.raw_path_qs
-        start = f"{method} {target} HTTP/1.1\r\nHost: {given['Host']}\r\n"
-        if absolute and login is not None:
-            start += f"Proxy-Authorization: {login.encode()}\r\n"
-        self._start = start.encode()
-
-    async def connect(self, limits: aiohttp.ClientTimeout) -> Connection:
-        """A connection on which nothing is waiting to be read. Raises: aiohttp.ClientError."""
-        assert self._pool is not None
-        while True:
-            try:
-                connection = await self._pool.connect(self._request, [], limits)
-            except TimeoutError as exc:
-                raise aiohttp.ConnectionTimeoutError from exc
-            protocol = connection.protocol
-            assert isinstance(protocol, PooledConnection)
-            if not protocol.is_used and protocol.should_close:
-                spoke = protocol.is_connected()
-                connection.close()
-                if spoke:
-                    raise ValueError("the upstream spoke before it was asked")
-                raise aiohttp.ServerDisconnectedError
-            if not (protocol.should_close or (protocol.is_used and _is_readable(protocol))):
-                protocol.is_used = True
-                return connection
-            connection.close()
+        self._login = _login(url)
+        absolute = origin.proxy is not None and url.scheme == "http"
+        target = str(url.with_user(None).with_fragment(None)) if absolute else url.raw_path_qs
+        start = f"{method} {target} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n".encode()
+        if absolute and origin.login:
+            start += b"Proxy-Authorization: %b\r\n" % origin.login
+        self._start = start
 
     def head(self, headers: RawHeaders, length: int | None) -> bytes:
         """The head of a request; `length` None: of a body in chunks.
@@ -93,65 +241,71 @@ class Route:
         return self._start + fields
 
 
-class _Keyed(aiohttp.ClientRequest):
-    """What the pool needs to know of a request, worked out once."""
-
-    @functools.cached_property
-    def connection_key(self) -> ConnectionKey:
-        return super().connection_key
-
-
-class Connector(aiohttp.TCPConnector):
-    """Records that it opened a connection."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        make: Callable[..., ResponseHandler] = PooledConnection
-        self._factory = functools.partial(make, loop=self._loop)
-
-    async def _create_connection(self, *args: Any, **kwargs: Any) -> ResponseHandler:
-        CONNECTED.set(True)
-        return await super()._create_connection(*args, **kwargs)
-
-    def _release(
-        self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
-    ) -> None:
-        if isinstance(protocol, PooledConnection):
-            protocol.is_idle = True
-        super()._release(key, protocol, should_close=should_close)
-
-
-class UploadConnector(Connector):
-    """Opens a connection for each request, and closes it within a millisecond of its end.
-
-    aiohttp's way to keep none adds a Connection header. With a short limit alone the next request
-    used the connection again if it came within the limit.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(keepalive_timeout=0.001, **options)
-
-    async def _get(self, *_args: Any) -> None:
-        """No idle connection."""
-
-
-def _proxy_for(url: URL) -> tuple[URL | None, aiohttp.BasicAuth | None]:
+def _proxy_for(url: URL) -> tuple[URL | None, bytes]:
     """The proxy that the environment names for a URL, and the login there."""
-    try:
-        return get_env_proxy_for_url(url)
-    except LookupError:
-        return None, None
+    named = urllib.request.getproxies().get(url.scheme)
+    if not named or urllib.request.proxy_bypass(url.host or ""):
+        return None, b""
+    proxy = URL(named)
+    if proxy.scheme in ("https", "wss"):
+        get_logger("gateway.native").warning("a proxy that is reached over TLS is not used")
+        return None, b""
+    if proxy.scheme != "http":
+        raise ValueError("only HTTP proxies are supported")
+    login = _login(proxy)
+    if not login:  # the file that other programs read, too
+        file = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
+        with contextlib.suppress(OSError, netrc.NetrcParseError):
+            known = netrc.netrc(file).authenticators(proxy.host or "")
+            login = _basic(known[0] or known[1] or "", known[2] or "") if known else b""
+    return proxy.with_user(None), login
 
 
-def _is_readable(protocol: ResponseHandler) -> bool:
-    """Whether bytes, or the end, have come on an idle connection and are not read yet: they would
-    be taken for the answer to the next request."""
-    transport = protocol.transport
-    if transport is None or transport.is_closing():
-        return True
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))
+def _login(url: URL) -> bytes:
+    """The login that a URL names, as the value of a header; empty for none."""
+    if url.raw_user is None and url.raw_password is None:
+        return b""
+    return _basic(url.user or "", url.password or "")
+
+
+def _basic(user: str, password: str) -> bytes:
+    return b"Basic " + base64.b64encode(f"{user}:{password}".encode("latin-1"))
+
+
+async def _tunnel(connection: PooledConnection, origin: Origin) -> asyncio.Transport:
+    """Have the proxy connect to the origin. Raises: OSError, ValueError: it does not."""
+    url, _, login = origin
+    target = f"{url.host_subcomponent}:{url.port}".encode()
+    head = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n" % (target, target)
+    if login:
+        head += b"Proxy-Authorization: %b\r\n" % login
+    answer = Handover(connection, IdleGuard(0), range(200, 300))
+    await answer.ask(head + b"\r\n", b"", chunked=False)
+    if not 200 <= answer.status < 300 or answer.early:
+        raise ValueError("the proxy refused, or spoke before it was asked")
+    return answer.taken_over()
+
+
+def _unreachable(exc: Exception, origin: Origin) -> UpstreamUnreachable | UpstreamMalformed:
+    """The error of a connection that could not be opened."""
+    if isinstance(exc, ssl.SSLError):
+        reason = getattr(exc, "verify_message", "") or exc.reason or "no handshake"
+        return UpstreamUnreachable(
+            f"{where(origin.url)} cannot be reached over TLS: {reason} "
+            "(SSL_CERT_FILE may name authorities)"
+        )
+    if isinstance(exc, socket.gaierror):
+        return UpstreamUnreachable(
+            f"{where(origin.url)}: the host name cannot be resolved", retryable=True
+        )
+    if isinstance(exc, ConnectionError) and not exc.errno:
+        return closed_early(where(origin.url))
+    if isinstance(exc, OSError):
+        reason = os.strerror(exc.errno) if exc.errno else exc.strerror or "refused"
+        return UpstreamUnreachable(
+            f"{where(origin.url)} cannot be reached: {reason}", retryable=True
+        )
+    return UpstreamMalformed(f"{where(origin.url)} did not answer in HTTP")
 
 
 def _utf8(value: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Which providers are compatible with OpenAI's API, and how a model string names its provider.
+"""Providers that are compatible with OpenAI's API, and the provider that a model string names.
 
 Source: the provider documentation of each (base URL), and LiteLLM's provider names and key
 variables, so that a LiteLLM config means the same here.
@@ -55,6 +55,13 @@ def _text(path: Path) -> str:
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 ANTHROPIC_KEY_VARIABLES = ("ANTHROPIC_API_KEY",)
+
+BASELESS = frozenset(
+    {"ai21", "custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "openai_like"}
+    | {"xinference"}
+)
+"""Providers that have no host of their own: without a base URL, LiteLLM asks OpenAI's. Source: each
+prefix of LiteLLM 1.106 was called with a key of its own; the test does it for every version."""
 
 
 class Provider(NamedTuple):
@@ -180,7 +187,7 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _misspelt_prefix(model: str) -> str | None:
-    """What a name has before a colon, if it is nearly a provider's (`antropic:claude-x`)."""
+    """The part of a name before a colon, if it is nearly a provider's (`antropic:claude-x`)."""
     prefix, colon, _ = model.partition(":")
     names = [*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS]
     near = colon and difflib.get_close_matches(prefix.lower(), names, n=1, cutoff=_NEARLY)
@@ -217,7 +224,7 @@ def _is(provider: str, owner: str) -> bool:
 
 
 def unknown_prefix(model: str) -> str | None:
-    """What a name has before its slash, if that is no known provider; None for any other name.
+    """The part of a name before its slash, if that is no known provider; None for any other name.
 
     The star of a pattern such as `*/chat` stands for any provider.
     """

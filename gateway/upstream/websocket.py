@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from dataclasses import dataclass, field
 
-import httptools
 from yarl import URL
 
 from gateway.config import TimeoutSettings
 from gateway.errors import UpstreamMalformed, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.base import RawHeaders
+from gateway.upstream.base import IdleGuard, RawHeaders
+from gateway.upstream.http1 import Handover
+from gateway.upstream.pool import Origin, Pool
 
 BUFFER_BYTES = 2**16
-"""What one direction holds before its sender has to wait, and the longest head of an answer."""
+"""What one direction holds before its sender has to wait."""
 _MAX_REFUSAL_BYTES = 2**20
 """Of an answer that refuses the WebSocket, so much is relayed; it is an error message."""
 
@@ -23,7 +23,7 @@ _MAX_REFUSAL_BYTES = 2**20
 class Handshake:
     """The upstream's answer to a request for a WebSocket.
 
-    `status` 101: the WebSocket is open; `reader` and `writer` carry its frames, after `early`. Any
+    `status` 101: the WebSocket is open; `reader` and `writer` carry its frames. Any
     other: the upstream refused, `body` says why, and the connection is closed.
     """
 
@@ -31,7 +31,6 @@ class Handshake:
     reason: bytes = b""
     headers: RawHeaders = field(default_factory=list)
     body: bytes = b""
-    early: bytes = b""
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
 
@@ -48,43 +47,46 @@ async def open_websocket(url: URL, headers: RawHeaders, timeouts: TimeoutSetting
     Raises:
         UpstreamFailure: no connection, no answer in time, or an answer that is not HTTP.
     """
-    reader, writer = await _connect(url, timeouts)
-    answer = Handshake()
+    connection = await Pool(limit=1, connect_s=timeouts.connect_s, keepalive_s=0).connect(
+        Origin(url.origin())
+    )
+    guard = IdleGuard(timeouts.first_byte_s)
+    answer = Handover(connection, guard, range(101, 102))
+    made = Handshake()
     try:
-        writer.write(_request(url, headers))
-        async with asyncio.timeout(timeouts.first_byte_s or None):
-            await _read_answer(reader, answer)
+        with guard:
+            await answer.ask(_request(url, headers), b"", chunked=False)
+        made = Handshake(answer.status, answer.reason, answer.fields)
+        if answer.status == 101:
+            made.reader, made.writer = _streams(answer)
+            return made
+        async for piece in answer:
+            made.body = (made.body + piece)[:_MAX_REFUSAL_BYTES]
+            if len(made.body) == _MAX_REFUSAL_BYTES:
+                break
     except TimeoutError as exc:
         limit = f"{timeouts.first_byte_s:g} s (timeouts.first_byte_s)"
         raise UpstreamTimeout(f"no answer to the WebSocket request within {limit}") from exc
     except OSError as exc:
         raise UpstreamUnreachable("the upstream closed the connection before an answer") from exc
-    except httptools.HttpParserError as exc:
+    except ValueError as exc:
         raise UpstreamMalformed("the upstream did not answer in HTTP") from exc
     finally:
-        if answer.status != 101:
-            writer.close()
-    answer.reader, answer.writer = reader, writer
-    return answer
+        guard.stop()
+        if made.reader is None:
+            await answer.aclose()
+    return made
 
 
-async def _connect(
-    url: URL, timeouts: TimeoutSettings
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    secure = url.scheme in ("https", "wss")
-    context = ssl.create_default_context() if secure else None
-    where = f"{url.scheme}://{url.host_port_subcomponent}"
-    try:
-        async with asyncio.timeout(timeouts.connect_s or None):
-            return await asyncio.open_connection(
-                url.host, url.port, ssl=context, limit=BUFFER_BYTES
-            )
-    except TimeoutError as exc:
-        limit = f"{timeouts.connect_s:g} s (timeouts.connect_s)"
-        raise UpstreamTimeout(f"no connection to {where} within {limit}") from exc
-    except OSError as exc:
-        reason = exc.strerror or type(exc).__name__
-        raise UpstreamUnreachable(f"{where} cannot be reached: {reason}") from exc
+def _streams(answer: Handover) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The frames behind an answer. Raises: ConnectionResetError."""
+    transport, loop = answer.taken_over(), asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=BUFFER_BYTES, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    reader.feed_data(answer.early)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 def _request(url: URL, headers: RawHeaders) -> bytes:
@@ -96,60 +98,3 @@ def _request(url: URL, headers: RawHeaders) -> bytes:
     ]
     lines += [b"%b: %b" % header for header in headers]
     return b"\r\n".join([*lines, b"", b""])
-
-
-async def _read_answer(reader: asyncio.StreamReader, answer: Handshake) -> None:
-    parser = _AnswerParser(answer)
-    while not parser.whole:
-        data = await reader.read(BUFFER_BYTES)
-        if not data:
-            if parser.head_read:
-                return  # the end of a body without a length
-            raise ConnectionResetError
-        try:
-            parser.feed(data)
-        except httptools.HttpParserUpgrade as end:
-            answer.early = data[end.args[0] :]
-            return
-
-
-class _AnswerParser:
-    """Fills in a Handshake from the bytes of an HTTP answer."""
-
-    def __init__(self, answer: Handshake) -> None:
-        self._answer = answer
-        self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = 0
-        self.head_read = False
-        self.whole = False
-
-    def feed(self, data: bytes) -> None:
-        """Parse what arrived. Raises: HttpParserUpgrade after the head of an open WebSocket."""
-        self._head_bytes += 0 if self.head_read else len(data)
-        self._parser.feed_data(data)
-        if not self.head_read and self._head_bytes > BUFFER_BYTES:
-            raise UpstreamMalformed("the upstream's answer has a head without an end")
-
-    def on_status(self, reason: bytes) -> None:
-        """Take a part of the reason."""
-        self._answer.reason += reason
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header of the answer."""
-        if not self.head_read:
-            self._answer.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """Note the status."""
-        self._answer.status = self._parser.get_status_code()
-        self.head_read = True
-
-    def on_body(self, body: bytes) -> None:
-        """Take a piece of an error message."""
-        room = _MAX_REFUSAL_BYTES - len(self._answer.body)
-        self._answer.body += body[: max(room, 0)]
-        self.whole = self.whole or len(body) > room
-
-    def on_message_complete(self) -> None:
-        """Note the end."""
-        self.whole = True

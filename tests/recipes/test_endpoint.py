@@ -14,7 +14,7 @@ from __future__ import annotations
 from gateway import __version__
 from gateway.endpoints.body import Receive, Scope, Send
 from gateway.endpoints.edge import EXCHANGE
-from gateway.endpoints.reply import send_json
+from gateway.endpoints.body import send_json
 
 
 async def version(scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from gateway.config import settings_from_dict
-from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.rests import DeploymentRests
+from gateway.upstream.deployments import DeploymentRests, DeploymentTable, Target
 from steering_gateway_testing import ScriptedUpstream
 from tests.relay.gateways import HELLO, STREAMED, hear
 

@@ -152,6 +152,6 @@ async def test_nothing_leaks(
     while b"gateway_requests_in_flight 0.0" not in metrics.render():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
-    idle = gateway.app.runtime.services.native._session.connector
-    assert not idle._acquired
+    pool = gateway.app.runtime.services.native._pool
+    assert not pool.in_use
     assert upstream.open_connections < 100

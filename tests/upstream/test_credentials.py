@@ -21,11 +21,11 @@ from gateway.auth.keyring import make_key
 from gateway.config import TimeoutSettings
 from gateway.errors import NotFound, Unauthorized
 from gateway.upstream import credentials
-from gateway.upstream.credentials import ANY, BASELESS, family_of_host, family_of_provider
+from gateway.upstream.credentials import ANY, family_of_host, family_of_provider
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
 from gateway.upstream.native import NativeLane
-from gateway.upstream.providers import litellm_names
+from gateway.upstream.providers import BASELESS, litellm_names
 from tests.live.test_refused_dialects import DIALECTS
 from tests.patience import ANSWER_S
 from tests.relay.processes import GatewayProcess

@@ -59,7 +59,7 @@ print(json.dumps({
 def test_a_failed_import_is_undone_and_tried_again() -> None:
     """An early and a late part fail once; nothing of LiteLLM stays, and four threads then get it.
 
-    When this fails, look at `gateway/upstream/litellm_lane/importing.py`.
+    When this fails, look at `gateway/upstream/litellm_lane/sdk.py`.
     """
     root = Path(__file__).parents[2]
     done = subprocess.run(

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.litellm_lane import errors, legacy, messages, request
-from gateway.upstream.litellm_lane.chunks import ChunkStream
-from gateway.upstream.litellm_lane.completions import as_chunk, completion, from_generic
+from gateway.upstream.litellm_lane import errors, request
+from gateway.upstream.litellm_lane.chunks import ChunkStream, as_chunk, completion, from_generic
 from gateway.upstream.litellm_lane.transport import ProviderCall
 from tests.examples import examples
 from tests.upstream.lane import finish_reasons, message_of
@@ -72,17 +71,17 @@ def test_router_settings_of_a_deployment_stay_behind() -> None:
 def test_copies_are_equal_and_separate(value: Any) -> None:
     """A copy by way of JSON equals the original, integers above 64 bits included."""
     holder = {"value": value, "big": 2**80}
-    assert messages.copied(holder) == holder
-    assert messages.copied(holder) is not holder
+    assert request.copied(holder) == holder
+    assert request.copied(holder) is not holder
 
 
 @examples(50)
 @given(st.lists(json_values | st.dictionaries(st.text(max_size=8), json_values), max_size=4))
 def test_no_history_is_too_odd(history: list[Any]) -> None:
     """Messages of any shape are put right or left alone, never an exception."""
-    messages.translatable(messages.copied(history), keep_signatures=False)
-    messages.without_empty_turns(history)
-    messages.lacks_thinking(history)
+    request.translatable(request.copied(history), keep_signatures=False)
+    request.without_empty_turns(history)
+    request.lacks_thinking(history)
 
 
 def test_thinking_is_missed_only_in_the_turn_that_goes_on() -> None:
@@ -90,10 +89,10 @@ def test_thinking_is_missed_only_in_the_turn_that_goes_on() -> None:
     call = {"role": "assistant", "tool_calls": [{"id": "a"}]}
     result, user = {"role": "tool", "tool_call_id": "a"}, {"role": "user", "content": "x"}
     signed = {**call, "thinking_blocks": [{"type": "thinking"}]}
-    assert messages.lacks_thinking([user, call, result])
-    assert not messages.lacks_thinking([user, signed, result])
-    assert not messages.lacks_thinking([user, call, result, user])
-    assert not messages.lacks_thinking([])
+    assert request.lacks_thinking([user, call, result])
+    assert not request.lacks_thinking([user, signed, result])
+    assert not request.lacks_thinking([user, call, result, user])
+    assert not request.lacks_thinking([])
 
 
 def test_old_and_new_form_name_the_same_calls() -> None:
@@ -106,8 +105,8 @@ def test_old_and_new_form_name_the_same_calls() -> None:
         {"role": "function", "name": "f", "content": "2"},
     ]
     body = {"functions": [{"name": "f"}], "messages": history}
-    assert legacy.is_legacy(body)
-    new = legacy.modernised(body)
+    assert request.is_legacy(body)
+    new = request.modernised(body)
     ids = [message["tool_calls"][0]["id"] for message in new["messages"][::2]]
     assert [message["tool_call_id"] for message in new["messages"][1::2]] == ids
     assert len(set(ids)) == 2

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gateway.upstream import prices
-from gateway.upstream.litellm_lane import errors, messages, sdk
+from gateway.upstream.litellm_lane import errors, request, sdk
 from gateway.upstream.litellm_lane.answers import _keep_early_input
 from gateway.upstream.litellm_lane.transport import CallTransport
 from steering_gateway_testing import Reply, ScriptedUpstream
@@ -28,9 +28,7 @@ from tests.upstream.lane import CLAUDE, KEY
 LANE = "gateway/upstream/litellm_lane/lane.py"
 ROOM = "gateway/upstream/litellm_lane"
 SDK = f"{ROOM}/sdk.py"
-IMPORTING = f"{ROOM}/importing.py"
 ANSWERS = f"{ROOM}/answers.py"
-PROXY_PARTS = f"{ROOM}/proxy_parts.py"
 
 
 def look_at(file: str, part: str) -> str:
@@ -91,7 +89,7 @@ print(json.dumps({"asked": asked, "read": "FOUND_BY_LITELLM" in os.environ}))
         text=True,
         check=True,
     )
-    message = look_at(IMPORTING, "a variable that keeps its import local and quiet")
+    message = look_at(SDK, "a variable that keeps its import local and quiet")
     assert json.loads(done.stdout) == {"asked": [], "read": False}, message
     assert done.stderr == "", message
 
@@ -233,7 +231,7 @@ def test_generic_chunks_have_the_fields_that_are_read(litellm: Any) -> None:
     """The other kind of chunk that adapters give."""
     fields = set(part("types.utils").GenericStreamingChunk.__annotations__)
     read = {"text", "tool_use", "finish_reason", "usage", "provider_specific_fields"}
-    assert read <= fields, look_at(f"{ROOM}/completions.py", "GenericStreamingChunk")
+    assert read <= fields, look_at(f"{ROOM}/chunks.py", "GenericStreamingChunk")
 
 
 def test_thinking_is_where_it_is_read(litellm: Any) -> None:
@@ -244,14 +242,14 @@ def test_thinking_is_where_it_is_read(litellm: Any) -> None:
     for model in (types.Delta, types.Message):
         dumped = model(content="a", **fields).model_dump()
         assert {key: dumped[key] for key in fields} == fields, look_at(
-            f"{ROOM}/completions.py and chunks.py", model.__name__
+            f"{ROOM}/chunks.py", model.__name__
         )
 
 
 def test_signature_of_a_call_is_marked_in_its_id(litellm: Any) -> None:
     """The mark that is cut off for other providers than Gemini."""
     mark = part("litellm_core_utils.prompt_templates.factory").THOUGHT_SIGNATURE_SEPARATOR
-    assert mark == messages._SIGNATURE_MARK, look_at(f"{ROOM}/messages.py", "the mark")
+    assert mark == request._SIGNATURE_MARK, look_at(f"{ROOM}/request.py", "the mark")
 
 
 def test_errors_begin_with_the_class_that_is_cut_off(litellm: Any) -> None:
@@ -278,7 +276,7 @@ async def test_responses_are_asked_as_chat_completions(
     )
     paths = [call.path for call in upstream.requests]
     assert paths == ["/v1/chat/completions"], look_at(
-        f"{ROOM}/dialects.py", "use_chat_completions_api"
+        f"{ROOM}/answers.py and request.py", "use_chat_completions_api"
     )
 
 
@@ -296,7 +294,9 @@ async def test_messages_are_asked_as_chat_completions(
         litellm_logging_obj=loaded.call_log("hosted_vllm/m", [], stream=False),
     )
     paths = [call.path for call in upstream.requests]
-    assert paths == ["/v1/chat/completions"], look_at(f"{ROOM}/dialects.py", "hosted_vllm")
+    assert paths == ["/v1/chat/completions"], look_at(
+        f"{ROOM}/answers.py and request.py", "hosted_vllm"
+    )
 
 
 async def test_streamed_messages_need_no_proxy(
@@ -313,7 +313,7 @@ async def test_streamed_messages_need_no_proxy(
         stream=True,
     )
     received = b"".join([chunk async for chunk in stream])
-    assert b"message_stop" in received, look_at(PROXY_PARTS, "what its Messages streams import")
+    assert b"message_stop" in received, look_at(SDK, "what its Messages streams import")
 
 
 async def test_tools_of_type_mcp_are_left_to_the_provider(

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.upstream import prices
-from gateway.upstream.charges import Rates
 from gateway.upstream.litellm_lane import sdk
-from gateway.upstream.prices import ModelInfo, PriceList
+from gateway.upstream.prices import ModelInfo, PriceList, Rates
 
 MODELS: dict[str, dict[str, Any]] = {
     "sample_spec": {"mode": "one of: chat", "litellm_provider": "see the docs"},

@@ -14,9 +14,9 @@ from gateway.commands.check_config import config_warnings
 from gateway.config import Settings, settings_from_dict
 from gateway.errors import ConfigError, UnknownProvider
 from gateway.process.start_checks import check
-from gateway.upstream.credentials import BASELESS
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.providers import (
+    BASELESS,
     OPENAI_COMPATIBLE,
     TRANSLATED_PROVIDERS,
     is_known,

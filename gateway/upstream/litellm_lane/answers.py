@@ -1,4 +1,4 @@
-"""The answers of the lane: a complete body, or a stream that is read as it arrives."""
+"""The answers of the lane: a complete body, a stream in chat, or one that LiteLLM translates."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import orjson
 
-from gateway.upstream.base import RawHeaders
-from gateway.upstream.litellm_lane import chunks, completions, errors, legacy
+from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.litellm_lane import chunks, errors, request
 from gateway.upstream.litellm_lane.readable import restored
+from gateway.upstream.litellm_lane.request import ENDS
 from gateway.upstream.litellm_lane.transport import ProviderCall
 
 _END = object()
@@ -160,13 +161,13 @@ class StreamedAnswer(PrimedStream):
 
     def _encoded(self, chunks: list[dict[str, Any]]) -> bytes:
         if self._legacy:
-            chunks = [legacy.as_legacy(chunk) for chunk in chunks]
+            chunks = [request.as_legacy(chunk) for chunk in chunks]
         return b"".join(b"data: %b\n\n" % encode(chunk) for chunk in chunks)
 
     def _as_mapping(self, chunk: Any) -> Mapping[str, Any]:
         """A chunk of any kind that LiteLLM's adapters produce, as OpenAI's JSON."""
         if isinstance(chunk, dict) and "text" in chunk:
-            return completions.from_generic(chunk, finished=self._out.complete) or {}
+            return chunks.from_generic(chunk, finished=self._out.complete) or {}
         if isinstance(chunk, dict):
             return chunk
         if not hasattr(chunk, "choices"):
@@ -181,7 +182,7 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
     spends four fifths of the CPU of a stream; the adapter below it has none of these faults.
     """
     if hasattr(source, "model_dump"):
-        yield completions.as_chunk(source.model_dump())
+        yield chunks.as_chunk(source.model_dump())
         return
     if getattr(source, "completion_stream", _END) is None:
         await source.fetch_stream()
@@ -214,3 +215,112 @@ def _keep_early_input(adapter: Any) -> None:
         return parsed
 
     adapter.chunk_parser = parse_with_input
+
+
+# Of LiteLLM's events, several of which may be in one piece; no text of a model has a bare quote.
+_END_EVENTS = tuple(mark for end in ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"'))
+
+
+def plain(answer: Any) -> Any:
+    """LiteLLM's answer, or one of its events, as JSON values in the form of the API."""
+    if not hasattr(answer, "model_dump"):
+        return answer
+    values = answer.model_dump(mode="json")
+    for holder in (values, values.get("response") or {}):
+        for item in holder.get("output") or ():
+            _set_right(item)
+    _set_right(values.get("item"))
+    return values
+
+
+def is_answer(answer: Any) -> bool:
+    """Whether a whole answer has anything in it; an error of status 200 has not."""
+    if not isinstance(answer, Mapping):
+        return False
+    return isinstance(answer.get("content"), list) or isinstance(answer.get("output"), list)
+
+
+def _join_arguments(source: Any, event: Any) -> None:
+    """Join the waiting deltas of a call's arguments to `event`, the first of them.
+
+    LiteLLM cuts arguments into ten characters each: a megabyte took the event loop for minutes.
+    """
+    waiting = getattr(source, "_pending_tool_events", None)
+    kind = getattr(event, "type", None)
+    if not waiting or kind != "response.function_call_arguments.delta":
+        return
+    count = next(
+        (
+            at
+            for at, later in enumerate(waiting)
+            if later.type != kind or later.item_id != event.item_id
+        ),
+        len(waiting),
+    )
+    event.delta += "".join([later.delta for later in waiting[:count]])
+    del waiting[:count]
+
+
+def _set_right(item: Any) -> None:
+    """Remove the role that LiteLLM gives to reasoning: with it, it would be read as a message."""
+    if isinstance(item, dict) and item.get("type") == "reasoning":
+        item.pop("role", None)
+        item.setdefault("summary", [])
+        for part in item.get("content") or ():
+            part["type"] = "reasoning_text"
+
+
+class TranslatedStream(PrimedStream):
+    """The events of a translated stream, as bytes.
+
+    LiteLLM ends its stream properly even when the provider's broke off. So its last event is held
+    back unless the provider ended its turn.
+    """
+
+    def __init__(self, source: AsyncIterator[Any], call: ProviderCall, headers: RawHeaders) -> None:
+        super().__init__(call, headers)
+        self._source = source
+        self._count = 0
+        self._ended = False
+
+    async def aclose(self) -> None:
+        """End the call; if the provider is still sending, its connection is closed at once."""
+        await self._call.close()
+        if hasattr(self._source, "aclose"):
+            await self._source.aclose()
+
+    @property
+    def _complete(self) -> bool:
+        """Whether the provider ended its turn, or answered without a stream."""
+        if self._call.events is not None:
+            return self._call.ended
+        streamed = b"event-stream" in header(self._call.headers, b"content-type")
+        return self._call.ended or not streamed
+
+    async def _next(self) -> bytes:
+        try:
+            event = await anext(self._source, None)
+        except Exception as exc:
+            if self._ended:
+                return b""
+            raise errors.failure(exc, self._call, streaming=True) from exc
+        _join_arguments(self._source, event)
+        out = b"" if event is None else self._encoded(event)
+        if out.startswith(b"event: error"):
+            # LiteLLM's own message; what the transport saw says more.
+            broken = RuntimeError("the provider's stream broke off")
+            raise errors.failure(broken, self._call, streaming=True)
+        if event is None and not self._ended:
+            raise errors.unfinished(self._call)
+        if not self._ended and any(mark in out for mark in _END_EVENTS):
+            self._ended = True
+            if not self._complete:
+                raise errors.unfinished(self._call)
+        return out
+
+    def _encoded(self, event: Any) -> bytes:
+        if isinstance(event, bytes):
+            return event
+        payload = {**plain(event), "sequence_number": self._count}
+        self._count += 1
+        return b"event: %b\ndata: %b\n\n" % (str(payload["type"]).encode(), encode(payload))

@@ -17,16 +17,7 @@ from gateway.errors import UpstreamFailure, UpstreamTimeout
 from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
 from gateway.upstream.deployments import Target
-from gateway.upstream.litellm_lane import (
-    chunks,
-    completions,
-    dialects,
-    errors,
-    legacy,
-    request,
-    sdk,
-)
-from gateway.upstream.litellm_lane.answers import CompleteAnswer, StreamedAnswer
+from gateway.upstream.litellm_lane import answers, chunks, errors, request, sdk
 from gateway.upstream.litellm_lane.transport import SHORTEST_SECRET, ProviderCall, current_call
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import keys_of_others, split_model
@@ -118,9 +109,9 @@ class LiteLLMLane:
         provider, name = self._sdk.split(model, target.params)
         call.provider, call.withheld = provider, keys_of_others(provider, target.params, os.environ)
         speaks_openai = self._sdk.speaks_openai(provider)
-        old_form = legacy.is_legacy(body) and not speaks_openai
+        old_form = request.is_legacy(body) and not speaks_openai
         prepared = request.prepare(
-            legacy.modernised(body) if old_form else body,
+            request.modernised(body) if old_form else body,
             target.params,
             provider=provider,
             supported=self._sdk.supported(provider, name),
@@ -139,11 +130,11 @@ class LiteLLMLane:
         )
         passed = _passed_on(call, prepared.dropped)
         if not streaming:
-            completion = completions.completion(result.model_dump(), model=name)
-            return CompleteAnswer(
-                legacy.as_legacy(completion) if old_form else completion, passed, call.nested
+            completion = chunks.completion(result.model_dump(), model=name)
+            return answers.CompleteAnswer(
+                request.as_legacy(completion) if old_form else completion, passed, call.nested
             )
-        answer = StreamedAnswer(
+        answer = answers.StreamedAnswer(
             result,
             call,
             chunks.ChunkStream(
@@ -171,8 +162,8 @@ class LiteLLMLane:
         call.translated = True
         provider, name = self._sdk.split(model, target.params)
         call.provider, call.withheld = provider, keys_of_others(provider, target.params, os.environ)
-        kwargs, dropped = dialects.arguments(target, body, dialect.litellm)
-        asked = dialects.asked_as(target, provider, model, name, dialect.litellm)
+        kwargs, dropped = request.translated_arguments(target, body, dialect.litellm)
+        asked = request.asked_as(target, provider, model, name, dialect.litellm)
         if asked != model:
             kwargs["api_base"] = str(target.api_base)
             kwargs.pop("custom_llm_provider", None)
@@ -180,7 +171,7 @@ class LiteLLMLane:
             _add_key(kwargs, target, headers, dialect)
         if streaming:
             openai = self._sdk.speaks_openai(provider)
-            call.end_marks = dialects.end_marks(provider, name, speaks_openai=openai)
+            call.end_marks = request.translated_end_marks(provider, name, speaks_openai=openai)
         controls = self._controls(target, asked, headers, streaming)
         controls.pop("stream_options", None)
         result = await self._sdk.in_dialect[dialect.name](
@@ -190,18 +181,18 @@ class LiteLLMLane:
         )
         passed = _passed_on(call, dropped)
         if not streaming:
-            whole = dialects.plain(result)
-            if not dialects.is_answer(whole):
+            whole = answers.plain(result)
+            if not answers.is_answer(whole):
                 raise ValueError("an answer without content")
-            return CompleteAnswer(whole, passed, call.nested)
-        answer = dialects.TranslatedStream(result.__aiter__(), call, passed)
+            return answers.CompleteAnswer(whole, passed, call.nested)
+        answer = answers.TranslatedStream(result.__aiter__(), call, passed)
         await answer.prime()
         return answer
 
     def _controls(
         self, target: Target, model: str, headers: RawHeaders, streaming: bool
     ) -> dict[str, Any]:
-        """What the gateway decides about the call: retries, limits and usage are its own."""
+        """The controls that the gateway sets: retries, limits and usage are its own."""
         controls: dict[str, Any] = {
             "model": model,
             "stream": streaming,

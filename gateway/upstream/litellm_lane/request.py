@@ -1,22 +1,117 @@
-"""Turns a client's chat request into the arguments of one LiteLLM call. Pure.
+"""Turns a client's request into the arguments of one LiteLLM call. Pure.
 
 LiteLLM takes its own controls (`api_base`, `api_key`, callbacks, mock answers, AWS roles) from the
 same keyword arguments as the request's fields, so a client's field is passed by name only if it is
-an OpenAI parameter; anything else goes into the body for the provider, or is left out and reported.
+a parameter of the API; anything else goes into the body for the provider, or is left out and
+reported. Messages are repaired so that LiteLLM translates them without loss or error. The form
+before tools (`functions`, `function_call`) becomes the present one, and answers are converted back:
+LiteLLM leaves the old fields out for most providers, and gives a call and its result different ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.upstream.litellm_lane.messages import (
-    copied,
-    lacks_thinking,
-    translatable,
-    without_empty_turns,
-)
+import orjson
+
+from gateway.dialects import RESPONSES, LiteLLMCall
+from gateway.errors import UpstreamFailure
+from gateway.upstream.deployments import Target
+
+# LiteLLM appends Gemini's signature of a call to the call's id; other providers refuse such ids.
+_SIGNATURE_MARK = "__thought__"
+
+
+def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]:
+    """The messages, repaired in place.
+
+    `keep_signatures`: the provider is the one that put them into the ids of the calls.
+    """
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        for block in message.get("thinking_blocks") or ():
+            if isinstance(block, dict):
+                # The index is ours, for clients that join stream deltas; the provider refuses it.
+                block.pop("index", None)
+        for call in message.get("tool_calls") or ():
+            if isinstance(call, dict):
+                _put_call_right(call, keep_signatures=keep_signatures)
+        if not keep_signatures:
+            _cut_signature(message, "tool_call_id")
+    return list(messages)
+
+
+def without_empty_turns(messages: Sequence[Any]) -> list[Any]:
+    """The messages without assistant turns in which nothing was said or done.
+
+    Agents echo them; other wires refuse empty text, and LiteLLM would put its own sentence
+    into the conversation.
+    """
+    return [message for message in messages if not _is_empty_turn(message)]
+
+
+def lacks_thinking(messages: Sequence[Any]) -> bool:
+    """Whether the newest tool-calling turn came back without its signed thinking.
+
+    Clients that know OpenAI's fields only do not echo it, and Anthropic refuses to think on after a
+    tool call whose thinking is missing; without thinking the same request is accepted.
+    """
+    for message in reversed(messages):
+        if not isinstance(message, Mapping) or message.get("role") == "user":
+            return False
+        if message.get("role") == "assistant" and message.get("tool_calls"):
+            return not message.get("thinking_blocks")
+    return False
+
+
+def copied(value: Any) -> Any:
+    """A deep copy of parsed JSON, an order of magnitude cheaper than `copy.deepcopy`."""
+    try:
+        return orjson.loads(orjson.dumps(value))
+    except (TypeError, ValueError):  # integers above 64 bits, lone surrogates
+        return json.loads(json.dumps(value))
+
+
+def _is_empty_turn(message: Any) -> bool:
+    if not isinstance(message, Mapping) or message.get("role") != "assistant":
+        return False
+    kept = ("content", "tool_calls", "function_call", "thinking_blocks", "audio", "refusal")
+    return not any(message.get(key) for key in kept)
+
+
+def _put_call_right(call: dict[str, Any], *, keep_signatures: bool) -> None:
+    function = call.get("function")
+    if isinstance(function, dict):
+        function["arguments"] = _json_object(function.get("arguments"))
+    if not keep_signatures:
+        _cut_signature(call, "id")
+
+
+def _cut_signature(holder: dict[str, Any], key: str) -> None:
+    id = holder.get(key)
+    if isinstance(id, str) and _SIGNATURE_MARK in id:
+        holder[key] = id.partition(_SIGNATURE_MARK)[0]
+
+
+def _json_object(arguments: Any) -> Any:
+    """Arguments that parse as an object, which is all other wires can carry.
+
+    A model's broken arguments are echoed by agents together with the tool's complaint about them;
+    they are kept under one key so that the model sees what it wrote.
+    """
+    if not isinstance(arguments, str):
+        return arguments if arguments is not None else "{}"
+    try:
+        if isinstance(orjson.loads(arguments), dict):
+            return arguments
+    except ValueError:
+        pass
+    return json.dumps({"arguments": arguments}) if arguments.strip() else "{}"
+
 
 # Source: OpenAI API reference, "Create chat completion"; `thinking` is LiteLLM's extension.
 OPENAI_PARAMS = frozenset(
@@ -128,7 +223,7 @@ def prepare(
 
 
 def of_deployment(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What a deployment's `litellm_params` say about the call itself."""
+    """The parameters of the call itself in a deployment's `litellm_params`."""
     return {key: value for key, value in params.items() if key not in _NOT_FOR_THE_CALL}
 
 
@@ -154,3 +249,114 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
     """Whether the client asked for usage at the end of its stream."""
     options = body.get("stream_options")
     return isinstance(options, Mapping) and bool(options.get("include_usage"))
+
+
+Json = dict[str, Any]
+
+_OLD_FIELDS = ("functions", "function_call")
+
+
+def is_legacy(body: Mapping[str, Any]) -> bool:
+    """Whether the client speaks the old form and wants its answer in it."""
+    return bool(body.get("functions")) and not body.get("tools")
+
+
+def modernised(body: Mapping[str, Any]) -> Json:
+    """The body with tools instead of functions, also in its history."""
+    out: Json = {key: value for key, value in body.items() if key not in _OLD_FIELDS}
+    out["tools"] = [{"type": "function", "function": f} for f in body["functions"]]
+    choice = body.get("function_call")
+    if isinstance(choice, Mapping):
+        out["tool_choice"] = {"type": "function", "function": dict(choice)}
+    elif choice:
+        out["tool_choice"] = choice
+    messages, count = [], 0
+    for message in body.get("messages") or ():
+        if not isinstance(message, Mapping):
+            messages.append(message)
+            continue
+        rest = {key: value for key, value in message.items() if key != "function_call"}
+        if message.get("function_call"):
+            count += 1
+            call = {"id": _call_id(count), "type": "function", "function": message["function_call"]}
+            rest["tool_calls"] = [call]
+        if message.get("role") == "function":
+            rest = {
+                "role": "tool",
+                "tool_call_id": _call_id(count),
+                "content": message.get("content"),
+            }
+        messages.append(rest)
+    out["messages"] = messages
+    return out
+
+
+def as_legacy(answer: Mapping[str, Any]) -> Json:
+    """A completion or a chunk with its first tool call as `function_call`."""
+    return {**answer, "choices": [_legacy_choice(choice) for choice in answer["choices"]]}
+
+
+def _legacy_choice(choice: Mapping[str, Any]) -> Json:
+    out = dict(choice)
+    if out.get("finish_reason") == "tool_calls":
+        out["finish_reason"] = "function_call"
+    for part in ("message", "delta"):
+        calls = out.get(part, {}).get("tool_calls")
+        if calls:
+            rest = {key: value for key, value in out[part].items() if key != "tool_calls"}
+            # The old form has one call a turn; in a stream its deltas have the index 0.
+            first = next((call for call in calls if call.get("index", 0) == 0), None)
+            out[part] = rest if first is None else {**rest, "function_call": first["function"]}
+    return out
+
+
+def _call_id(count: int) -> str:
+    return f"call_function_{count}"
+
+
+_TRANSLATED_ENVELOPE = frozenset({"model", "stream", "stream_options"})
+ENDS = (b"message_stop", b"response.completed", b"response.incomplete", b"response.failed")
+# LiteLLM ends its stream at the finish reason, before it reads `[DONE]`.
+_OPENAI_ENDS = (b'"finish_reason":"', b'"finish_reason": "', *ENDS[1:])
+# LiteLLM would ask an `openai` deployment in Responses; this name makes it ask in chat completions.
+_CHAT_ONLY_PROVIDER = "hosted_vllm"
+
+
+def translated_arguments(
+    target: Target, body: Mapping[str, Any], call: LiteLLMCall
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keyword arguments of one call, and the client's fields that are left out.
+
+    Raises:
+        UpstreamFailure: the request refers to a history that LiteLLM does not store.
+    """
+    for name in call.stored_history:
+        if body.get(name):
+            raise UpstreamFailure(
+                f"{name} needs an upstream that keeps responses; send the items again",
+                status=400,
+                type="invalid_request_error",
+                code="unsupported_parameter",
+                param=name,
+            )
+    sent = {k: v for k, v in body.items() if v is not None and k not in _TRANSLATED_ENVELOPE}
+    kwargs = of_deployment(target.params)
+    kwargs.update(copied({k: v for k, v in sent.items() if k in call.fields}))
+    if call.function == "aresponses" and not target.speaks(RESPONSES):
+        kwargs["use_chat_completions_api"] = True
+    return kwargs, tuple(k for k in sent if k not in call.fields)
+
+
+def asked_as(target: Target, provider: str, model: str, name: str, call: LiteLLMCall) -> str:
+    """The model name for LiteLLM, chosen so that it asks in a form that the upstream speaks."""
+    by_messages = call.function == "anthropic_messages"
+    if by_messages and provider == "openai" and not target.speaks(RESPONSES):
+        return f"{_CHAT_ONLY_PROVIDER}/{name}"
+    return model
+
+
+def translated_end_marks(provider: str, name: str, *, speaks_openai: bool) -> tuple[bytes, ...]:
+    """Byte strings one of which the provider sends at the end of a turn; none if not known."""
+    if provider == "anthropic":
+        return ENDS[:1]
+    return _OPENAI_ENDS if speaks_openai else end_marks(provider, name)

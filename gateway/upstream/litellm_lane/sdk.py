@@ -4,6 +4,10 @@ The import takes seconds and some 150 MB, so nothing here imports it before `loa
 it changes the process: it reads `.env` files, fetches a price list and a header table, attaches log
 handlers that print content, and works out costs and log records for every call. All of that is
 switched off; what the gateway needs of it, it does itself and cheaper.
+
+A package whose import failed leaves its submodules in `sys.modules`; the next import finds them and
+fails with "partially initialized module", as does every one after it. So a failure takes away all
+that the attempt imported of LiteLLM, and the next call starts from the beginning.
 """
 
 from __future__ import annotations
@@ -12,19 +16,118 @@ import asyncio
 import contextlib
 import datetime
 import functools
+import importlib
 import logging
+import os
+import sys
 import threading
 import time
+import types
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from gateway.dialects import DIALECTS
 from gateway.errors import UpstreamUnreachable
 from gateway.observability.logging import get_logger
-from gateway.upstream.litellm_lane import proxy_parts
-from gateway.upstream.litellm_lane.importing import litellm_imported
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
+
+_PROXY_ROUTES = "litellm.proxy.pass_through_endpoints"
+"""Package of the proxy of which LiteLLM's Messages streams import two modules that write records.
+
+Their import needs a web framework that LiteLLM does not install by itself; without them every
+streamed Messages answer of a translated Anthropic, Bedrock or Vertex AI deployment fails. The lane
+keeps records of its own, so two stand-ins are enough.
+"""
+
+
+class PassThroughEndpointLogging:
+    """The proxy's log of a finished call; the lane has its own."""
+
+
+class PassThroughStreamingHandler:
+    """Relays a stream; the proxy would also log it."""
+
+    @staticmethod
+    async def chunk_processor(response: Any, **_: Any) -> AsyncIterator[bytes]:
+        """The provider's bytes as they arrive."""
+        async for chunk in response.aiter_bytes():
+            yield chunk
+
+    @staticmethod
+    async def route_streaming_logging_to_handler(**_: Any) -> None:
+        """Log nothing."""
+
+    @staticmethod
+    async def schedule_stream_failure_logging(**_: Any) -> None:
+        """Log nothing."""
+
+
+def install_proxy_parts() -> None:
+    """Put the stand-ins where LiteLLM imports them from, unless the real ones are there."""
+    importlib.import_module(_PROXY_ROUTES)
+    for name, part in (
+        ("success_handler", PassThroughEndpointLogging),
+        ("streaming_handler", PassThroughStreamingHandler),
+    ):
+        module = types.ModuleType(f"{_PROXY_ROUTES}.{name}")
+        setattr(module, part.__name__, part)
+        sys.modules.setdefault(module.__name__, module)
+
+
+_PACKAGE = "litellm"
+
+# Without these LiteLLM downloads tables that it also carries.
+LOCAL_TABLES = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+}
+# LiteLLM loads `.env` of the working directory unless it runs in production, and prints requests
+# unless only critical messages are logged.
+_DEFAULTS = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "CRITICAL"}
+
+_import_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def litellm_imported() -> Iterator[Any]:
+    """LiteLLM's package, imported; blocks for seconds the first time.
+
+    If the import or the body of the `with` fails, everything that it imported of LiteLLM is taken
+    out of `sys.modules` again. Other threads wait until the body has ended.
+
+    Raises:
+        ImportError: LiteLLM, or something it needs, is not installed.
+    """
+    with _import_lock:
+        os.environ.update(LOCAL_TABLES)
+        for name, value in _DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        if _PACKAGE not in sys.modules:
+            _forget(_own_modules())  # left by a failed import of somebody else's
+        before = _own_modules()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield importlib.import_module(_PACKAGE)
+        except BaseException:
+            _forget(_own_modules() - before)
+            raise
+
+
+def _own_modules() -> set[str]:
+    """The names of LiteLLM's modules that are imported, wholly or in part."""
+    return {name for name in list(sys.modules) if name.partition(".")[0] == _PACKAGE}
+
+
+def _forget(names: set[str]) -> None:
+    """Take modules out of `sys.modules` and off the packages that hold them."""
+    for name in names:
+        module = sys.modules.pop(name, None)
+        parent, _, child = name.rpartition(".")
+        if module is not None and getattr(sys.modules.get(parent), child, None) is module:
+            delattr(sys.modules[parent], child)
+
 
 # What Pydantic says about LiteLLM's own types and calls. Where warnings are errors
 # (`PYTHONWARNINGS=error`, pytest) the second broke off every Responses stream of the lane.
@@ -120,7 +223,7 @@ def _load_once() -> Sdk:
         from litellm.anthropic_beta_headers_manager import _load_beta_headers_config
 
         _load_beta_headers_config()
-        proxy_parts.install()
+        install_proxy_parts()
         _silence(litellm)
         _lighten(litellm)
         _route_through_the_lane()

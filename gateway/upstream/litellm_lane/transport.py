@@ -211,7 +211,7 @@ _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 """Other dialects have to have a usage, and an adapter fails without one."""
 
 _RETRIED = frozenset({408, 409, 429, *range(500, 600)})
-"""Answers after which the clients inside LiteLLM send a call again, whatever they are told."""
+"""Answers after which the clients inside LiteLLM send a call again in any case."""
 
 current_call: ContextVar[ProviderCall | None] = ContextVar("litellm_call", default=None)
 
@@ -386,8 +386,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         watched = request.method == "POST"
         if watched and call.failure is not None:
             raise call.failed(call.failure)  # a retry of LiteLLM's own: the dispatcher retries
-        if watched and (told := call.refused_before) is not None:
-            status, headers, content = told
+        if watched and (earlier := call.refused_before) is not None:
+            status, headers, content = earlier
             return httpx.Response(status, headers=headers, content=content, request=request)
         if watched:
             call.note_request(request)
@@ -407,16 +407,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         call.redirected_from = _origin(request.url) if moved else ""
         coded = codings.named(answer.headers)
         if unknown := codings.unknown(coded):
-            await answer.aclose()
-            if answer.status >= 400:  # the status says enough
-                call.error_body = b""
-                return httpx.Response(answer.status, content=b"", request=request)
-            named = b", ".join(unknown).decode("latin-1")
-            raise call.failed(
-                UpstreamMalformed(
-                    f"the provider answered in a coding that was not asked for: {named}"
-                )
-            )
+            await _refuse_codings(call, answer, unknown)
+            return httpx.Response(answer.status, content=b"", request=request)
         body = _WatchedBody(answer, call, codings.inflaters(coded))
         readable = watched and answer.status < 300
         kind = header(answer.headers, b"content-type").lower()
@@ -444,6 +436,18 @@ def _is_binary(kind: bytes) -> bool:
 
 def _too_deep(call: ProviderCall) -> str:
     return f"the answer of {call.provider or 'the provider'} is nested too deep to be translated"
+
+
+async def _refuse_codings(call: ProviderCall, answer: LaneResponse, unknown: list[bytes]) -> None:
+    """Close an answer that cannot be unpacked; raises unless it is an error, whose status says
+    enough."""
+    await answer.aclose()
+    if answer.status < 400:
+        named = b", ".join(unknown).decode("latin-1")
+        raise call.failed(
+            UpstreamMalformed(f"the provider answered in a coding that was not asked for: {named}")
+        )
+    call.error_body = b""
 
 
 async def _error_body(response: httpx.Response) -> bytes:
