@@ -29,17 +29,17 @@ from functools import partial
 from gateway.calls.admission import Admissions
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.calls.recorder import Recorder
-from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
-from gateway.conversations.own_time import DeadlinePassed, OwnTime
-from gateway.conversations.refused_places import REFUSED_STATUSES
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.response_headers import (
+from gateway.conversations.steer_request import REFUSED_STATUSES
+from gateway.conversations.steering_result import (
+    ControlHeaders,
+    SteeringResult,
     identity_headers,
     log_notes,
     steering_headers,
+    unobserved,
 )
-from gateway.conversations.steering_result import SteeringResult, unobserved
 from gateway.dialects import SteeredRequest
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
@@ -49,6 +49,7 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.stores.protocols import StoreError
+from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.dispatch import Delivery, UpstreamCall
 from gateway.upstream.stream_usage import refuses_usage

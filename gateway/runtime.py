@@ -19,10 +19,8 @@ from gateway.budgets.holds import Holds
 from gateway.config import Settings
 from gateway.config.restart import as_started, changes_at_restart, removals
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.logged_steps import LoggedSteps
-from gateway.conversations.merge import merged_call
-from gateway.conversations.refused_places import RefusedPlaces
+from gateway.conversations.loading import ConversationLoader, LoggedSteps, merged_call
+from gateway.conversations.steer_request import RefusedPlaces
 from gateway.conversations.stored_responses import StoredAnswers
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder

@@ -13,22 +13,19 @@ from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.refused_places import RefusedPlaces
-from gateway.conversations.resolve import ConversationResolver
-from gateway.conversations.run_workloads import RunWorkloads
+from gateway.conversations.resolve import ConversationResolver, UnreadResolver
 from gateway.conversations.steer_request import (
     LessonLookup,
     ModelTraits,
     PatternLookup,
+    RefusedPlaces,
     RequestSteerer,
     StepHistory,
 )
-from gateway.conversations.turns import Turns
-from gateway.conversations.unread_requests import UnreadResolver
-from gateway.conversations.workloads import Workloads
+from gateway.conversations.workloads import RunWorkloads, Workloads
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.target import GuidanceTarget, target_for
-from gateway.tasks import spawn
+from gateway.tasks import Turns, spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher

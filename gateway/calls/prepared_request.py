@@ -11,13 +11,13 @@ import orjson
 
 from gateway.budgets.spending import Spending
 from gateway.calls.recorder import Recorder
-from gateway.conversations.control_headers import ControlHeaders
-from gateway.conversations.response_headers import (
+from gateway.conversations.steering_result import (
+    ControlHeaders,
+    SteeringResult,
     unsteered_headers,
     with_state,
     without_guidance,
 )
-from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange

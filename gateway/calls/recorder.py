@@ -12,11 +12,10 @@ from gateway.budgets.spending import Spending
 from gateway.calls.shared_answers import SharedAnswers
 from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.codec import from_record
-from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
-from gateway.conversations.merge import merge
+from gateway.conversations.loading import merge
 from gateway.conversations.records import CallFacts, call_record
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.steering_result import ControlHeaders, SteeringResult
 from gateway.conversations.stored_responses import Settle
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger

@@ -13,9 +13,7 @@ import asyncio
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import field
 
-from gateway.conversations.kept_fold import KeptFold
 from gateway.conversations.stored_responses import StoredResponse
-from gateway.conversations.workloads import Workload
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import Awaits, Branch, Incoming
@@ -26,6 +24,23 @@ from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.prefix_hash import ChainState, PrefixHashes
 from gateway.wire.values import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFold:
+    """A fold that another gateway has overtaken, and the prefix hash of the messages it has read.
+
+    Kept until a request continues these messages; the stored run state is newer.
+    """
+
+    fold: ConversationFold
+    digest: bytes
+
+    def has_read(self, hashes: PrefixHashes) -> bool:
+        """Whether a history begins with the messages that were read, at the same positions."""
+        at = self.fold.consumed - hashes.start
+        return 0 <= at < len(hashes.digests) and hashes.digests[at] == self.digest
+
 
 MAX_UNSAVED_STEPS = 512
 """The newest steps kept while the store is unavailable."""
@@ -98,7 +113,7 @@ def first_hash(hashes: PrefixHashes) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What connects the requests of a conversation.
+    """The connection between the requests of a conversation.
 
     `root`: hash of the history's first message, by which the store groups the prefix hashes.
     `prefix_hashes`: those under which the index knows the conversation. `responses`: the newest
@@ -131,6 +146,16 @@ class History:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The kind of work that one client asks of one model with one set of tools, for one tenant."""
+
+    tenant: str
+    client: str
+    requested: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedCall:
     """The latest call and the model it was routed to; a retry of it goes to the same model."""
 
@@ -141,7 +166,7 @@ class RoutedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """What replaces the part of the transcript that a compaction removed.
+    """A replacement for the part of the transcript that a compaction removed.
 
     `offset`: messages at the front of the new history whose steps are in `snapshot` already.
     `logged_in`: the conversation whose run log has those steps; "" at the start of a run.
@@ -238,7 +263,7 @@ class CurrentRun:
 
 @dataclass(slots=True, kw_only=True)
 class Unsaved:
-    """What the store does not have yet, and which version it has.
+    """Changes that the store does not have yet, and the version it has.
 
     `version`: of the stored record, 0 before there is one. `steps`: scored steps to be stored, by
     run and index, in their order. `snapshot`: the newest run when it was last stored. `ended_run`:

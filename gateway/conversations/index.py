@@ -8,14 +8,12 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from gateway.conversations.conversation import Conversation
-from gateway.conversations.growing_bodies import GrowingBodies
-from gateway.conversations.known_bodies import KnownBodies
+from gateway.conversations.known_prefixes import GrowingBodies, KnownBodies, TranscriptsInMemory
 from gateway.conversations.stored_responses import (
     KEPT_PER_CONVERSATION,
     StoredResponse,
     response_hash,
 )
-from gateway.conversations.transcripts_in_memory import TranscriptsInMemory
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.rebuilt import tail_key
 from gateway.steering.identity.windows import is_window_of, latest_turn

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.steering_result import ControlHeaders, SteeringResult
 from gateway.exchange import Exchange, RequestInfo, Timing
 from gateway.steering.fold import ConversationFold
 from gateway.steering.fsm import FSMState

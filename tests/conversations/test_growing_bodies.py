@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.conversations.growing_bodies import GrowingBodies, messages_of
+from gateway.conversations.known_prefixes import GrowingBodies, messages_of
 from gateway.wire.values import replace
 
 OWNER = ("tenant", "key", "chat", "m")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gateway.conversations.conversation import RunStart
-from gateway.conversations.own_time import DeadlinePassed
 from gateway.dialects.history import EarlierHistory
 from gateway.steering.advice import Advice
 from gateway.steering.experiments import RandomArm
@@ -17,6 +16,7 @@ from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import Awaits
+from gateway.tasks import DeadlinePassed
 from tests.conversations.steering import (
     EAGER,
     REQUESTED,

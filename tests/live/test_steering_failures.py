@@ -49,7 +49,7 @@ async def slow_look_up(*_args: Any, **_kwargs: Any) -> None:
 # The broken attribute, its replacement, and the kind of failure that is counted.
 STAGES = {
     "identity": ("gateway.conversations.resolve.identify", broken, "Broken"),
-    "digests": ("gateway.conversations.incoming.read_request", broken, "Broken"),
+    "digests": ("gateway.conversations.resolve.read_request", broken, "Broken"),
     "match": ("gateway.conversations.resolve.match", broken, "Broken"),
     "scorer": ("gateway.steering.run_fold.make_scorer", lambda _: BrokenPart(), "Broken"),
     "monitors": ("gateway.steering.run_fold.make_suite", lambda _: BrokenPart(), "Broken"),
