@@ -18,10 +18,9 @@ from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
 from gateway.config.restart import as_started, changes_at_restart, removals
-from gateway.conversations.index import ConversationIndex
+from gateway.conversations.index import ConversationIndex, StoredAnswers
 from gateway.conversations.loading import ConversationLoader, LoggedSteps, merged_call
 from gateway.conversations.steer_request import RefusedPlaces
-from gateway.conversations.stored_responses import StoredAnswers
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError

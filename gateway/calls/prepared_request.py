@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.budgets.spending import Spending
+from gateway.calls.background import PendingCall
 from gateway.calls.recorder import Recorder
 from gateway.conversations.steering_result import (
     ControlHeaders,
@@ -213,7 +214,8 @@ class PreparedRequest:
         if isinstance(response_id, str) and response_id and self.target is not None:
             self._keep_place(response_id)
             if reply.pending_id is None:
-                await self._recorder.answers.keep(self._services, response_id, self, self.target)
+                tenant = self.exchange.request.tenant
+                await self._recorder.answers.keep(self._services, tenant, response_id, self.target)
         if reply.pending_id is None:
             await self.settle()
         await self._record(reply.completion, reply.pending_id)
@@ -297,8 +299,16 @@ class PreparedRequest:
     async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:
         """Commit the call; one whose answer is still being made is known as such at once."""
         if pending_id is not None:
-            await self._recorder.record_pending(
-                self._services, self, pending_id, self.target, ready=self._catch_up
+            call = PendingCall(
+                exchange=self.exchange,
+                control=self.control,
+                result=self.result,
+                spending=self.spending,
+                model=self.model,
+                billed_model=self.billed_model,
+            )
+            await self._recorder.answers.commit(
+                self._services, call, pending_id, self.target, ready=self._catch_up
             )
             return
         await self._catch_up()

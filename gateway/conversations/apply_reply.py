@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.conversations.conversation import Conversation, History, first_hash
-from gateway.conversations.index import ConversationIndex
-from gateway.conversations.loading import reply_kind
-from gateway.conversations.steering_result import SteeringResult
-from gateway.conversations.stored_responses import (
+from gateway.conversations.conversation import (
     RESPONSE_KIND,
+    Conversation,
+    History,
     StoredResponse,
+    first_hash,
     items_by_id,
     response_hash,
 )
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.loading import reply_kind
+from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import calls_hash, clean_call_ids, looks_unique

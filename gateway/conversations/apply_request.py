@@ -17,10 +17,10 @@ from gateway.conversations.conversation import (
     KeptFold,
     RunStart,
     SeenDigests,
+    StoredResponse,
     first_hash,
 )
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.stored_responses import StoredResponse
 from gateway.dialects import SteeredRequest
 from gateway.steering.fold import RunSnapshot
 from gateway.steering.fsm import FSMState

@@ -10,10 +10,11 @@ Whatever can be derived from the transcript is a cache and may be missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
-from gateway.conversations.stored_responses import StoredResponse
+from gateway.dialects.history import EarlierHistory
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import Awaits, Branch, Incoming
@@ -22,7 +23,8 @@ from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
-from gateway.wire.prefix_hash import ChainState, PrefixHashes
+from gateway.wire.messages import digest_fields
+from gateway.wire.prefix_hash import ChainState, PrefixHashes, extend
 from gateway.wire.values import dataclass, replace
 
 
@@ -55,6 +57,17 @@ KEPT_PRIORS = 8
 KEPT_OUTCOMES = 8
 """The newest steps whose texts a look-up may need (E2 reads five)."""
 
+KEPT_PER_CONVERSATION = 8
+"""Answers of a conversation kept in memory; a fork may continue from one a few calls back."""
+
+STORED_PER_CONVERSATION = 2
+"""The newest, and the one before, which a retry continues from."""
+
+RESPONSE_KIND = "response"
+"""The kind of a stored prefix hash that is computed from the id of an answer."""
+
+# Large, and not part of any digest or step.
+_LEFT_OUT = ("encrypted_content", "logprobs", "annotations")
 _SHORT_DIGEST_BYTES = 8  # of 16; 64 bits suffice for the messages of one conversation
 _MAX_SEEN = 8192  # the newest messages: 64 kB
 _MANY_NEW = 32
@@ -109,6 +122,64 @@ def first_hash(hashes: PrefixHashes) -> bytes:
     """The hash of the first message, by which the store groups the hashes of a history; empty for
     a history without one, such as a system message alone."""
     return hashes.candidates[-1][1] if hashes.candidates else b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResponse:
+    """One answer, with the history and the run as they were when it was given.
+
+    `chain`: the hash state after the request, `after`: after the reply too. `storable`: whether
+    the reply may be kept in a store; one that was not is empty after a restart.
+    """
+
+    id: str
+    chain: ChainState
+    after: ChainState
+    snapshot: RunSnapshot
+    reply: tuple[Any, ...] = ()
+    storable: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        id: str,
+        chain: ChainState,
+        reply: Sequence[Any],
+        snapshot: RunSnapshot,
+        *,
+        storable: bool,
+    ) -> StoredResponse:
+        """The answer `id`, a `reply` to the history at `chain`."""
+        kept = tuple(slim(item) for item in reply)
+        after = extend(chain, kept).state
+        return cls(
+            id=id, chain=chain, after=after, snapshot=snapshot, reply=kept, storable=storable
+        )
+
+    def earlier(self) -> EarlierHistory:
+        """The part of the history that a request which continues from here leaves out."""
+        return EarlierHistory(chain=self.chain if self.reply else self.after, reply=self.reply)
+
+
+def response_hash(tenant: str, id: str) -> bytes:
+    """The digest under which the store keeps the id of an answer."""
+    return digest_fields(RESPONSE_KIND, tenant, id)
+
+
+def items_by_id(reply: Iterable[Any]) -> dict[str, Any]:
+    """The items of an answer that a later request may name by their ids."""
+    named = ((item.get("id"), item) for item in reply if isinstance(item, Mapping))
+    return {name: slim(item) for name, item in named if isinstance(name, str) and name}
+
+
+def slim(item: Any) -> Any:
+    """An item without its large fields, which no step needs."""
+    if not isinstance(item, Mapping):
+        return item
+    kept = {key: value for key, value in item.items() if key not in _LEFT_OUT}
+    if isinstance(kept.get("content"), list):
+        kept["content"] = [slim(part) for part in kept["content"]]
+    return kept
 
 
 @dataclass(slots=True, kw_only=True)

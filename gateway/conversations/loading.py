@@ -24,18 +24,16 @@ from typing import Any
 
 from gateway.conversations.codec import from_record, to_record
 from gateway.conversations.conversation import (
+    KEPT_PER_CONVERSATION,
     MAX_ANSWERS,
     Conversation,
     CurrentRun,
     KeptFold,
+    StoredResponse,
+    response_hash,
     run_id,
 )
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.stored_responses import (
-    KEPT_PER_CONVERSATION,
-    StoredResponse,
-    response_hash,
-)
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import ConversationFold, RunSnapshot
 from gateway.steering.identity import Incoming, PrefixHashRef, calls_hash

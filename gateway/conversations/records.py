@@ -13,8 +13,8 @@ from typing import Any
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
 from gateway.conversations.codec import to_record
+from gateway.conversations.conversation import items_by_id
 from gateway.conversations.steering_result import SteeringResult
-from gateway.conversations.stored_responses import items_by_id
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.live_events import Event

@@ -19,11 +19,10 @@ from gateway.conversations.apply_request import (
     open_conversation,
     task_digest,
 )
-from gateway.conversations.conversation import Conversation, History
+from gateway.conversations.conversation import Conversation, History, StoredResponse
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.known_prefixes import Growth, messages_of
 from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.stored_responses import StoredResponse
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import (
     FINGERPRINT,
