@@ -101,7 +101,7 @@ class BackgroundAnswers:
     @property
     def _store(self) -> AnswerStore | None:
         # A store that is away is not asked: memory is all there is meanwhile.
-        return None if self._runtime.degraded() else self._runtime.stored_answers.pending.store
+        return None if self._runtime.degraded() else self._runtime.opened.stores.answers
 
     async def commit(
         self,

@@ -375,7 +375,7 @@ class PreparedRequest:
 
     def keep_raw(self, received: bytes) -> None:
         """Keep the call as it was sent and received, in a task of the event loop."""
-        result, keeper, sent = self.result, self._runtime.raw_calls, self._sent
+        result, keeper, sent = self.result, self._runtime.opened.raw_calls, self._sent
         if result is None or keeper is None or not sent:
             return
         storage = self._runtime.settings.storage

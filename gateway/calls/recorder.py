@@ -120,7 +120,7 @@ class Recorder:
 
     def _touch(self, record: CallRecord) -> None:
         """Tell learning which runs had a call, and which are over."""
-        learner = self._runtime.learner
+        learner = self._runtime.opened.learning.learner
         if learner is None:
             return
         for run in record.runs:
@@ -149,7 +149,7 @@ class Recorder:
 
     def _note_workload(self, prepared: Recordable, result: SteeringResult) -> None:
         """Say once where a run began: on the model that its first recorded call went to."""
-        run, workloads = result.conversation.run, self._runtime.workloads
+        run, workloads = result.conversation.run, self._runtime.opened.workloads
         if workloads is None or run.workload is None or run.workload_noted:
             return
         if run.index != result.run:
@@ -184,11 +184,11 @@ class Recorder:
     def _count_patterns(self, result: SteeringResult) -> None:
         """Count this call's injections. The run's outcome is no evidence about a pattern: patterns
         are given to runs in trouble, and those fail more often anyway."""
-        tally = self._runtime.tally
-        if tally is None or not result.applies or result.decided is None:
+        patterns = self._runtime.opened.patterns
+        if patterns is None or not result.applies or result.decided is None:
             return
         new = [i.match.pattern.pattern_id for i in result.decided.items if i.match]
-        tally.note(result.conversation.tenant, new, Event.INJECTED)
+        patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
 
 
 def _add_tokens(conversation: Conversation, tokens: int) -> None:

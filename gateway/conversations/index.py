@@ -31,7 +31,6 @@ from gateway.conversations.known_prefixes import GrowingBodies, KnownBodies, Tra
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.rebuilt import tail_key
 from gateway.steering.identity.windows import is_window_of, latest_turn
-from gateway.stores.answers import AnswerStore
 from gateway.upstream.deployments import Target
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.echo import EchoFilter
@@ -341,12 +340,10 @@ class _Latest(Generic[K]):
 class PendingResponses:
     """Calls whose answers are made in the background, by tenant and answer id.
 
-    Each is settled once, when a request brings the finished answer. `store`: where other gateways
-    find them.
+    Each is settled once, when a request brings the finished answer.
     """
 
     def __init__(self) -> None:
-        self.store: AnswerStore | None = None
         self._calls: OrderedDict[tuple[str, str], Settle] = OrderedDict()
 
     def __contains__(self, key: tuple[str, str]) -> bool:
