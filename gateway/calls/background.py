@@ -254,9 +254,9 @@ def call_to_json(call: PendingCall, result: SteeringResult, now: float) -> str:
     request, timing = exchange.request, exchange.timing
     values = {
         "conversation": result.conversation.id,
-        "run": result.run,
-        "step": result.step,
-        "state": result.state.value,
+        "run": result.position.run,
+        "step": result.position.step,
+        "state": result.position.state.value,
         "mode": result.mode,
         "identity": [result.resolved.label, result.resolved.source],
         "reasons": result.reasons,
@@ -302,7 +302,7 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> P
 
 async def _logged(runs: RunStore, tenant: str, result: SteeringResult) -> StepRow | None:
     """The step of the call as it is in the run log: what it was scored by stays."""
-    run_id, before = result.conversation.run_id(result.run), result.step - 1
+    run_id, before = result.run_id, result.position.step - 1
     trace = await runs.get_run(run_id, tenant=tenant, after_step=before, limit=1)
     return trace.steps[0] if trace is not None and trace.steps else None
 

@@ -166,7 +166,8 @@ class PreparedRequest:
 
     @property
     def echo(self) -> EchoFilter | None:
-        """What takes the guidance out of an answer that repeats its request; None for nothing."""
+        """Filter that removes injected guidance from an answer that repeats its request; None if
+        nothing was injected."""
         if self.result is None or not self.result.applies or not self.result.edits:
             return None
         try:
@@ -382,8 +383,8 @@ class PreparedRequest:
         body = sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str)
         call = RawCall(
             tenant=self.exchange.request.tenant,
-            run_id=result.conversation.run_id(result.run),
-            step_index=result.step,
+            run_id=result.run_id,
+            step_index=result.position.step,
             at=time.time(),
             dialect=self._request.dialect.name,
             request=body,

@@ -112,7 +112,7 @@ class Recorder:
             self._count_injections(record)
             self._count_patterns(result)
             if prepared.model != exchange.request.model:
-                self._runtime.metrics.reroutes.labels(result.state.value).inc()
+                self._runtime.metrics.reroutes.labels(result.position.state.value).inc()
         if pending_id is None:
             self._count_cost(record)
             self._runtime.tagged.count(prepared.control.tags, used, facts.cost_usd)
@@ -152,11 +152,11 @@ class Recorder:
         run, workloads = result.conversation.run, self._runtime.opened.workloads
         if workloads is None or run.workload is None or run.workload_noted:
             return
-        if run.index != result.run:
+        if run.index != result.position.run:
             return
         run.workload_noted = True
         choice = run.memory.choice if result.applies else None
-        name = result.conversation.run_id(result.run)
+        name = result.run_id
         workloads.note(run.workload, name, prepared.model, choice)
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:

@@ -94,7 +94,7 @@ class _Records:
 
     def __init__(self, result: SteeringResult) -> None:
         self._conversation = result.conversation
-        self._step = result.step
+        self._step = result.position.step
 
     def make(
         self, digest: bytes, position: int, kind: str, *, root: bytes | None = None
@@ -134,8 +134,8 @@ def _apply_first(
     if final:
         result.state_after = FSMState.END
         conversation.run.note_answer(echoed.state.count)
-    if result.run == conversation.run.index:
-        conversation.unsaved.ended_run = result.run if final else None
+    if result.position.run == conversation.run.index:
+        conversation.unsaved.ended_run = result.position.run if final else None
 
 
 def _is_usable(message: Mapping[str, Any]) -> bool:

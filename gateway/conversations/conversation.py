@@ -380,11 +380,10 @@ class Conversation:
     run: CurrentRun = field(default_factory=CurrentRun)
     unsaved: Unsaved = field(default_factory=Unsaved)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    id: str = field(init=False)
 
-    @property
-    def id(self) -> str:
-        """The conversation's id."""
-        return self.history.branch.conversation_id
+    def __post_init__(self) -> None:
+        self.id = self.history.branch.conversation_id
 
     @property
     def root_id(self) -> str:

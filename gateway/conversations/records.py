@@ -113,7 +113,7 @@ def _items(completion: Mapping[str, Any] | None) -> Iterator[ItemRecord]:
 def _runs_to_record(result: SteeringResult) -> list[int]:
     """The runs with new rows, and the earlier run that a new run has ended."""
     conversation = result.conversation
-    runs = {run for run, _ in conversation.unsaved.steps} | {result.run}
+    runs = {run for run, _ in conversation.unsaved.steps} | {result.position.run}
     last = conversation.unsaved.snapshot
     if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
         runs.add(last.run)
@@ -184,15 +184,14 @@ def _step_rows(
         key: _scored_row(conversation.run_id(key[0]), outcome, now)
         for key, outcome in conversation.unsaved.steps.items()
     }
-    here, run_id = (result.run, result.step), conversation.run_id(result.run)
-    newest = rows.pop(here, None)
-    if newest is None and result.latest is not None:
+    position, run_id = result.position, result.run_id
+    newest = rows.pop((position.run, position.step), None)
+    if newest is None and position.latest is not None:
         # A retry, or a call after one that failed: the step is stored, the call is new.
-        newest = _scored_row(run_id, result.latest, now)
+        newest = _scored_row(run_id, position.latest, now)
     if newest is None:
-        state = result.state.value
         newest = result.logged or StepRow(
-            run_id=run_id, step_index=result.step, at=now, state=state
+            run_id=run_id, step_index=position.step, at=now, state=position.state.value
         )
     own = newest.content or StepContent()
     content = replace(
@@ -238,10 +237,10 @@ def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
 def _run_update(
     result: SteeringResult, run: int, exchange: Exchange, facts: CallFacts, now: float
 ) -> RunUpdate:
-    conversation, own = result.conversation, run == result.run
+    conversation, own = result.conversation, run == result.position.run
     state = FSMState.END if run < conversation.run.index else result.state_after
     newest = conversation.snapshot()
-    if run > result.run and newest is not None:
+    if run > result.position.run and newest is not None:
         # Another request has begun the next run in the meantime.
         state = newest.state
     return RunUpdate(
@@ -333,7 +332,7 @@ def injection_rows(result: SteeringResult) -> list[InjectionRow]:
     placed, decided = result.placed, result.decided
     if placed is None or decided is None:
         return []
-    run_id = result.conversation.run_id(result.run)
+    run_id = result.run_id
     blocks = placed.added
     rules = [item for item in decided.items if item.tier is Tier.E3]
     others = [item for item in decided.items if item.tier is not Tier.E3]
@@ -379,12 +378,12 @@ def decision_rows(result: SteeringResult) -> list[DecisionRow]:
     decision = result.decision
     if decision is None or not result.applies or result.unsteered:
         return []
-    run_id = result.conversation.run_id(result.run)
+    run_id = result.run_id
     readings = decision.proposal.signals.guidance.readings
     return [
         DecisionRow(
             run_id=run_id,
-            step_index=result.step,
+            step_index=result.position.step,
             pattern_id=each.pattern.pattern_id,
             owner=each.pattern.tenant,
             version=each.pattern.lesson.version if each.pattern.lesson else 1,
@@ -392,7 +391,7 @@ def decision_rows(result: SteeringResult) -> list[DecisionRow]:
             given=each.given,
             similarity=each.similarity,
             key=each.key,
-            state=result.state.value,
+            state=result.position.state.value,
             failure_type=(readings.failure_type if readings else None) or "",
         )
         for each in decision.decided.lessons
@@ -400,7 +399,7 @@ def decision_rows(result: SteeringResult) -> list[DecisionRow]:
 
 
 def _directive_row(result: SteeringResult, run_id: str, block: Injection) -> InjectionRow:
-    row = InjectionRow(run_id=run_id, step_index=result.step, ordinal=0, source="skip")
+    row = InjectionRow(run_id=run_id, step_index=result.position.step, ordinal=0, source="skip")
     decided = result.decided
     text = skip_directive(
         repairing=decided is not None and decided.repairing,
@@ -437,7 +436,7 @@ def _injection_row(
     match = item.match
     return InjectionRow(
         run_id=run_id,
-        step_index=result.step,
+        step_index=result.position.step,
         ordinal=ordinal,
         source=item.tier.value if item.tier else "monitor",
         tier=item.tier.value if item.tier else None,

@@ -180,10 +180,10 @@ class RequestSteerer:
 
     def _place_earlier(self, result: SteeringResult, request: SteeredRequest) -> None:
         current = result.conversation.run
-        if result.mode == "off" or result.run != current.index:
+        if result.mode == "off" or result.position.run != current.index:
             return  # nothing is injected, or a new run begins
         decided = repeat(
-            current.memory, result.step, server_keeps_history=request.earlier is not None
+            current.memory, result.position.step, server_keeps_history=request.earlier is not None
         )
         result.placed = self._placed(result, request, decided)
 

@@ -18,7 +18,6 @@ from gateway.errors import BadRequest
 from gateway.steering.advice import NO_ADVICE, Advice
 from gateway.steering.decided_call import RunMemory
 from gateway.steering.experiments import MODES
-from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.edits import Edit
@@ -94,6 +93,7 @@ class SteeringResult:
     `usable`: whether the answer says or calls anything; a client asks again after one without.
     `unread`: the request's messages were not read, so that its answer continues no known history.
     `memory_before`: the run's memory before the decision; `kept`: what the run remembers of it.
+    `applies`: whether the request is changed by what was decided.
     """
 
     resolved: Resolved
@@ -118,11 +118,15 @@ class SteeringResult:
     advice: Advice = NO_ADVICE
     memory_before: RunMemory | None = None
     kept: RoutedCall | None = None
+    applies: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.applies = self.mode == "on"
 
     @property
-    def applies(self) -> bool:
-        """Whether the request is changed by what was decided."""
-        return self.mode == "on"
+    def run_id(self) -> str:
+        """The id of the run in the store."""
+        return self.conversation.run_id(self.position.run)
 
     @property
     def decided(self) -> Decided | None:
@@ -156,26 +160,6 @@ class SteeringResult:
     def _note_delivery(self, delivery: Delivery) -> None:
         history = self.conversation.history
         history.branch = history.branch.delivered(self.resolved.incoming.hashes.full, delivery)
-
-    @property
-    def run(self) -> int:
-        """Index of the run."""
-        return self.position.run
-
-    @property
-    def step(self) -> int:
-        """Scored steps of the run so far; 0 on its first call."""
-        return self.position.step
-
-    @property
-    def state(self) -> FSMState:
-        """The run's state when the call was decided."""
-        return self.position.state
-
-    @property
-    def latest(self) -> StepOutcome | None:
-        """The newest scored step."""
-        return self.position.latest
 
 
 def unobserved(
@@ -217,18 +201,18 @@ def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
 
     `x-gateway-mode` is how the request is treated; the experiment's `arm` may have another name.
     """
+    position = result.position
     headers = [
         (b"x-gateway-mode", result.mode.encode()),
-        (b"x-gateway-step", str(result.step).encode()),
-        (STATE_HEADER, result.state.value.encode()),
+        (b"x-gateway-step", str(position.step).encode()),
+        (STATE_HEADER, position.state.value.encode()),
     ]
     if arm is not None:
         headers.append((b"x-gateway-arm", arm.encode()))
-    if result.latest is not None:
-        readings = result.latest.readings
-        headers.append((b"x-gateway-difficulty", b"%.4f" % result.latest.difficulty))
-        headers.append((b"x-gateway-risk", b"%.4f" % result.latest.risk))
-        headers.append((b"x-gateway-monitors", ",".join(readings.fired).encode()))
+    if (latest := position.latest) is not None:
+        headers.append((b"x-gateway-difficulty", b"%.4f" % latest.difficulty))
+        headers.append((b"x-gateway-risk", b"%.4f" % latest.risk))
+        headers.append((b"x-gateway-monitors", ",".join(latest.readings.fired).encode()))
     if result.applies and (label := guidance_label(result)):
         headers.append((_GUIDANCE_HEADER, label.encode("ascii", "replace")))
     return headers
@@ -261,17 +245,18 @@ def guidance_label(result: SteeringResult) -> str:
 
 def log_notes(result: SteeringResult, arm: str | None) -> dict[str, Any]:
     """Steering's fields of the canonical log line; names and numbers, no content."""
+    position = result.position
     notes: dict[str, Any] = {
         "mode": result.mode,
-        "step": result.step,
-        "state": result.state.value,
+        "step": position.step,
+        "state": position.state.value,
     }
     if arm is not None:
         notes["arm"] = arm
-    if result.latest is not None:
-        notes["difficulty"] = round(result.latest.difficulty, 4)
-        notes["risk"] = round(result.latest.risk, 4)
-        notes["fired"] = result.latest.readings.fired
+    if (latest := position.latest) is not None:
+        notes["difficulty"] = round(latest.difficulty, 4)
+        notes["risk"] = round(latest.risk, 4)
+        notes["fired"] = latest.readings.fired
     if label := guidance_label(result):
         notes["guidance"] = label
     if result.reasons:

@@ -210,7 +210,7 @@ class RunWorkloads:
             return None
         priced = {m: self._price(m) for m in candidates(self._rules.routes, request.model)}
         prices = {model: price for model, price in priced.items() if price is not None}
-        run = result.conversation.run_id(result.run)
+        run = result.run_id
         return self._workloads.rates(_workload(result, request), run, prices)
 
 
