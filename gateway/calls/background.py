@@ -292,7 +292,7 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> P
     held = values.get("held", [])  # a version before this one kept none
     return PendingCall(
         exchange=exchange,
-        control=_control(values),
+        control=ControlHeaders(**values["control"], tags=values["tags"]),
         result=result,
         spending=left_open(held, services.budgets, exchange, services.catalogue.cost),
         model=values["model"],
@@ -363,11 +363,3 @@ def _exchange(tenant: str, values: Mapping[str, Any]) -> Exchange:
         overhead_s=values["overhead_s"],
     )
     return exchange
-
-
-def _control(values: Mapping[str, Any]) -> ControlHeaders:
-    control = ControlHeaders({})
-    for field, value in values["control"].items():
-        setattr(control, field, value)
-    control.tags = values["tags"]
-    return control

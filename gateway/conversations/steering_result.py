@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gateway.conversations.conversation import Conversation, RoutedCall
@@ -26,6 +26,7 @@ from gateway.steering.identity import Delivery, MatchKind
 from gateway.steering.steer import Decision, RunPosition
 from gateway.stores.records import PromptMessage, StepRow
 from gateway.upstream.base import RawHeaders
+from gateway.wire.values import dataclass
 
 _TAG_PREFIX = "x-gateway-tag-"
 _MOST_TAGS = 16
@@ -36,22 +37,37 @@ STATE_HEADER = b"x-gateway-state"
 _GUIDANCE_HEADER = b"x-gateway-guidance"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlHeaders:
     """The request headers that control the gateway itself.
 
-    Raises:
-        BadRequest: a value that is not allowed; `param` names the header.
+    `experiment` and `arm`: of a conversation that takes part in an experiment, with its `unit`.
     """
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self.mode = _one_of(headers, "x-gateway-mode", MODES)
-        self.outcome = _one_of(headers, "x-gateway-outcome", _OUTCOMES)
-        self.unit = headers.get("x-gateway-experiment-unit")
-        self.budget = headers.get("x-gateway-budget")
-        self.tags = tags_of(headers)
-        self.agent = headers.get("user-agent", "").split(" ")[0][:80]
-        self.experiment: str | None = None
-        self.arm: str | None = None
+    mode: str | None = None
+    outcome: str | None = None
+    unit: str | None = None
+    budget: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    agent: str = ""
+    experiment: str | None = None
+    arm: str | None = None
+
+    @classmethod
+    def read(cls, headers: Mapping[str, str]) -> ControlHeaders:
+        """The orders in a request's headers.
+
+        Raises:
+            BadRequest: a value that is not allowed; `param` names the header.
+        """
+        return cls(
+            mode=_one_of(headers, "x-gateway-mode", MODES),
+            outcome=_one_of(headers, "x-gateway-outcome", _OUTCOMES),
+            unit=headers.get("x-gateway-experiment-unit"),
+            budget=headers.get("x-gateway-budget"),
+            tags=tags_of(headers),
+            agent=headers.get("user-agent", "").split(" ")[0][:80],
+        )
 
 
 def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
