@@ -84,7 +84,7 @@ class ResponseInfo:
 
 @dataclass(slots=True, kw_only=True)
 class Timing:
-    """Where the time of a request went, in seconds."""
+    """The time that a request took, by what it was spent on, in seconds."""
 
     started: float = field(default_factory=time.perf_counter)
     """Arrival, on the monotonic clock."""

@@ -30,17 +30,17 @@ from msgspec.structs import replace
 from gateway.calls.admission import Admissions
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.calls.recorder import Recorder
-from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
-from gateway.conversations.own_time import DeadlinePassed, OwnTime
-from gateway.conversations.refused_places import REFUSED_STATUSES
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.response_headers import (
+from gateway.conversations.steer_request import REFUSED_STATUSES
+from gateway.conversations.steering_result import (
+    ControlHeaders,
+    SteeringResult,
     identity_headers,
     log_notes,
     steering_headers,
+    unobserved,
 )
-from gateway.conversations.steering_result import SteeringResult, unobserved
 from gateway.dialects import SteeredRequest
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
@@ -50,6 +50,7 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.stores.protocols import StoreError
+from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.dispatch import Delivery, UpstreamCall, refuses_usage
 
@@ -76,7 +77,7 @@ class Pipeline:
             BadRequest: a header for the gateway has a value that is not allowed.
         """
         named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
-        control = ControlHeaders(named)
+        control = ControlHeaders.read(named)
         prepared = PreparedRequest(
             self._runtime, self._recorder, services, exchange, request, control
         )
@@ -231,7 +232,7 @@ class Pipeline:
         self._note_identity(exchange, resolved)
         if resolved.conversation is None:
             return
-        mode = self._mode(services, prepared.control, resolved.conversation)
+        mode = _mode(services, prepared, resolved.conversation)
         result = unobserved(resolved.conversation, resolved, mode, request.model)
         prepared.result = result
         result.agent = prepared.control.agent
@@ -256,7 +257,7 @@ class Pipeline:
             request, headers, asked.tenant, asked.key, time.time()
         )
         self._note_identity(prepared.exchange, resolved)
-        mode = self._mode(services, prepared.control, conversation)
+        mode = _mode(services, prepared, conversation)
         result = unobserved(conversation, resolved, mode, request.model)
         result.unread = result.observed = True
         result.agent = prepared.control.agent
@@ -268,19 +269,6 @@ class Pipeline:
         exchange.notes["identity"] = resolved.label
         exchange.notes["conversation"] = resolved.conversation_id
         exchange.response.headers += identity_headers(resolved)
-
-    def _mode(self, services: Services, control: ControlHeaders, conversation: Conversation) -> str:
-        if control.unit:
-            conversation.unit = control.unit
-        if control.mode:
-            return control.mode
-        experiment = services.settings.experiment
-        if experiment.id:
-            control.experiment = experiment.id
-            control.unit = conversation.experiment_unit
-            control.arm = assign(experiment, control.unit)
-            return mode_of(control.arm)
-        return services.settings.steering.mode
 
     def _note_unsteered(self, prepared: PreparedRequest, error: Exception) -> None:
         """Count and log a call that goes out without a decision."""
@@ -322,6 +310,22 @@ def _reason(error: Exception) -> UnsteeredReason:
             return reason
         case _:
             return "error"
+
+
+def _mode(services: Services, prepared: PreparedRequest, conversation: Conversation) -> str:
+    """The mode of the request; one that takes part in an experiment is assigned to its arm."""
+    control = prepared.control
+    if control.unit:
+        conversation.unit = control.unit
+    if control.mode:
+        return control.mode
+    experiment = services.settings.experiment
+    if not experiment.id:
+        return services.settings.steering.mode
+    unit = conversation.experiment_unit
+    arm = assign(experiment, unit)
+    prepared.control = replace(control, experiment=experiment.id, unit=unit, arm=arm)
+    return mode_of(arm)
 
 
 def _random_arm(services: Services, control: ControlHeaders) -> RandomArm | None:

@@ -6,11 +6,13 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 from gateway import __version__
-from gateway.alerts.outbox import AlertOutbox
 from gateway.alerts.watch import open_alerts
 from gateway.auth.keyring import KeyRing
 from gateway.backends import Stores, open_stores
@@ -18,28 +20,24 @@ from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
 from gateway.config.restart import as_started, changes_at_restart, removals
-from gateway.conversations.index import ConversationIndex
-from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.logged_steps import LoggedSteps
-from gateway.conversations.merge import merged_call
-from gateway.conversations.refused_places import RefusedPlaces
-from gateway.conversations.stored_responses import StoredAnswers
+from gateway.config.settings import SteeringSettings
+from gateway.conversations.index import ConversationIndex, StoredAnswers
+from gateway.conversations.loading import ConversationLoader, LoggedSteps, merged_call
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
-from gateway.learning.book import LessonBook
-from gateway.learning.worker import Learner, Learning, open_learning
+from gateway.learning.worker import Learning, open_learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle.replicas import Refresh, Replicas
 from gateway.lifecycle.retention import Retention
-from gateway.lifecycle.start_wait import StartWait, warm_up
+from gateway.lifecycle.start_wait import StartWait, Wait, warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics
 from gateway.observability.otel import open_telemetry
 from gateway.observability.tagged_calls import TaggedCalls
 from gateway.observability.unsteered import UnsteeredCalls
-from gateway.services import Services
+from gateway.services import KnownRefusals, Services
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.alerts import AlertStore
 from gateway.stores.attribution import AttributionStore
@@ -49,8 +47,6 @@ from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.raw import RawKeeper, RawStore, open_keeper
 from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
 from gateway.tasks import Unfinished, spawn
-from gateway.upstream.deployments import DeploymentRests
-from gateway.upstream.dispatch import UsageRefusals
 
 STOP_S = 5.0
 """Longest wait for background work that gives back what it holds when the gateway stops."""
@@ -58,8 +54,34 @@ _LOOKUP_LOG_S = 60.0
 """A tier's failing look-ups are logged once in this time; the metric counts all."""
 
 
+class Patterns(NamedTuple):
+    """The guidance patterns, and the count of how they did."""
+
+    library: PatternLibrary
+    tally: PatternTally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """Everything that the start has opened: the stores, and what reads and writes them.
+
+    `states`: the store of conversations, which never makes an answer wait for long. `patterns`:
+    None when `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps
+    calls as they were sent and received; None if that is switched off.
+    """
+
+    stores: Stores
+    states: GuardedStateStore
+    accounting: Accounting
+    index: ConversationIndex
+    patterns: Patterns | None
+    learning: Learning
+    workloads: Workloads | None
+    raw_calls: RawKeeper | None
+
+
 class Runtime:
-    """What the process has: stores, keys, metrics, background tasks, the current services."""
+    """The process: stores, keys, metrics, background tasks, the current services."""
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
@@ -78,39 +100,27 @@ class Runtime:
         self.unsteered = UnsteeredCalls(self.metrics.unsteered)
         self.telemetry = open_telemetry(os.environ, __version__)
         self.keys = KeyRing()
-        self.reloaded: list[Callable[[Settings], None]] = []
-        """Called with the new settings after each reload."""
-
-        self._rests = DeploymentRests()
-        self._usage_refusals = UsageRefusals()
-        self._refused_places = RefusedPlaces()
-        self._services: Services | None = None
-        self._stores: Stores | None = None
-        self._states: GuardedStateStore | None = None
-        self._background_tasks: list[asyncio.Task[None]] = []
-        self.unfinished = Unfinished()
-        self._outbox: AlertOutbox | None = None
-        self.raw_calls: RawKeeper | None = None
-        """Keeps calls as they were sent and received; None if that is switched off."""
-
-        self._index: ConversationIndex | None = None
-        self.library: PatternLibrary | None = None
-        """The guidance patterns; None when `etraces.enabled` is false."""
-
-        self.book: LessonBook | None = None
-        """The lessons that runs may be given."""
-
-        self.learner: Learner | None = None
-        """Reads runs that are over; None before the start."""
-
-        self._accounting: Accounting | None = None
         self.replicas = Replicas(self.events)
         """The other gateways on the store."""
 
-        self._lookup_logged: dict[str, float] = {}
-        self.workloads: Workloads | None = None
-        self.tally: PatternTally | None = None
+        self.reloaded: list[Callable[[Settings], None]] = []
+        """Called with the new settings after each reload."""
+
         self.stored_answers = StoredAnswers()
+        self.unfinished = Unfinished()
+        self._refusals = KnownRefusals()
+        self._opened: Opened | None = None
+        self._services: Services | None = None
+        self._background_tasks: list[asyncio.Task[None]] = []
+        self._closing = AsyncExitStack()
+        self._lookup_logged: dict[str, float] = {}
+
+    @property
+    def opened(self) -> Opened:
+        """Everything that was opened at the start."""
+        if self._opened is None:
+            raise RuntimeError("the gateway has not been started")
+        return self._opened
 
     @property
     def services(self) -> Services:
@@ -120,29 +130,19 @@ class Runtime:
         return self._services
 
     @property
-    def _opened(self) -> Stores:
-        if self._stores is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._stores
-
-    @property
     def store(self) -> GuardedStateStore:
         """The store of conversations, which never makes an answer wait for long."""
-        if self._states is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._states
+        return self.opened.states
 
     @property
     def runs(self) -> RunStore:
         """The queries over runs and conversations."""
-        return self._opened.runs
+        return self.opened.stores.runs
 
     @property
     def accounting(self) -> Accounting:
         """The accounts of budgets."""
-        if self._accounting is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._accounting
+        return self.opened.accounting
 
     @property
     def holds(self) -> Holds:
@@ -152,144 +152,170 @@ class Runtime:
     @property
     def alerts(self) -> AlertStore:
         """The queue of alerts."""
-        return self._opened.alerts
+        return self.opened.stores.alerts
 
     @property
     def attribution(self) -> AttributionStore | None:
         """Sums over trees and groups of runs; None for a store without."""
-        return self._opened.attribution
+        return self.opened.stores.attribution
 
     @property
     def raw(self) -> RawStore | None:
         """The store of calls as they were sent and received; None if it keeps none."""
-        return self._opened.raw
+        return self.opened.stores.raw
 
-    async def start(self) -> None:
+    @property
+    def learning(self) -> LearningStore:
+        """The store of outcomes, lessons and their trials."""
+        return self.opened.stores.learning
+
+    async def start(self) -> Opened:
         """Open everything, on the event loop that will serve the requests.
 
         Raises:
             StoreError: the store cannot be used.
         """
+        wait = StartWait(self.settings.storage, lambda: self.draining).until_reachable
+        self._opened = opened = await self._open(wait)
+        self._services = services = self._build(opened, self.settings)
+        self._closing.push_async_callback(self._close_services)
+        # Who learns may ask a model, which takes services.
+        for loop, name in opened.learning.loops():
+            self._follow(loop, name)
+        await asyncio.to_thread(warm_up, self.settings)
+        if services.table.needs_litellm:
+            spawn(services.litellm_lane.start(), name="import litellm")
+        return opened
+
+    async def _open(self, wait: Wait) -> Opened:
+        """Open the stores and what works on them; what is open is closed with `aclose`."""
+        storage, closing = self.settings.storage, self._closing
         searched = self.settings.etraces.enabled
-        storage, steering = self.settings.storage, self.settings.steering
-        wait = StartWait(storage, lambda: self.draining).until_reachable
-        self._stores = stores = await wait(lambda: open_stores(storage, vectors=searched))
-        self.stored_answers.pending.store = stores.answers
+        stores = await wait(lambda: open_stores(storage, vectors=searched))
+        closing.push_async_callback(stores.close)
         self.instance = stores.identity or self.instance
-        self._states = states = GuardedStateStore(
-            stores.states, storage, self._store_failed, merged_call, self._in_memory_only
-        )
-        self._watch(states)
-        await states.take_over()
+        states = await self._open_states(stores)
         await wait(lambda: self.keys.refresh(stores.keys))
-        follow_keys = self.keys.follow(stores.keys, lambda: self.settings.auth)
-        self._background_tasks.append(spawn(follow_keys, name="watch gateway keys"))
-        self._background_tasks.append(spawn(states.follow(), name="watch store"))
-        self._accounting = accounting = Accounting(
+        self._follow(
+            self.keys.follow(stores.keys, lambda: self.settings.auth), "watch gateway keys"
+        )
+        self._follow(states.follow(), "watch store")
+        accounting = Accounting(
             (stores.budgets, stores.controls), lambda: self.settings, self.events, self.metrics
         )
+        closing.push_async_callback(accounting.ledger.flush)
         await wait(accounting.holds.refresh)
-        self._background_tasks.append(spawn(accounting.follow(), name="budgets and holds"))
-        retention = Retention(stores.runs, states, storage)
-        self._background_tasks.append(spawn(retention.follow(), name="retention"))
-        self.raw_calls = open_keeper(stores.raw, storage, self.metrics.raw_dropped.inc)
-        self._watch_for_alerts(stores)
-        self._index = ConversationIndex(
-            max_conversations=steering.max_conversations_in_memory,
-            max_transcripts=steering.max_transcripts_in_memory,
-            max_transcript_bytes=int(steering.max_transcript_memory_mb * 2**20),
-            max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
-        )
+        self._follow(accounting.follow(), "budgets and holds")
+        self._follow(Retention(stores.runs, states, storage).follow(), "retention")
+        self._watch_for_alerts(stores, states, accounting)
+        workloads = None
         if stores.workloads is not None:
             known, refresh_s = stores.workloads, lambda: self.settings.routing.refresh_s
-            self.workloads = await wait(lambda: Workloads.open(known, refresh_s))
-        await wait(self._open_patterns)
-        learning = self._open_learning()
+            workloads = await wait(lambda: Workloads.open(known, refresh_s))
+            closing.push_async_callback(workloads.close)
+        patterns = await wait(lambda: self._open_patterns(stores, states, accounting))
+        embedder = patterns.library.embedder if patterns is not None else None
+        lookup_failed = partial(self._note_failed_lookup, "lessons")
+        opened = Opened(
+            stores=stores,
+            states=states,
+            accounting=accounting,
+            index=_open_index(self.settings.steering),
+            patterns=patterns,
+            learning=open_learning(self, stores, states, embedder, lookup_failed),
+            workloads=workloads,
+            raw_calls=open_keeper(stores.raw, storage, self.metrics.raw_dropped.inc),
+        )
+        self._listen(opened)
+        return opened
+
+    def _follow(self, loop: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a loop in the background until the gateway stops."""
+        self._background_tasks.append(spawn(loop, name=name))
+
+    def _listen(self, opened: Opened) -> None:
+        """Read again what another gateway on the store says it has changed."""
+        stores, patterns = opened.stores, opened.patterns
+
+        async def forget_patterns() -> None:
+            if patterns is not None:
+                patterns.library.forget()
+            opened.learning.book.forget()
+
         changed: dict[str, Refresh] = {KEYS: partial(self.keys.refresh, stores.keys)}
-        changed |= {CONTROLS: self.holds.refresh, PATTERNS: self._forget_patterns}
+        changed |= {CONTROLS: opened.accounting.holds.refresh, PATTERNS: forget_patterns}
         self.replicas.open(stores.signals, stores.runs, changed)
-        self._background_tasks.append(spawn(self.replicas.follow(), name="other gateways"))
-        self._services = self._build(self.settings)
-        # Who learns may ask a model, which takes services.
-        self._background_tasks += [spawn(loop, name=name) for loop, name in learning.loops()]
-        await asyncio.to_thread(warm_up, self.settings)
-        if self._services.table.needs_litellm:
-            spawn(self._services.litellm_lane.start(), name="import litellm")
+        self._follow(self.replicas.follow(), "other gateways")
 
-    async def _forget_patterns(self) -> None:
-        for cache in (self.library, self.book):
-            if cache is not None:
-                cache.forget()
-
-    async def _open_patterns(self) -> None:
+    async def _open_patterns(
+        self, stores: Stores, states: GuardedStateStore, accounting: Accounting
+    ) -> Patterns | None:
         """Open the pattern library; an empty pattern store is filled with the starter library."""
         if not self.settings.etraces.enabled:
-            return
-        embedder = await open_embedder(self.settings.embedding, self.accounting.own_calls)
-        patterns = self._opened.patterns
-        self.library = await PatternLibrary.open(
-            patterns,
+            return None
+        embedder = await open_embedder(self.settings.embedding, accounting.own_calls)
+        library = await PatternLibrary.open(
+            stores.patterns,
             embedder,
             self.settings.etraces,
             failed=self._lookup_failed,
-            read=self.store.read_beside,
+            read=states.read_beside,
             masks_secrets=self.settings.storage.mask_secrets,
         )
-        missing = await patterns.without_vector(1)
-        self.tally = PatternTally(patterns, self._tally_failed)
-        self._background_tasks.append(spawn(self.tally.follow(), name="pattern statistics"))
+        self._closing.push_async_callback(library.embedder.close)
+        missing = await stores.patterns.without_vector(1)
+        tally = PatternTally(stores.patterns, self._tally_failed)
+        self._closing.push_async_callback(tally.flush)
+        self._follow(tally.follow(), "pattern statistics")
         if missing:
             self.log.warning(
                 "some patterns have no vector of the embedder and are not found: "
                 "run `gateway patterns reindex`",
                 embedder=embedder.embedder_id,
             )
+        return Patterns(library, tally)
 
-    def _open_learning(self) -> Learning:
-        embedder = self.library.embedder if self.library else None
-        note_failed = partial(self._note_failed_lookup, "lessons")
-        learning = open_learning(self, self._opened, embedder, note_failed)
-        self.book, self.learner = learning.book, learning.learner
-        return learning
-
-    @property
-    def learning(self) -> LearningStore:
-        """The store of outcomes, lessons and their trials."""
-        return self._opened.learning
-
-    def _watch_for_alerts(self, stores: Stores) -> None:
-        self._outbox, watch = open_alerts(
+    def _watch_for_alerts(
+        self, stores: Stores, states: GuardedStateStore, accounting: Accounting
+    ) -> None:
+        outbox, watch = open_alerts(
             lambda: self.settings,
             stores.alerts,
             stores.runs,
-            self.accounting.ledger,
+            accounting.ledger,
             metrics=self.metrics,
             events=self.events,
-            degraded=self.degraded,
+            degraded=partial(_degraded, states),
         )
-        for loop, name in ((watch.follow_rules(), "rules"), (watch.follow_queue(), "queue")):
-            self._background_tasks.append(spawn(loop, name=f"{name} of alerts"))
+        self._closing.push_async_callback(outbox.aclose)
+        self._follow(watch.follow_rules(), "rules of alerts")
+        self._follow(watch.follow_queue(), "queue of alerts")
 
-    def _watch(self, states: GuardedStateStore) -> None:
-        states.reopened.append(self._reopened)
+    async def _open_states(self, stores: Stores) -> GuardedStateStore:
         metrics = self.metrics
+
+        async def reopened() -> None:
+            """The store was opened again: its file may be another one, or a new and empty one."""
+            metrics.store_reopened.inc()
+            await self.keys.refresh(stores.keys)
+            if self._opened is not None and self._opened.patterns is not None:
+                await self._opened.patterns.library.prepare()
+
+        states = GuardedStateStore(
+            stores.states,
+            self.settings.storage,
+            lambda kind: metrics.store_failures.labels(kind).inc(),
+            merged_call,
+            metrics.store_memory_only.inc,
+        )
+        self._closing.push_async_callback(states.close)
+        states.reopened.append(reopened)
         metrics.store_degraded.set_function(lambda: states.health.incident is not None)
         metrics.store_waiting.set_function(lambda: states.health.waiting)
         metrics.store_waiting_bytes.set_function(lambda: states.health.waiting_bytes)
         metrics.store_on_disk.set_function(lambda: states.health.waiting_on_disk)
-
-    async def _reopened(self) -> None:
-        """The store was opened again: its file may be another one, or a new and empty one."""
-        self.metrics.store_reopened.inc()
-        await self.keys.refresh(self._opened.keys)
-        if self.library is not None:
-            await self.library.prepare()
-
-    def _store_failed(self, kind: str) -> None:
-        self.metrics.store_failures.labels(kind).inc()
-
-    def _in_memory_only(self) -> None:
-        self.metrics.store_memory_only.inc()
+        await states.take_over()
+        return states
 
     def _tally_failed(self, error: StoreError) -> None:
         self.log.warning("pattern statistics not stored", reason=str(error))
@@ -316,8 +342,7 @@ class Runtime:
 
     def degraded(self) -> StoreHealth | None:
         """The state of a store that is unavailable; None while it works. Requests are served."""
-        health = self._states.health if self._states is not None else None
-        return health if health is not None and health.incident is not None else None
+        return _degraded(self._opened.states) if self._opened is not None else None
 
     def replace(self, load: Callable[[], Settings]) -> bool:
         """Apply new settings; on any error the old ones stay. True when they were replaced."""
@@ -328,13 +353,14 @@ class Runtime:
                 raise ConfigError(
                     f"a reload may not remove {', '.join(gone)}: restart the gateway to do that"
                 )
-            fresh = self._build(started)
+            opened = self.opened
+            fresh = self._build(opened, started)
         except Exception as exc:  # whatever is in a file: it may not end who watches it
             self.metrics.config_reloads.labels("refused").inc()
             self.log.error("config not reloaded, the old one stays in use", reason=str(exc))
             return False
         waiting, settings = changes_at_restart(self.settings, settings), started
-        if settings.etraces.enabled and self.library is None:
+        if settings.etraces.enabled and opened.patterns is None:
             waiting.append("etraces.enabled")
         if waiting:
             self.log.warning("some changes take effect at the next start", keys=waiting)
@@ -348,33 +374,28 @@ class Runtime:
         self.log.info("config reloaded")
         return True
 
-    def _build(self, settings: Settings) -> Services:
-        if self._index is None:
-            raise RuntimeError("the gateway has not been started")
-        library = self.library
-        if library is not None:
-            library = library.with_settings(settings.etraces)
-        stores = self._opened
-        loader = ConversationLoader(self._index, self.store)
+    def _build(self, opened: Opened, settings: Settings) -> Services:
+        states, patterns = opened.states, opened.patterns
         # Without content the run log has no texts that monitors could read.
         kept = self.settings.storage.store_content
-        history = LoggedSteps(stores.runs, self.store, self.store.read_beside) if kept else None
+        reader = LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None
         return Services(
             settings,
             self.metrics,
-            self._index,
-            loader,
-            lookup=library,
-            history=history,
-            rests=self._rests,
-            usage_refusals=self._usage_refusals,
-            refused_places=self._refused_places,
+            opened.index,
+            ConversationLoader(opened.index, states),
+            lookup=patterns.library.with_settings(settings.etraces) if patterns else None,
+            history=reader,
+            refusals=self._refusals,
             keys_required=lambda: self.keys.required,
             instance=self.instance,
-            lessons=self.book,
-            accounting=self.accounting,
-            workloads=self.workloads,
+            lessons=opened.learning.book,
+            accounting=opened.accounting,
+            workloads=opened.workloads,
         )
+
+    async def _close_services(self) -> None:
+        await self.services.aclose()
 
     async def aclose(self) -> None:
         """Close everything that was opened, in reverse order."""
@@ -383,21 +404,20 @@ class Runtime:
             task.cancel()
         if self._background_tasks:  # some give back what they hold, for which the stores are needed
             await asyncio.wait(self._background_tasks, timeout=STOP_S)
-        if self._outbox is not None:
-            await self._outbox.aclose()
-        if self._services is not None:
-            await self._services.aclose()
-        if self.tally is not None:
-            await self.tally.flush()
-        if self._accounting is not None:
-            await self._accounting.ledger.flush()
-        if self.workloads is not None:
-            await self.workloads.close()
-        if self.library is not None:
-            await self.library.embedder.close()
-        if self._states is not None:
-            await self._states.close()
-        if self._stores is not None:
-            await self._stores.close()
+        await self._closing.aclose()
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.close)
+
+
+def _open_index(steering: SteeringSettings) -> ConversationIndex:
+    return ConversationIndex(
+        max_conversations=steering.max_conversations_in_memory,
+        max_transcripts=steering.max_transcripts_in_memory,
+        max_transcript_bytes=int(steering.max_transcript_memory_mb * 2**20),
+        max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
+    )
+
+
+def _degraded(states: GuardedStateStore) -> StoreHealth | None:
+    health = states.health
+    return health if health.incident is not None else None

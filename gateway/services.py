@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from msgspec.structs import replace
+from dataclasses import dataclass, field, replace
 
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.own_calls import OwnCalls
@@ -14,22 +13,19 @@ from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.refused_places import RefusedPlaces
-from gateway.conversations.resolve import ConversationResolver
-from gateway.conversations.run_workloads import RunWorkloads
+from gateway.conversations.resolve import ConversationResolver, UnreadResolver
 from gateway.conversations.steer_request import (
     LessonLookup,
     ModelTraits,
     PatternLookup,
+    RefusedPlaces,
     RequestSteerer,
     StepHistory,
 )
-from gateway.conversations.turns import Turns
-from gateway.conversations.unread_requests import UnreadResolver
-from gateway.conversations.workloads import Workloads
+from gateway.conversations.workloads import RunWorkloads, Workloads
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.target import GuidanceTarget, target_for
-from gateway.tasks import spawn
+from gateway.tasks import Turns, spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentRests, DeploymentTable
 from gateway.upstream.dispatch import INSTANCE_HEADER, Dispatcher, UsageRefusals
@@ -37,8 +33,18 @@ from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 
 
+@dataclass(frozen=True, slots=True)
+class KnownRefusals:
+    """Refusals of upstreams that outlive a version of the config: deployments that rest, targets
+    that do not report usage, places where guidance is not accepted."""
+
+    rests: DeploymentRests = field(default_factory=DeploymentRests)
+    usage: UsageRefusals = field(default_factory=UsageRefusals)
+    places: RefusedPlaces = field(default_factory=RefusedPlaces)
+
+
 class Services:
-    """What a request needs, built from one version of the settings, on the event loop."""
+    """Everything a request needs, built from one version of the settings, on the event loop."""
 
     def __init__(
         self,
@@ -49,9 +55,7 @@ class Services:
         *,
         lookup: PatternLookup | None,
         history: StepHistory | None,
-        rests: DeploymentRests,
-        usage_refusals: UsageRefusals,
-        refused_places: RefusedPlaces,
+        refusals: KnownRefusals,
         keys_required: Callable[[], bool],
         instance: str,
         accounting: Accounting,
@@ -60,7 +64,7 @@ class Services:
     ) -> None:
         self.settings = settings
         self.loader = loader
-        self.table = DeploymentTable(settings, os.environ, rests, keys_required)
+        self.table = DeploymentTable(settings, os.environ, refusals.rests, keys_required)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
         self.litellm_lane = LiteLLMLane(
             self.native, settings.timeouts, headers={INSTANCE_HEADER.decode(): instance}
@@ -71,7 +75,7 @@ class Services:
         )
         infos = {d.model_name: d.model_info for d in settings.model_list}
         self.catalogue = ModelCatalogue(self.table, infos)
-        self.usage_refusals = usage_refusals
+        self.usage_refusals = refusals.usage
         self.turns = Turns(settings.steering.max_at_once)
         self.index = index
         self.resolver = ConversationResolver(
@@ -86,7 +90,7 @@ class Services:
         judge = self._judge(metrics, accounting.own_calls)
         run_workloads = RunWorkloads(rules, workloads, self.catalogue.price)
         self.steerer = RequestSteerer(
-            rules, traits, lookup, history, judge, lessons, run_workloads, refused_places
+            rules, traits, lookup, history, judge, lessons, run_workloads, refusals.places
         )
         self._users = 0
         self._retired = False

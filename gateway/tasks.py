@@ -1,14 +1,21 @@
-"""Background tasks that are not garbage-collected while they run."""
+"""Background tasks, and the time and the places that concurrent work is given."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
-
 _running: set[asyncio.Task[Any]] = set()
+HELD_LOOP_S = 1.0
+"""A step that holds the event loop for longer counts whole, also where it used no processor time:
+then it was blocked, which a busy machine alone does not do for so long."""
+LENDING_S: Final = 0.1
+"""A request that waits for longer than this, for the store or a model, lends its place to the next:
+a part that hangs must not stop the requests that do not need it."""
 
 
 def spawn(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
@@ -23,7 +30,7 @@ def spawn(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.T
 
 
 class Unfinished:
-    """What is left to do of requests that were answered: waited for before a stop."""
+    """Remaining work of requests that were answered; a stop waits for it."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -39,3 +46,165 @@ class Unfinished:
         """Return when all is done, or after so many seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
+
+
+class DeadlinePassed(Exception):
+    """The work took more of its own time than it was given."""
+
+
+class OwnTime:
+    """Adds up the processor time of one coroutine, step by step, and compares it with a limit.
+
+    A step is what runs between two waits. A step cannot be interrupted: the work calls `check`
+    where it can stop.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._spent_s = 0.0
+        self._begun: tuple[float, float] | None = None
+        self._waits_for: asyncio.Future[Any] | None = None
+        self._timer: asyncio.Handle | None = None
+        self._on_wait: Callable[[], None] | None = None
+
+    @property
+    def spent_s(self) -> float:
+        """The work's own time until now, in seconds."""
+        return self._spent_s + self._step_s()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether what the work waits for is not there yet; False while it waits for its turn."""
+        return self._waits_for is not None and not self._waits_for.done()
+
+    def check(self) -> None:
+        """Raises: DeadlinePassed, when the work has taken longer than its limit."""
+        if self.spent_s > self._limit_s:
+            raise DeadlinePassed
+
+    def on_wait(self, call: Callable[[], None]) -> None:
+        """Have `call` called once, when the work waits for the first time; most never does."""
+        self._on_wait = call
+
+    async def run(self, work: Coroutine[Any, Any, T], wait_s: float) -> T:
+        """The result of `work`, whose own time is counted.
+
+        Raises:
+            TimeoutError: it was still waiting for something `wait_s` after its first wait began.
+        """
+        self._begin()
+        try:
+            waits_for = work.send(None)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            self._pause()
+        if self._on_wait is not None:
+            self._on_wait()
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as limit:
+            self._timer = loop.call_later(wait_s, self._expire, loop, limit)
+            try:
+                return await _Driven(self, work, waits_for)
+            finally:
+                self._timer.cancel()
+
+    def _expire(self, loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+        if self.waiting:
+            limit.reschedule(loop.time())
+        else:
+            self._timer = loop.call_soon(self._expire, loop, limit)
+
+    def _step_s(self) -> float:
+        if self._begun is None:
+            return 0.0
+        processor_s, began = self._begun
+        held_s = time.perf_counter() - began
+        return held_s if held_s > HELD_LOOP_S else time.thread_time() - processor_s
+
+    def _begin(self) -> None:
+        self._waits_for = None
+        self._begun = time.thread_time(), time.perf_counter()
+
+    def _pause(self) -> None:
+        self._spent_s += self._step_s()
+        self._begun = None
+
+
+class _Driven(Generic[T]):
+    """Awaits a coroutine that waits for something, one step at a time; each step is counted."""
+
+    def __init__(self, own_time: OwnTime, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
+        self._own_time = own_time
+        self._work = work
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        own_time, work, waits_for = self._own_time, self._work, self._waits_for
+        while True:
+            own_time._waits_for = waits_for
+            thrown: BaseException | None = None
+            try:
+                yield waits_for
+            except BaseException as exc:  # a cancellation, for the work to handle
+                thrown = exc
+            own_time._begin()
+            try:
+                waits_for = work.send(None) if thrown is None else work.throw(thrown)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            finally:
+                own_time._pause()
+
+
+class Turns:
+    """A limited number of places, given in the order of arrival.
+
+    Without a limit a thousand requests that arrive at once would each do one step at a time: all of
+    them would be in memory half done, and all would be sent late.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+
+    def turn(self, own_time: OwnTime) -> _Turn:
+        """One request's turn, as an asynchronous context."""
+        return _Turn(self._places, own_time)
+
+
+class _Turn:
+    """A place, from the moment it is free until the work is done or waits for too long."""
+
+    def __init__(self, places: asyncio.Semaphore, own_time: OwnTime) -> None:
+        self._places = places
+        self._own_time = own_time
+        self._timer: asyncio.Handle | None = None
+        self._held = False
+
+    async def __aenter__(self) -> None:
+        await self._places.acquire()
+        self._held = True
+        self._own_time.on_wait(self._look_later)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._held:
+            self._places.release()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LENDING_S, self._look)
+
+    def _look(self) -> None:
+        if self._own_time.waiting:
+            self._held = False
+            self._places.release()
+        else:
+            self._look_later()

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.api.params import DIGITS, OneOf, Parameters, Text, Time
-from gateway.conversations.run_tags import read_tag_filter
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
@@ -73,6 +72,12 @@ class SortParameters(PageParameters):
 
     sort: Annotated[str, OneOf(tuple(SORT_KEYS)), described("The key to sort by.")] = "started_at"
     order: Annotated[str, OneOf(("desc", "asc")), described("The direction.")] = "desc"
+
+
+def read_tag_filter(text: str) -> tuple[tuple[str, str | None], ...]:
+    """`team=web,env` as (name, value) pairs; a name alone stands for any value."""
+    pairs = (part.partition("=") for part in text.split(",") if part.strip())
+    return tuple((name.strip().lower(), value.strip() if eq else None) for name, eq, value in pairs)
 
 
 def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:

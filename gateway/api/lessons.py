@@ -197,8 +197,7 @@ async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     """Remove what only one run supports."""
     run_id = request.params.run_id
     removed = await request.runtime.learning.forget(request.tenant, run_id)
-    if request.runtime.book is not None:
-        request.runtime.book.forget()
+    request.runtime.opened.learning.book.forget()
     _publish(request.runtime, "forgotten", run_id=run_id)
     return ApiResponse(payload={"run_id": run_id, "removed": removed})
 
@@ -261,8 +260,7 @@ async def change_lesson(
     else:
         status = Status(change.status or "")
         changed = await actions.move(stored, status, f"{status.value} by the operator", now)
-    if runtime.book is not None:
-        runtime.book.forget()
+    runtime.opened.learning.book.forget()
     _publish(runtime, "changed", pattern_id=kept)
     return kept, changed
 

@@ -103,7 +103,8 @@ async def remove_pattern(
 
 def library(runtime: Runtime) -> PatternLibrary:
     """The pattern library. Raises: GatewayError (503) when patterns are switched off."""
-    if runtime.library is None:
+    patterns = runtime.opened.patterns
+    if patterns is None:
         raise GatewayError(
             "patterns are switched off (etraces.enabled)",
             status=503,
@@ -111,13 +112,13 @@ def library(runtime: Runtime) -> PatternLibrary:
             code="patterns_off",
             label="patterns_off",
         )
-    return runtime.library
+    return patterns.library
 
 
 async def counted(runtime: Runtime) -> None:
     """Flush pattern statistics, so that the next read includes everything so far."""
-    if runtime.tally is not None:
-        await runtime.tally.flush()
+    if runtime.opened.patterns is not None:
+        await runtime.opened.patterns.tally.flush()
 
 
 def _check_owner(pattern: Pattern, access: Access) -> None:

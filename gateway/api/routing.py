@@ -20,7 +20,7 @@ class RoutingParameters(TenantParameter):
 
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     """What routing knows."""
-    workloads, since = request.runtime.workloads, request.params.since or 0.0
+    workloads, since = request.runtime.opened.workloads, request.params.since or 0.0
     if workloads is None:
         raise NotFound("this gateway's store keeps no workloads")
     rates = await workloads.store.rates()

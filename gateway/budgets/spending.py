@@ -80,9 +80,9 @@ class LeftOpen:
         )
 
 
-def held_to_values(spending: Spending | None) -> list[dict[str, Any]]:
-    """What `left_open` needs, as JSON values; empty when nothing is reserved in the store."""
-    if spending is None:
+def held_to_values(spending: Spending | LeftOpen | None) -> list[dict[str, Any]]:
+    """The reservation as JSON values for `left_open`; empty when the store has none."""
+    if not isinstance(spending, Spending):
         return []
     return [asdict(each.claim) for each in spending.admission.held if each.stored]
 

@@ -49,7 +49,7 @@ class Admissions:
         self._runtime = runtime
 
     async def advise(self, services: Services, prepared: PreparedRequest) -> Advice:
-        """What budgets ask of a call whose conversation is known."""
+        """The advice of the budgets for a call whose conversation is known."""
         guard, result = services.budgets, prepared.result
         if guard is None or result is None or result.mode == "off":
             return NO_ADVICE
@@ -104,7 +104,7 @@ class Admissions:
         holds, result = self._runtime.holds, prepared.result
         if not holds or result is None:
             return
-        index, conversation, run = services.index, result.conversation, result.run
+        index, conversation, run = services.index, result.conversation, result.position.run
         alike = await _with_same_turns(services, result)
 
         def subjects() -> Sequence[str]:
@@ -140,7 +140,7 @@ class Admissions:
             return
         if reason := result.decision.stop:
             self._runtime.metrics.held_calls.labels("strikes").inc()
-            raise strike_error(result.conversation.run_id(result.run), reason)
+            raise strike_error(result.run_id, reason)
 
     async def _reserve(self, services: Services, prepared: PreparedRequest) -> None:
         guard = services.budgets
@@ -220,7 +220,7 @@ def held_names(
     run: int,
     held_runs: Callable[[str], Sequence[str]],
 ) -> list[str]:
-    """What a hold on a call may be on: its run, its conversation, and those above it.
+    """The subjects that a hold on a call may name: its run, its conversation, and those above it.
 
     A hold on a run above holds while that is its conversation's newest run.
     """
@@ -250,7 +250,7 @@ def _subject(prepared: PreparedRequest) -> CallSubject:
         key=asked.key,
         client=prepared.control.agent,
         model=prepared.request.model,
-        run=conversation.run_id(result.run) if conversation is not None and result else "",
+        run=conversation.run_id(result.position.run) if conversation is not None and result else "",
         root=conversation.root_id if conversation is not None else "",
     )
 

@@ -10,14 +10,15 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.budgets.spending import Spending
+from gateway.calls.background import PendingCall
 from gateway.calls.recorder import Recorder
-from gateway.conversations.control_headers import ControlHeaders
-from gateway.conversations.response_headers import (
+from gateway.conversations.steering_result import (
+    ControlHeaders,
+    SteeringResult,
     unsteered_headers,
     with_state,
     without_guidance,
 )
-from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
@@ -165,7 +166,8 @@ class PreparedRequest:
 
     @property
     def echo(self) -> EchoFilter | None:
-        """What takes the guidance out of an answer that repeats its request; None for nothing."""
+        """Filter that removes injected guidance from an answer that repeats its request; None if
+        nothing was injected."""
         if self.result is None or not self.result.applies or not self.result.edits:
             return None
         try:
@@ -213,7 +215,8 @@ class PreparedRequest:
         if isinstance(response_id, str) and response_id and self.target is not None:
             self._keep_place(response_id)
             if reply.pending_id is None:
-                await self._recorder.answers.keep(self._services, response_id, self, self.target)
+                tenant = self.exchange.request.tenant
+                await self._recorder.answers.keep(self._services, tenant, response_id, self.target)
         if reply.pending_id is None:
             await self.settle()
         await self._record(reply.completion, reply.pending_id)
@@ -297,8 +300,16 @@ class PreparedRequest:
     async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:
         """Commit the call; one whose answer is still being made is known as such at once."""
         if pending_id is not None:
-            await self._recorder.record_pending(
-                self._services, self, pending_id, self.target, ready=self._catch_up
+            call = PendingCall(
+                exchange=self.exchange,
+                control=self.control,
+                result=self.result,
+                spending=self.spending,
+                model=self.model,
+                billed_model=self.billed_model,
+            )
+            await self._recorder.answers.commit(
+                self._services, call, pending_id, self.target, ready=self._catch_up
             )
             return
         await self._catch_up()
@@ -365,15 +376,15 @@ class PreparedRequest:
 
     def keep_raw(self, received: bytes) -> None:
         """Keep the call as it was sent and received, in a task of the event loop."""
-        result, keeper, sent = self.result, self._runtime.raw_calls, self._sent
+        result, keeper, sent = self.result, self._runtime.opened.raw_calls, self._sent
         if result is None or keeper is None or not sent:
             return
         storage = self._runtime.settings.storage
         body = sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str)
         call = RawCall(
             tenant=self.exchange.request.tenant,
-            run_id=result.conversation.run_id(result.run),
-            step_index=result.step,
+            run_id=result.run_id,
+            step_index=result.position.step,
             at=time.time(),
             dialect=self._request.dialect.name,
             request=body,

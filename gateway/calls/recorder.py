@@ -1,26 +1,20 @@
-"""Commits a finished call: at once, or when an answer made in the background has arrived."""
+"""Commits a finished call: its answer is applied to the conversation, and its record is stored."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.budgets.spending import Spending
-from gateway.calls.shared_answers import SharedAnswers
+from gateway.calls.background import BackgroundAnswers, Recordable
 from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.codec import from_record
-from gateway.conversations.control_headers import ControlHeaders
 from gateway.conversations.conversation import Conversation
-from gateway.conversations.merge import merge
+from gateway.conversations.loading import merge
 from gateway.conversations.records import CallFacts, call_record
 from gateway.conversations.steering_result import SteeringResult
-from gateway.conversations.stored_responses import Settle
-from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -28,39 +22,9 @@ from gateway.steering.fold import StepOutcome
 from gateway.stores.patterns import Event
 from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord, PrefixHashRecord
-from gateway.upstream.deployments import Target
-
-_Committed = asyncio.Future["asyncio.Task[bool] | None"]
-"""Done when a call is committed; what `SharedAnswers.keep` gave for it."""
 
 _ATTEMPTS = 5
 """Attempts to save a call, when other gateways save the same conversation at the same time."""
-
-
-class Recordable(Protocol):
-    """What is known of a call when it is committed."""
-
-    exchange: Exchange
-    control: ControlHeaders
-    result: SteeringResult | None
-    spending: Spending | None
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def billed_model(self) -> str: ...
-
-
-class PendingCall(Struct, kw_only=True):
-    """A call whose answer is still being made, without the messages, which may be large."""
-
-    exchange: Exchange
-    control: ControlHeaders
-    result: SteeringResult | None
-    spending: Spending | None
-    model: str
-    billed_model: str
 
 
 class Recorder:
@@ -68,76 +32,8 @@ class Recorder:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.answers = SharedAnswers(runtime, self.record)
+        self.answers = BackgroundAnswers(runtime, self.record)
         self._log = get_logger("gateway.steering")
-
-    async def record_pending(
-        self,
-        services: Services,
-        prepared: Recordable,
-        response_id: str,
-        target: Target | None,
-        *,
-        ready: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Commit what is known, and the rest when a request fetches the answer `response_id`,
-        which `target` stores. The commit waits for `ready`, a request for the answer may come
-        before it."""
-        result = prepared.result
-        if result is None:
-            return
-        tenant = prepared.exchange.request.tenant
-        committed: _Committed = asyncio.get_running_loop().create_future()
-        settle = self._settling(services, prepared, result, response_id, committed)
-        self._runtime.stored_answers.pending.put(tenant, response_id, settle)
-        kept = None
-        try:
-            try:
-                await ready()
-            except Exception as exc:  # what is known of the call is on record all the same
-                self._log.warning("not all of a call is known", reason=str(exc))
-            await self.record(services, prepared, None, pending_id=response_id)
-            kept = await self.answers.keep(services, response_id, prepared, target, pending=True)
-        finally:
-            result.stored = True
-            result.resolved.incoming = replace(result.resolved.incoming, messages=())
-            committed.set_result(kept)
-
-    def _settling(
-        self,
-        services: Services,
-        prepared: Recordable,
-        result: SteeringResult,
-        response_id: str,
-        committed: _Committed,
-    ) -> Settle:
-        """What records the answer of a call, once the call itself is committed."""
-        call = PendingCall(
-            exchange=prepared.exchange,
-            control=prepared.control,
-            result=result,
-            spending=prepared.spending,
-            model=prepared.model,
-            billed_model=prepared.billed_model,
-        )
-        conversation = result.conversation
-
-        async def settle(
-            completion: Mapping[str, Any] | None, usage: dict[str, Any] | None
-        ) -> None:
-            kept = await committed
-            call.exchange.upstream.bill(usage)
-            # What the store does not have, no other gateway can have taken.
-            shared = kept is not None and await kept
-            if shared and not await self.answers.take(conversation.tenant, response_id):
-                return  # another gateway has seen the answer, recorded it, and paid for it
-            if call.spending is not None:
-                await call.spending.settle(call.billed_model)
-            # The conversation may have been dropped from memory and loaded again in the meantime.
-            result.conversation = services.index.get(conversation.id) or conversation
-            await self.record(services, call, completion)
-
-        return settle
 
     async def record(
         self,
@@ -217,7 +113,7 @@ class Recorder:
             self._count_injections(record)
             self._count_patterns(result)
             if prepared.model != exchange.request.model:
-                self._runtime.metrics.reroutes.labels(result.state.value).inc()
+                self._runtime.metrics.reroutes.labels(result.position.state.value).inc()
         if pending_id is None:
             self._count_cost(record)
             self._runtime.tagged.count(prepared.control.tags, used, facts.cost_usd)
@@ -225,7 +121,7 @@ class Recorder:
 
     def _touch(self, record: CallRecord) -> None:
         """Tell learning which runs had a call, and which are over."""
-        learner = self._runtime.learner
+        learner = self._runtime.opened.learning.learner
         if learner is None:
             return
         for run in record.runs:
@@ -254,14 +150,14 @@ class Recorder:
 
     def _note_workload(self, prepared: Recordable, result: SteeringResult) -> None:
         """Say once where a run began: on the model that its first recorded call went to."""
-        run, workloads = result.conversation.run, self._runtime.workloads
+        run, workloads = result.conversation.run, self._runtime.opened.workloads
         if workloads is None or run.workload is None or run.workload_noted:
             return
-        if run.index != result.run:
+        if run.index != result.position.run:
             return
         run.workload_noted = True
         choice = run.memory.choice if result.applies else None
-        name = result.conversation.run_id(result.run)
+        name = result.run_id
         workloads.note(run.workload, name, prepared.model, choice)
 
     def _count(self, outcomes: Sequence[StepOutcome]) -> None:
@@ -289,11 +185,11 @@ class Recorder:
     def _count_patterns(self, result: SteeringResult) -> None:
         """Count this call's injections. The run's outcome is no evidence about a pattern: patterns
         are given to runs in trouble, and those fail more often anyway."""
-        tally = self._runtime.tally
-        if tally is None or not result.applies or result.decided is None:
+        patterns = self._runtime.opened.patterns
+        if patterns is None or not result.applies or result.decided is None:
             return
         new = [i.match.pattern.pattern_id for i in result.decided.items if i.match]
-        tally.note(result.conversation.tenant, new, Event.INJECTED)
+        patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
 
 
 def _add_tokens(conversation: Conversation, tokens: int) -> None:

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.api.filters import read_tag_filter
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
 from gateway.commands import run_control, run_reports
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
-from gateway.conversations.run_tags import read_tag_filter
 from gateway.dashboard.step_text import step_text
 from gateway.errors import ConfigError
 from gateway.steering.fsm import FSMState

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.conversations.conversation import Conversation, History, first_hash
-from gateway.conversations.index import ConversationIndex
-from gateway.conversations.loading import reply_kind
-from gateway.conversations.steering_result import SteeringResult
-from gateway.conversations.stored_responses import (
+from gateway.conversations.conversation import (
     RESPONSE_KIND,
+    Conversation,
+    History,
     StoredResponse,
+    first_hash,
     items_by_id,
     response_hash,
 )
+from gateway.conversations.index import ConversationIndex
+from gateway.conversations.loading import reply_kind
+from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import calls_hash, clean_call_ids, looks_unique
@@ -91,7 +93,7 @@ class _Records:
 
     def __init__(self, result: SteeringResult) -> None:
         self._conversation = result.conversation
-        self._step = result.step
+        self._step = result.position.step
 
     def make(
         self, digest: bytes, position: int, kind: str, *, root: bytes | None = None
@@ -131,8 +133,8 @@ def _apply_first(
     if final:
         result.state_after = FSMState.END
         conversation.run.note_answer(echoed.state.count)
-    if result.run == conversation.run.index:
-        conversation.unsaved.ended_run = result.run if final else None
+    if result.position.run == conversation.run.index:
+        conversation.unsaved.ended_run = result.position.run if final else None
 
 
 def _is_usable(message: Mapping[str, Any]) -> bool:

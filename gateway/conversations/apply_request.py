@@ -1,17 +1,70 @@
-"""Applying a request to the history of its conversation, in memory."""
+"""Applying a request to the history of its conversation, in memory.
+
+The request continues a conversation, opens a new one or a fork of one, or brings a history that its
+client has rewritten (`compact`).
+"""
 
 from __future__ import annotations
 
-from gateway.conversations.compaction import compact
-from gateway.conversations.conversation import Conversation, RunStart, first_hash
+import secrets
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.conversations.conversation import (
+    MAX_DEPTH,
+    Conversation,
+    CurrentRun,
+    History,
+    KeptFold,
+    RunStart,
+    SeenDigests,
+    StoredResponse,
+    first_hash,
+)
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.kept_fold import KeptFold
-from gateway.conversations.opening import open_conversation
-from gateway.conversations.search import Search
-from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
+from gateway.dialects import SteeredRequest
+from gateway.steering.fold import RunSnapshot
+from gateway.steering.fsm import FSMState
+from gateway.steering.identity import (
+    ConversationMatch,
+    Identity,
+    Incoming,
+    MatchKind,
+    child_id,
+    conversation_id,
+)
 from gateway.steering.identity.rebuilt import extend_tail
+from gateway.steering.steer import RunMemory
+from gateway.steering.transcript.user_words import task_of
+from gateway.wire.messages import digest_fields, is_result
 
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
+
+
+class Search(Struct, kw_only=True):
+    """A request whose conversation is looked for.
+
+    `given`: the conversation that the client's own id names, None without one. `response`: the
+    stored answer that it continues from, `response_of` the conversation of that. `checked`: the
+    conversation whose latest request it begins with, byte for byte; with other gateways it has
+    been compared with the store. `root` and `tail`: hashes of that one's history, as they were
+    when the request came. `unread`: as in Resolved.
+    """
+
+    request: SteeredRequest
+    headers: Mapping[str, str]
+    tenant: str
+    identity: Identity
+    given: str | None
+    response: StoredResponse | None
+    response_of: str
+    checked: str | None
+    root: bytes
+    tail: bytes | None
+    incoming: Incoming
+    unread: str = ""
 
 
 def apply_request(
@@ -114,3 +167,185 @@ def _check_kept_fold(conversation: Conversation, incoming: Incoming) -> None:
     kept = conversation.run.kept_fold
     if kept is not None and not kept.has_read(incoming.hashes):
         conversation.run.kept_fold = None
+
+
+def open_conversation(
+    index: ConversationIndex,
+    verdict: ConversationMatch,
+    identity: Identity,
+    given: str | None,
+    incoming: Incoming,
+    tenant: str,
+    now: float,
+) -> Conversation:
+    """Open the conversation that begins with this request, and add it to the index.
+
+    `given`: the conversation's id when the client sends one. `now` in seconds of the epoch.
+    """
+    name = verdict.conversation_id or given
+    if name is None:
+        name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
+    elif verdict.kind is MatchKind.FORK and index.get(name) is not None:
+        # A sample of a prompt of which more samples were taken than one hash is known under.
+        name = child_id(name, secrets.token_bytes(8))
+    branch = incoming.open_branch(name, verdict.parent)
+    opened = Conversation(
+        tenant=tenant,
+        source=identity.source,
+        external_key=identity.value,
+        created_at=now,
+        history=History(branch=replace(branch, task=task_digest(incoming.messages))),
+        run=CurrentRun(started_at=now),
+    )
+    replaced = index.get(name)
+    parent = index.get(verdict.parent) if verdict.parent else None
+    if replaced is not None:
+        # The stored runs keep their ids, so the new ones are counted after them.
+        opened.unit, opened.ancestors = replaced.unit, replaced.ancestors
+        opened.unsaved.version = replaced.unsaved.version
+        opened.run.index = replaced.run.index + 1
+        opened.run.start = RunStart(snapshot=RunSnapshot(run=opened.run.index))
+    else:
+        turns = incoming.hashes.turns[max(verdict.position - incoming.hashes.start, 0)]
+        # One cache key may be that of all conversations of an application.
+        if turns or not identity.weak:
+            opened.unit = _join(index, opened, identity)
+            opened.ancestors = _above(index, opened, identity)
+        if parent is not None and verdict.position:
+            _copy_state(parent, opened, verdict)
+    index.add(opened)
+    return opened
+
+
+def task_digest(messages: Sequence[object]) -> bytes:
+    """A digest of what the user first asks for, without what the client put around it."""
+    return digest_fields("task", task_of(messages, 0))
+
+
+def _join(index: ConversationIndex, opened: Conversation, identity: Identity) -> str:
+    """The experiment's unit of a new conversation: its parent's; empty for one of its own.
+
+    The parent is the branch it was forked from, or the conversation that the client names. One that
+    is not known yet will have its own id as its unit.
+    """
+    branch = opened.history.branch
+    parent = index.get(branch.parent) if branch.parent else None
+    if parent is None and identity.parent is not None:
+        named = conversation_id(opened.tenant, identity.parent)
+        parent = index.get(named)
+        if parent is None:
+            return named
+        opened.history.branch = replace(branch, parent=parent.id)
+    return parent.experiment_unit if parent is not None else ""
+
+
+def _above(index: ConversationIndex, opened: Conversation, identity: Identity) -> tuple[str, ...]:
+    """The conversations above a new one, also those that are not known yet."""
+    name = opened.history.branch.parent
+    if name is None and identity.parent is not None:
+        name = conversation_id(opened.tenant, identity.parent)
+    if not name or name == opened.id:
+        return ()
+    parent = index.get(name)
+    above = (*parent.ancestors, name) if parent is not None else (name,)
+    return above if len(above) <= MAX_DEPTH else (above[0], *above[1 - MAX_DEPTH :])
+
+
+def _copy_state(parent: Conversation, child: Conversation, verdict: ConversationMatch) -> None:
+    """Copy what the parent has up to the messages that the child shares with it."""
+    run, given, position = child.run, parent.run, verdict.position
+    guidance = given.memory.guidance.up_to(position)
+    run.memory = RunMemory(guidance=guidance)
+    if verdict.prefix_hash == parent.history.branch.served_hash:
+        run.memory = replace(given.memory, guidance=guidance)
+        run.resting = dict(given.resting)
+    run.index = given.index
+    run.judged = dict(given.judged)
+    run.priors = dict(given.priors)
+    run.answers = [count for count in given.answers if count <= position]
+    start = given.start
+    if start is not None and start.offset <= position:
+        # What a compaction removed is in the parent's run log only.
+        run.start = replace(start, logged_in=parent.id)
+    child.history.seen = SeenDigests(parent.history.seen.newest())
+
+
+def compact(conversation: Conversation, incoming: Incoming) -> None:
+    """Continue with a rewritten history: state, scores, caps and the windows of monitors are kept.
+
+    What the agent did before is not undone by a shorter account of it: one that loops goes on
+    looping. The steps that the new history lacks are in the fold, or in the run log. Only after a
+    final answer the windows restart, because the next run begins.
+    """
+    run, history = conversation.run, conversation.history
+    snapshot, offset = _kept(conversation, incoming)
+    kept = snapshot or (run.start.snapshot if run.start else RunSnapshot())
+    logged_in = conversation.id if kept.state is not FSMState.END else ""
+    run.start = RunStart(snapshot=kept, offset=offset, logged_in=logged_in)
+    if run.fold is not None and logged_in:
+        run.fold.continue_in(offset)
+    else:
+        run.fold = run.kept_fold = None
+    # The store keeps prefix hashes by the first message, and this history has a new one.
+    history.root = b""
+    run.answers.clear()
+    run.memory = replace(run.memory, guidance=run.memory.guidance.compacted())
+
+
+def _kept(conversation: Conversation, incoming: Incoming) -> tuple[RunSnapshot | None, int]:
+    """The run so far, and the first message that has not been scored yet."""
+    hashes, branch = incoming.hashes, conversation.history.branch
+    snapshot = conversation.snapshot()
+    if branch.awaits_results_of(incoming):
+        return snapshot, hashes.start + _start_of_turn(hashes.turns, len(hashes.messages) - 1)
+    newest = _newest_reply(conversation, incoming)
+    if newest is not None:
+        # The reply to the latest call is in the new history, and has not been scored yet.
+        if snapshot is not None and snapshot.state is FSMState.END:
+            # It was a final answer, and ends its run when it is read in the new history.
+            snapshot = replace(snapshot, state=FSMState.NORMAL)
+        return snapshot, hashes.start + _start_of_turn(hashes.turns, newest)
+    if incoming.summarises(branch):
+        snapshot = conversation.snapshot_before_reply()  # a summary, not a final answer
+    return snapshot, hashes.state.count
+
+
+def _newest_reply(conversation: Conversation, incoming: Incoming) -> int | None:
+    """The position of the reply to the latest call in a history without results of its calls."""
+    hashes, history = incoming.hashes, conversation.history
+    digest = history.branch.reply_digest
+    if digest is None or digest not in hashes.messages:
+        return None
+    newest = len(hashes.messages) - 1 - hashes.messages[::-1].index(digest)
+    chain = history.chain
+    # The chain is that of an earlier request where another gateway has served the latest one.
+    latest = chain is not None and chain.digest == history.branch.served_hash
+    grown = chain is not None and latest and hashes.state.turns > chain.turns
+    if history.branch.reply_calls and not grown and digest in history.seen:
+        # An equal reply was seen earlier; if all messages before this one are known, it is that
+        # earlier reply.
+        return None if _all_seen(conversation, incoming, newest) else newest
+    return newest
+
+
+def _start_of_turn(turns: Sequence[int], position: int) -> int:
+    """The first message of the assistant turn that the message at `position` is in or follows.
+
+    A reply may be several items, of which only the newest is known.
+    """
+    turn = turns[position + 1]
+    while position and turns[position] == turn:
+        position -= 1
+    return position
+
+
+def _all_seen(conversation: Conversation, incoming: Incoming, count: int) -> bool:
+    """Whether each of the first `count` messages was seen before or is a result, which a client may
+    have cleared or cut."""
+    start = incoming.hashes.start
+    return all(
+        digest is None
+        or digest in conversation.history.seen
+        or is_result(incoming.messages[start + position])
+        for position, digest in enumerate(incoming.hashes.messages[:count])
+    )

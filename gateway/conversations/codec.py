@@ -14,15 +14,16 @@ import orjson
 from msgspec.structs import asdict, replace
 
 from gateway.conversations.conversation import (
+    STORED_PER_CONVERSATION,
     Conversation,
     CurrentRun,
     History,
     RoutedCall,
     RunStart,
     SeenDigests,
+    StoredResponse,
     Unsaved,
 )
-from gateway.conversations.stored_responses import STORED_PER_CONVERSATION, StoredResponse
 from gateway.steering.fold import RunSnapshot
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import GuidanceState, from_json, to_json

@@ -10,14 +10,14 @@ Whatever can be derived from the transcript is a cache and may be missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.conversations.kept_fold import KeptFold
-from gateway.conversations.stored_responses import StoredResponse
-from gateway.conversations.workloads import Workload
+from gateway.dialects.history import EarlierHistory
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import Awaits, Branch, Incoming
@@ -26,7 +26,24 @@ from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
-from gateway.wire.prefix_hash import ChainState, PrefixHashes
+from gateway.wire.messages import digest_fields
+from gateway.wire.prefix_hash import ChainState, PrefixHashes, extend
+
+
+class KeptFold(Struct, frozen=True, kw_only=True):
+    """A fold that another gateway has overtaken, and the prefix hash of the messages it has read.
+
+    Kept until a request continues these messages; the stored run state is newer.
+    """
+
+    fold: ConversationFold
+    digest: bytes
+
+    def has_read(self, hashes: PrefixHashes) -> bool:
+        """Whether a history begins with the messages that were read, at the same positions."""
+        at = self.fold.consumed - hashes.start
+        return 0 <= at < len(hashes.digests) and hashes.digests[at] == self.digest
+
 
 MAX_UNSAVED_STEPS = 512
 """The newest steps kept while the store is unavailable."""
@@ -41,6 +58,17 @@ KEPT_PRIORS = 8
 KEPT_OUTCOMES = 8
 """The newest steps whose texts a look-up may need (E2 reads five)."""
 
+KEPT_PER_CONVERSATION = 8
+"""Answers of a conversation kept in memory; a fork may continue from one a few calls back."""
+
+STORED_PER_CONVERSATION = 2
+"""The newest, and the one before, which a retry continues from."""
+
+RESPONSE_KIND = "response"
+"""The kind of a stored prefix hash that is computed from the id of an answer."""
+
+# Large, and not part of any digest or step.
+_LEFT_OUT = ("encrypted_content", "logprobs", "annotations")
 _SHORT_DIGEST_BYTES = 8  # of 16; 64 bits suffice for the messages of one conversation
 _MAX_SEEN = 8192  # the newest messages: 64 kB
 _MANY_NEW = 32
@@ -97,8 +125,65 @@ def first_hash(hashes: PrefixHashes) -> bytes:
     return hashes.candidates[-1][1] if hashes.candidates else b""
 
 
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """One answer, with the history and the run as they were when it was given.
+
+    `chain`: the hash state after the request, `after`: after the reply too. `storable`: whether
+    the reply may be kept in a store; one that was not is empty after a restart.
+    """
+
+    id: str
+    chain: ChainState
+    after: ChainState
+    snapshot: RunSnapshot
+    reply: tuple[Any, ...] = ()
+    storable: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        id: str,
+        chain: ChainState,
+        reply: Sequence[Any],
+        snapshot: RunSnapshot,
+        *,
+        storable: bool,
+    ) -> StoredResponse:
+        """The answer `id`, a `reply` to the history at `chain`."""
+        kept = tuple(slim(item) for item in reply)
+        after = extend(chain, kept).state
+        return cls(
+            id=id, chain=chain, after=after, snapshot=snapshot, reply=kept, storable=storable
+        )
+
+    def earlier(self) -> EarlierHistory:
+        """The part of the history that a request which continues from here leaves out."""
+        return EarlierHistory(chain=self.chain if self.reply else self.after, reply=self.reply)
+
+
+def response_hash(tenant: str, id: str) -> bytes:
+    """The digest under which the store keeps the id of an answer."""
+    return digest_fields(RESPONSE_KIND, tenant, id)
+
+
+def items_by_id(reply: Iterable[Any]) -> dict[str, Any]:
+    """The items of an answer that a later request may name by their ids."""
+    named = ((item.get("id"), item) for item in reply if isinstance(item, Mapping))
+    return {name: slim(item) for name, item in named if isinstance(name, str) and name}
+
+
+def slim(item: Any) -> Any:
+    """An item without its large fields, which no step needs."""
+    if not isinstance(item, Mapping):
+        return item
+    kept = {key: value for key, value in item.items() if key not in _LEFT_OUT}
+    if isinstance(kept.get("content"), list):
+        kept["content"] = [slim(part) for part in kept["content"]]
+    return kept
+
+
 class History(Struct, kw_only=True):
-    """What connects the requests of a conversation.
+    """The connection between the requests of a conversation.
 
     `root`: hash of the history's first message, by which the store groups the prefix hashes.
     `prefix_hashes`: those under which the index knows the conversation. `responses`: the newest
@@ -130,6 +215,15 @@ class History(Struct, kw_only=True):
         return True
 
 
+class Workload(Struct, frozen=True, kw_only=True):
+    """The kind of work that one client asks of one model with one set of tools, for one tenant."""
+
+    tenant: str
+    client: str
+    requested: str
+    key: str
+
+
 class RoutedCall(Struct, frozen=True, kw_only=True):
     """The latest call and the model it was routed to; a retry of it goes to the same model."""
 
@@ -139,7 +233,7 @@ class RoutedCall(Struct, frozen=True, kw_only=True):
 
 
 class RunStart(Struct, frozen=True, kw_only=True):
-    """What replaces the part of the transcript that a compaction removed.
+    """A replacement for the part of the transcript that a compaction removed.
 
     `offset`: messages at the front of the new history whose steps are in `snapshot` already.
     `logged_in`: the conversation whose run log has those steps; "" at the start of a run.
@@ -234,7 +328,7 @@ class CurrentRun(Struct, kw_only=True):
 
 
 class Unsaved(Struct, kw_only=True):
-    """What the store does not have yet, and which version it has.
+    """Changes that the store does not have yet, and the version it has.
 
     `version`: of the stored record, 0 before there is one. `steps`: scored steps to be stored, by
     run and index, in their order. `snapshot`: the newest run when it was last stored. `ended_run`:
@@ -279,11 +373,10 @@ class Conversation(Struct, kw_only=True):
     run: CurrentRun = field(default_factory=CurrentRun)
     unsaved: Unsaved = field(default_factory=Unsaved)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    id: str = field(init=False)
 
-    @property
-    def id(self) -> str:
-        """The conversation's id."""
-        return self.history.branch.conversation_id
+    def __post_init__(self) -> None:
+        self.id = self.history.branch.conversation_id
 
     @property
     def root_id(self) -> str:

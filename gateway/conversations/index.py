@@ -1,29 +1,50 @@
-"""Finding conversations in memory: by id, by key, by prefix hash, by call ids, by bytes."""
+"""Conversations and answers in memory.
+
+ConversationIndex  conversations by id, by key, by prefix hash, by call ids, by bytes
+StoredAnswers      answers that later requests name by id: the deployment that stores each, the
+                   guidance to take out of it, and the pending call that it completes
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from gateway.conversations.conversation import Conversation
-from gateway.conversations.growing_bodies import GrowingBodies
-from gateway.conversations.known_bodies import KnownBodies
-from gateway.conversations.stored_responses import (
+from gateway.conversations.conversation import (
     KEPT_PER_CONVERSATION,
+    Conversation,
     StoredResponse,
     response_hash,
 )
-from gateway.conversations.transcripts_in_memory import TranscriptsInMemory
+from gateway.conversations.known_prefixes import GrowingBodies, KnownBodies, TranscriptsInMemory
 from gateway.steering.identity import Awaits, Branch, Incoming, PrefixHashRef
 from gateway.steering.identity.rebuilt import is_window_of, latest_turn, tail_key
+from gateway.upstream.deployments import Target
 from gateway.wire.body_prefix import BodyPrefix
+from gateway.wire.echo import EchoFilter
 
+MAX_PENDING = 1024
+"""Pending background calls; the oldest ones over the limit stay recorded without an answer."""
+MAX_TARGETS = 8192
+"""Answers whose deployment is known, least recently used ones dropped; a few hundred bytes each."""
+MAX_ECHO_CHARS = 4 * 2**20
+"""Characters of instructions that stored answers may repeat; those of the oldest go first."""
 _MAX_REFS = 64  # conversations remembered for one hash; common openings collect many
 _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows where older ones fork
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
-
+Settle = Callable[[Mapping[str, Any] | None, dict[str, Any] | None], Awaitable[None]]
+"""Records a call: its answer in the shape of a chat completion, or None for none; and its usage."""
 K = TypeVar("K", bound=Hashable)
 
 
@@ -313,3 +334,111 @@ class _Latest(Generic[K]):
     def find(self, tenant: str, value: K) -> Sequence[str]:
         """The ids of the conversations whose latest reply has this."""
         return self._ids.get((tenant, value), ())
+
+
+class PendingResponses:
+    """Calls whose answers are made in the background, by tenant and answer id.
+
+    Each is settled once, when a request brings the finished answer.
+    """
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[tuple[str, str], Settle] = OrderedDict()
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._calls
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def put(self, tenant: str, response_id: str, settle: Settle) -> None:
+        """Keep a call until its answer is settled."""
+        self._calls[tenant, response_id] = settle
+        while len(self._calls) > MAX_PENDING:
+            self._calls.popitem(last=False)
+
+    async def settle(
+        self,
+        tenant: str,
+        response_id: str,
+        completion: Mapping[str, Any] | None,
+        usage: dict[str, Any] | None,
+    ) -> None:
+        """Record the answer, or that there will be none; a second call does nothing."""
+        settle = self._calls.pop((tenant, response_id), None)
+        if settle is not None:
+            await settle(completion, usage)
+
+
+class ResponseTargets:
+    """The deployments that store answers, by tenant and answer id.
+
+    Later requests for the answer, or that continue from it, have to go there.
+    """
+
+    def __init__(self) -> None:
+        self._targets: OrderedDict[tuple[str, str], Target] = OrderedDict()
+        self._given: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def knows(self, tenant: str, response_id: str) -> bool:
+        """Whether a tenant was given an answer by this gateway, as far as it is remembered."""
+        return (tenant, response_id) in self._given
+
+    def put(self, tenant: str, response_id: str, target: Target) -> None:
+        """Remember that the answer came from a deployment's target, and who was given it."""
+        self._given[tenant, response_id] = None
+        while len(self._given) > MAX_TARGETS:
+            self._given.popitem(last=False)
+        if not target.key or target.lane != "native":
+            return  # the default upstream, or a lane that stores no answers
+        self._targets[tenant, response_id] = target
+        self._targets.move_to_end((tenant, response_id))
+        while len(self._targets) > MAX_TARGETS:
+            self._targets.popitem(last=False)
+
+    def find(self, tenant: str, response_id: str | None) -> Target | None:
+        """The target that stores the answer, if it is known."""
+        return self._targets.get((tenant, response_id)) if response_id else None
+
+
+class AnswerEchoes:
+    """Filters that take the guidance out of a stored answer, which repeats the instructions it was
+    asked with, whenever a later request reads it: by tenant and answer id."""
+
+    def __init__(self) -> None:
+        self._filters: OrderedDict[tuple[str, str], EchoFilter] = OrderedDict()
+        self._chars = 0
+
+    def put(self, tenant: str, response_id: str, echo: EchoFilter) -> None:
+        """Remember the filter of an answer."""
+        self._forget((tenant, response_id))
+        self._filters[tenant, response_id] = echo
+        self._chars += echo.size
+        while self._chars > MAX_ECHO_CHARS:
+            self._forget(next(iter(self._filters)))
+
+    def find(self, tenant: str, response_id: str) -> EchoFilter | None:
+        """A filter for one reading of the answer; None if nothing is to be taken out."""
+        known = self._filters.get((tenant, response_id))
+        return known.fresh() if known is not None else None
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        known = self._filters.pop(key, None)
+        self._chars -= known.size if known is not None else 0
+
+
+class StoredAnswers:
+    """The answers that providers store, as far as this process knows them."""
+
+    def __init__(self) -> None:
+        self.targets = ResponseTargets()
+        self.echoes = AnswerEchoes()
+        self.pending = PendingResponses()
+
+    def has(self, tenant: str, response_id: str) -> bool:
+        """Whether anything is known of an answer that the store could tell."""
+        return (
+            (tenant, response_id) in self.pending
+            or self.targets.find(tenant, response_id) is not None
+            or self.echoes.find(tenant, response_id) is not None
+        )

@@ -1,25 +1,52 @@
-"""Loading conversations from the store when they are not in memory."""
+"""Stored conversations: loading them, refreshing those in memory, joining two versions of one.
+
+ConversationLoader  loads what is not in memory, or is newer in the store
+refresh             gives a conversation in memory the state that another gateway has stored. What
+                    was read from the bytes of its latest request stays true, because the next
+                    request begins with the same bytes: the hash chain, the tail hash, the
+                    digests of its messages, and the fold as far as it was read with the same
+                    scores, answers and priors. So a call costs the messages that came since, not
+                    the whole history. Everything that was decided is taken from the store.
+merge               joins two versions that were saved by two gateways. What a gateway injected
+                    cannot be derived again: without it the next request would lose guidance that
+                    the model has read, and the same advice would be given twice. The rest is
+                    that of the gateway that is further.
+LoggedSteps         the steps of a run that its transcript no longer has, from the run log
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from gateway.conversations.codec import from_record
+from gateway.conversations.codec import from_record, to_record
+from gateway.conversations.conversation import (
+    KEPT_PER_CONVERSATION,
+    MAX_ANSWERS,
+    Conversation,
+    CurrentRun,
+    KeptFold,
+    StoredResponse,
+    response_hash,
+    run_id,
+)
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.refresh import can_refresh, refresh
-from gateway.conversations.stored_responses import StoredResponse, response_hash
 from gateway.observability.logging import get_logger
+from gateway.steering.fold import ConversationFold, RunSnapshot
 from gateway.steering.identity import Incoming, PrefixHashRef, calls_hash
 from gateway.steering.identity.rebuilt import latest_turn, newest_key, tail_key
-from gateway.stores.protocols import StateStore
-from gateway.stores.records import ConversationRecord, PrefixHashRecord
+from gateway.steering.transcript.steps import Step
+from gateway.stores.protocols import RunStore, StateStore, StoreError
+from gateway.stores.reads import Reads, directly
+from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord, StepRow
 from gateway.wire.prefix_hash import PrefixHashes
 
 _REPLY = "reply:"
-
 _log = get_logger("gateway.conversations")
+_MAX_PARENTS = 16  # forks of forks; a fork has rows only from the step at which it left its parent
 
 
 class ConversationLoader:
@@ -158,3 +185,174 @@ def _ref(row: PrefixHashRecord) -> PrefixHashRef:
     replied = row.kind.startswith(_REPLY)
     served = bytes.fromhex(row.kind.removeprefix(_REPLY)) if replied else row.digest
     return PrefixHashRef(conversation_id=row.conversation_id, served=served)
+
+
+def can_refresh(known: Conversation, stored: Conversation) -> bool:
+    """Whether the conversation in memory has read what its stored state continues from.
+
+    Not while it has what is not stored, and not after a compaction: its history is another one. Not
+    after a retry either: it may be under way, and would be saved over a state that is further.
+    """
+    return (
+        known.history.chain is not None
+        and known.run.start == stored.run.start
+        and not known.busy
+        and not known.history.branch.retries
+        and not known.unsaved.steps
+    )
+
+
+def refresh(known: Conversation, stored: Conversation) -> None:
+    """Give the conversation in memory the state of its stored version."""
+    run = stored.run
+    run.kept_fold = _kept_fold(known, run)
+    run.priors = known.run.priors | run.priors
+    known.run, known.unsaved = run, stored.unsaved
+    known.unit, known.ancestors = stored.unit, stored.ancestors
+    known.history.branch = stored.history.branch
+    known.history.seen.join(stored.history.seen)
+
+
+def _kept_fold(known: Conversation, stored: CurrentRun) -> KeptFold | None:
+    run, chain = known.run, known.history.chain
+    kept = run.kept_fold
+    if run.fold is not None and chain is not None and chain.count == run.fold.consumed:
+        kept = KeptFold(fold=run.fold, digest=chain.digest)
+    return kept if kept is not None and _agrees(kept.fold, run, stored) else None
+
+
+def _agrees(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool:
+    """Whether a new fold of the same messages would be equal to this one."""
+    if run.judged != stored.judged and not _has_scores(fold, run, stored):
+        return False
+    read = fold.consumed
+    answers = {count for count in run.answers if count <= read}
+    if answers != {count for count in stored.answers if count <= read}:
+        return False
+    priors = stored.priors
+    return all(each.prior == priors.get(each.index, each.prior) for each in fold.runs)
+
+
+def _has_scores(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool:
+    """Whether all scores that a model gave since are of later steps.
+
+    It is asked for the newest step only, and not again for one that it has scored.
+    """
+    newest = fold.current
+    scored = not newest.steps or newest.score_key in run.judged
+    return scored and run.judged.items() <= stored.judged.items()
+
+
+def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> None:
+    """Join what is stored of a conversation by now into the one in memory, to be saved over it.
+
+    `tokens`: of the call that is being saved, which the stored run does not count.
+    """
+    behind = _progress(stored) > _progress(conversation)
+    responses = stored.history.responses | conversation.history.responses
+    newest = list(responses)[-KEPT_PER_CONVERSATION:]
+    conversation.history.responses = {name: responses[name] for name in newest}
+    run, theirs = conversation.run, stored.run
+    if run.index == theirs.index:
+        further = (theirs if behind else run).memory
+        run.memory = run.memory.merged(theirs.memory, further=further, tokens=tokens)
+        run.priors |= theirs.priors  # what was stored first decided the run
+        judged = theirs.judged | run.judged
+        run.judged.clear()  # in place: a fold that goes on reads the same objects
+        run.judged.update(judged)
+        for model, left in theirs.resting.items():
+            run.resting[model] = max(left, run.resting.get(model, 0))
+    run.answers[:] = sorted({*theirs.answers, *run.answers})[-MAX_ANSWERS:]
+    if behind:
+        _take_over(conversation, stored)
+    conversation.unsaved.version = stored.unsaved.version
+
+
+def merged_call(call: CallRecord, stored: ConversationRecord) -> CallRecord:
+    """A call that waited to be saved, over what is stored of its conversation by now."""
+    own = call.conversation
+    replacing = replace(own, version=stored.version)
+    try:
+        conversation = from_record(own)
+        merge(conversation, from_record(stored), tokens=_tokens(call))
+        merged = to_record(conversation, own.message_count, max(own.updated_at, stored.updated_at))
+    except ValueError:  # one of them cannot be read: then the newer one stays
+        merged = replacing
+    return replace(call, conversation=merged)
+
+
+def _progress(conversation: Conversation) -> tuple[int, int]:
+    snapshot = conversation.snapshot()
+    return (conversation.run.index, snapshot.steps if snapshot is not None else 0)
+
+
+def _take_over(conversation: Conversation, stored: Conversation) -> None:
+    """Continue from where the other gateway is."""
+    if conversation.run.index != stored.run.index:
+        answers = conversation.run.answers
+        conversation.run = stored.run
+        conversation.run.answers = answers
+    conversation.run.start = stored.run.start
+    conversation.run.routed = stored.run.routed
+    conversation.history.branch = stored.history.branch
+    own, theirs = conversation.unsaved, stored.unsaved
+    own.snapshot, own.ended_run = theirs.snapshot, theirs.ended_run
+    own.state_before_end = theirs.state_before_end
+    conversation.forget_transcript()
+
+
+def _tokens(call: CallRecord) -> int:
+    calls = [step.call for step in call.steps if step.call is not None]
+    return sum((made.input_tokens or 0) + (made.output_tokens or 0) for made in calls)
+
+
+class LoggedSteps:
+    """Reads the earlier steps of a run, which monitors and scorer need, from the store."""
+
+    def __init__(self, runs: RunStore, states: StateStore, read: Reads = directly) -> None:
+        self._read = read
+        self._runs = runs
+        self._states = states
+
+    async def read(self, tenant: str, conversation_id: str, upto: RunSnapshot) -> tuple[Step, ...]:
+        """The scored steps of a run, oldest first, as far as they were recorded.
+
+        Empty when the store cannot be read: it is better to restart the windows than not to steer.
+        """
+        try:
+            rows = await self._rows(tenant, conversation_id, upto)
+        except StoreError as exc:
+            _log.warning("earlier steps not read", reason=str(exc))
+            return ()
+        return tuple(_step(row) for _, row in sorted(rows.items()))
+
+    async def _rows(
+        self, tenant: str, conversation_id: str, upto: RunSnapshot
+    ) -> dict[int, StepRow]:
+        rows: dict[int, StepRow] = {}
+        name: str | None = conversation_id
+        first = upto.steps + 1
+        for _ in range(_MAX_PARENTS):
+            if name is None or first <= 1:
+                break
+            get = partial(self._runs.get_run, run_id(name, upto.run), tenant=tenant, limit=first)
+            found = await self._read(get)
+            own = [row for row in found.steps if row.difficulty is not None] if found else []
+            rows |= {row.step_index: row for row in own}
+            first = min(rows, default=first)
+            record = await self._states.load(tenant, name) if first > 1 else None
+            name = record.parent_id if record is not None else None
+        return rows
+
+
+def _step(row: StepRow) -> Step:
+    content = row.content
+    if content is None:
+        return Step(index=row.step_index - 1)
+    return Step(
+        index=row.step_index - 1,
+        thought=content.thought,
+        prompted=content.prompted,
+        actions=content.actions,
+        reasoning=content.reasoning,
+    )

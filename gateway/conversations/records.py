@@ -1,9 +1,13 @@
-"""One finished call as records for the store, and as an event for the live view."""
+"""One finished call as records for the store, and as an event for the live view.
+
+Its steps and its cost, its guidance, and its system and user messages.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -11,22 +15,27 @@ from msgspec.structs import replace
 
 from gateway.conversations.apply_reply import echoed_items, replies_in
 from gateway.conversations.codec import to_record
-from gateway.conversations.injection_records import candidate_rows, decision_rows, injection_rows
+from gateway.conversations.conversation import items_by_id
 from gateway.conversations.steering_result import SteeringResult
-from gateway.conversations.stored_responses import items_by_id
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.live_events import Event
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
-from gateway.steering.transcript.steps import Action
+from gateway.steering.guidance.state import Injection
+from gateway.steering.guidance.texts import skip_directive
+from gateway.steering.transcript.steps import Action, Step
+from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
     CallRecord,
     CallRow,
+    CandidateRow,
     InjectionRow,
     ItemRecord,
     PrefixHashRecord,
+    PromptMessage,
     RunUpdate,
     StepContent,
     StepRow,
@@ -34,9 +43,14 @@ from gateway.stores.records import (
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_list, as_mapping, as_text
+from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
 _PREVIEW_CHARACTERS = 200
 _LONGEST_SECRET = 4096
+MOST_MESSAGES = 512
+"""Messages in a row that are read for what they say: results of so many calls come at once, and no
+client writes as many. Each takes some 2 us."""
+_ROLES = (*SYSTEM_ROLES, "user")
 
 
 class CallFacts(Struct, frozen=True, kw_only=True):
@@ -98,7 +112,7 @@ def _items(completion: Mapping[str, Any] | None) -> Iterator[ItemRecord]:
 def _runs_to_record(result: SteeringResult) -> list[int]:
     """The runs with new rows, and the earlier run that a new run has ended."""
     conversation = result.conversation
-    runs = {run for run, _ in conversation.unsaved.steps} | {result.run}
+    runs = {run for run, _ in conversation.unsaved.steps} | {result.position.run}
     last = conversation.unsaved.snapshot
     if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
         runs.add(last.run)
@@ -169,15 +183,14 @@ def _step_rows(
         key: _scored_row(conversation.run_id(key[0]), outcome, now)
         for key, outcome in conversation.unsaved.steps.items()
     }
-    here, run_id = (result.run, result.step), conversation.run_id(result.run)
-    newest = rows.pop(here, None)
-    if newest is None and result.latest is not None:
+    position, run_id = result.position, result.run_id
+    newest = rows.pop((position.run, position.step), None)
+    if newest is None and position.latest is not None:
         # A retry, or a call after one that failed: the step is stored, the call is new.
-        newest = _scored_row(run_id, result.latest, now)
+        newest = _scored_row(run_id, position.latest, now)
     if newest is None:
-        state = result.state.value
         newest = result.logged or StepRow(
-            run_id=run_id, step_index=result.step, at=now, state=state
+            run_id=run_id, step_index=position.step, at=now, state=position.state.value
         )
     own = newest.content or StepContent()
     content = replace(
@@ -223,10 +236,10 @@ def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
 def _run_update(
     result: SteeringResult, run: int, exchange: Exchange, facts: CallFacts, now: float
 ) -> RunUpdate:
-    conversation, own = result.conversation, run == result.run
+    conversation, own = result.conversation, run == result.position.run
     state = FSMState.END if run < conversation.run.index else result.state_after
     newest = conversation.snapshot()
-    if run > result.run and newest is not None:
+    if run > result.position.run and newest is not None:
         # Another request has begun the next run in the meantime.
         state = newest.state
     return RunUpdate(
@@ -311,3 +324,189 @@ def step_event(
         "unsteered": call.unsteered,
         "latency_s": call.latency_s,
     }
+
+
+def injection_rows(result: SteeringResult) -> list[InjectionRow]:
+    """One row for each piece of guidance that is new in this call; repeated ones have a row."""
+    placed, decided = result.placed, result.decided
+    if placed is None or decided is None:
+        return []
+    run_id = result.run_id
+    blocks = placed.added
+    rules = [item for item in decided.items if item.tier is Tier.E3]
+    others = [item for item in decided.items if item.tier is not Tier.E3]
+    rows = [
+        _injection_row(result, run_id, ordinal, item, _block_of(item, blocks))
+        for ordinal, item in enumerate(others, start=2)
+    ]
+    rows = [*_rules_row(result, run_id, rules, blocks), *rows]
+    # A retry gets the directive again; it counts as one piece of guidance.
+    if placed.directive is not None and not result.conversation.history.branch.retries:
+        rows.insert(0, _directive_row(result, run_id, placed.directive))
+    return rows
+
+
+def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
+    """The patterns that the look-ups of this call found, given or not; lessons last."""
+    if result.decision is None or result.unsteered:
+        return ()
+    decided = result.decision.decided
+    found = [
+        CandidateRow(
+            tier=each.tier.value,
+            pattern_id=each.pattern_id,
+            similarity=each.similarity,
+            cleared=each.cleared,
+        )
+        for each in decided.candidates
+    ]
+    lessons = [
+        CandidateRow(
+            tier=each.pattern.tier.value,
+            pattern_id=each.pattern.pattern_id,
+            similarity=each.similarity,
+            cleared=True,
+        )
+        for each in decided.lessons
+    ]
+    return (*found, *lessons)
+
+
+def decision_rows(result: SteeringResult) -> list[DecisionRow]:
+    """One row for each lesson that fitted this call, given or not; none where nothing is sent."""
+    decision = result.decision
+    if decision is None or not result.applies or result.unsteered:
+        return []
+    run_id = result.run_id
+    readings = decision.proposal.signals.guidance.readings
+    return [
+        DecisionRow(
+            run_id=run_id,
+            step_index=result.position.step,
+            pattern_id=each.pattern.pattern_id,
+            owner=each.pattern.tenant,
+            version=each.pattern.lesson.version if each.pattern.lesson else 1,
+            share=each.share,
+            given=each.given,
+            similarity=each.similarity,
+            key=each.key,
+            state=result.position.state.value,
+            failure_type=(readings.failure_type if readings else None) or "",
+        )
+        for each in decision.decided.lessons
+    ]
+
+
+def _directive_row(result: SteeringResult, run_id: str, block: Injection) -> InjectionRow:
+    row = InjectionRow(run_id=run_id, step_index=result.position.step, ordinal=0, source="skip")
+    decided = result.decided
+    text = skip_directive(
+        repairing=decided is not None and decided.repairing,
+        spent=decided is not None and decided.spent,
+    )
+    return replace(row, text=text, applied=result.applies, **_place_of(block))
+
+
+def _place_of(block: Injection | None) -> dict[str, Any]:
+    if block is None:
+        return {"placement": "", "message_position": None}
+    between = block.place != "system"
+    return {"placement": block.place, "message_position": block.offset if between else None}
+
+
+def _rules_row(
+    result: SteeringResult, run_id: str, rules: Sequence[Item], blocks: Sequence[Injection]
+) -> list[InjectionRow]:
+    """The universal rules of a run in one row: they are always sent together."""
+    if not rules:
+        return []
+    first = _injection_row(result, run_id, 1, rules[0], _block_of(rules[0], blocks))
+    ids = ",".join(item.match.pattern.pattern_id for item in rules if item.match)
+    return [replace(first, pattern_id=ids, text="\n\n".join(item.text for item in rules))]
+
+
+def _block_of(item: Item, blocks: Sequence[Injection]) -> Injection | None:
+    return next((block for block in blocks if item.text in block.text), None)
+
+
+def _injection_row(
+    result: SteeringResult, run_id: str, ordinal: int, item: Item, block: Injection | None
+) -> InjectionRow:
+    match = item.match
+    return InjectionRow(
+        run_id=run_id,
+        step_index=result.position.step,
+        ordinal=ordinal,
+        source=item.tier.value if item.tier else "monitor",
+        tier=item.tier.value if item.tier else None,
+        pattern_id=match.pattern.pattern_id if match else None,
+        similarity=match.similarity if match else None,
+        failure_type=item.failure_type,
+        severity=str(item.severity) if item.severity is not None else None,
+        text=item.text,
+        applied=result.applies,
+        **_place_of(block),
+    )
+
+
+def opening_prompts(
+    body: Mapping[str, Any], transcript: Sequence[Any], start: int
+) -> list[PromptMessage]:
+    """The opening of a run: the system prompt, then the messages before its first reply.
+
+    `start` is the index of the run's first message.
+    """
+    separate = [content_text(body.get(key)) for key in ("system", "instructions")]
+    lead = islice(transcript, min(start, MOST_MESSAGES))
+    opening = [PromptMessage(role="system", text=text) for text in separate if text]
+    opening += _read(_until(lead, lambda message: _role(message) not in SYSTEM_ROLES))
+    own = (transcript[at] for at in range(start, min(start + MOST_MESSAGES, len(transcript))))
+    opening += _read(_until(own, _is_reply))
+    return opening
+
+
+def later_prompts(transcript: Sequence[Any], latest: Step | None) -> list[PromptMessage]:
+    """The system and user messages since the last reply.
+
+    A user message with the results of calls that an agent wrote into its text belongs to the step
+    `latest` and is left out.
+    """
+    since: list[Any] = []
+    newest = len(transcript) - 1
+    for position in range(newest, max(newest - MOST_MESSAGES, -1), -1):
+        if _is_reply(transcript[position]):
+            break
+        since.append(transcript[position])
+    since.reverse()
+    found = list(_read(since))
+    if latest is None or any(map(is_result, since)):
+        return found
+    results = [action.observation.strip() for action in latest.actions if action.observation]
+    return [item for item in found if not any(result in item.text for result in results)]
+
+
+def _read(messages: Iterable[Any]) -> Iterator[PromptMessage]:
+    for message in messages:
+        role = _role(message)
+        text = content_text(message.get("content")) if role in _ROLES else ""
+        if text:
+            yield PromptMessage(role=role, text=text)
+
+
+def _until(messages: Iterable[Any], ends: Any) -> Iterator[Any]:
+    for message in messages:
+        if ends(message):
+            return
+        yield message
+
+
+def _role(message: Any) -> str:
+    return as_text(as_mapping(message).get("role"), "")
+
+
+def _is_reply(message: Any) -> bool:
+    return _role(message) == "assistant" or _kind(message).endswith("_call")
+
+
+def _kind(message: Any) -> str:
+    return as_text(as_mapping(message).get("type"), "")

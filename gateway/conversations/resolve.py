@@ -1,50 +1,64 @@
-"""Finding the conversation of a request, and applying the request to its history."""
+"""Finding the conversation of a request: is it known, and what does it continue?
+
+ConversationResolver  a request whose messages are read: the match from memory, or from the store
+                      where that may know more (`is_settled`)
+UnreadResolver        a request whose messages are not read: by the client's id, or by its bytes
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
-from gateway.conversations.apply_request import apply_request
-from gateway.conversations.conversation import Conversation
-from gateway.conversations.incoming import (
-    off_the_loop,
-    read_incoming,
-    read_whole,
-    resumed_chain,
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.conversations.apply_request import (
+    Search,
+    apply_request,
+    open_conversation,
+    task_digest,
 )
+from gateway.conversations.conversation import Conversation, History, StoredResponse
 from gateway.conversations.index import ConversationIndex
+from gateway.conversations.known_prefixes import Growth, messages_of
 from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.opening import task_digest
-from gateway.conversations.search import Search
-from gateway.conversations.settled import apart, is_settled
-from gateway.conversations.stored_responses import StoredResponse
 from gateway.dialects import SteeredRequest
 from gateway.steering.identity import (
     FINGERPRINT,
+    Awaits,
+    Branch,
     ConversationMatch,
     ConversationSettings,
     Identity,
     Incoming,
     MatchKind,
+    PrefixHashRef,
     conversation_id,
     identify,
     identity_label,
+    is_client_retry,
     looks_unique,
     match,
+    read_request,
 )
-from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive
+from gateway.steering.identity.rebuilt import end_of_reply, extend_tail, is_distinctive, with_tails
 from gateway.stores.protocols import StoreError
+from gateway.wire.prefix_hash import ChainState
+from gateway.wire.request import BIG_BYTES
 
 _UNKNOWN = (MatchKind.NEW, MatchKind.FORK)
 _RELOADS = 4
 """Most conversations loaded again for one request, when several begin like it."""
+_MANY_MESSAGES = 1000
+"""New messages whose digests are made in a thread: each takes some 10 us."""
+_Known = Mapping[bytes, Sequence[PrefixHashRef]]
 
 
-@dataclass(slots=True)
-class Resolved:
+class Resolved(Struct):
     """A request with its conversation; `conversation` is None for a side request.
 
     `label`: for `x-gateway-identity`; `source`: where the id came from; `unread`: why the store
@@ -61,7 +75,7 @@ class Resolved:
 
     @property
     def kind(self) -> MatchKind:
-        """How the request relates to its conversation."""
+        """The relation of the request to its conversation."""
         return self.match.kind
 
 
@@ -317,3 +331,233 @@ def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
 def _of(verdict: ConversationMatch) -> str | None:
     """The stored conversation that a match continues."""
     return verdict.parent or verdict.conversation_id
+
+
+class UnreadResolver:
+    """Finds the conversations of requests whose messages are not read; changes memory only.
+
+    Without an id of the client the request continues the conversation of the unread body whose
+    messages it begins with; else it has one of its own. Nothing is known of its history, so nothing
+    of the conversation's history changes, and a request that is read matches it by the id only.
+    """
+
+    def __init__(
+        self,
+        index: ConversationIndex,
+        loader: ConversationLoader,
+        settings: ConversationSettings,
+    ) -> None:
+        self._index = index
+        self._loader = loader
+        self._settings = settings
+
+    async def resolve(
+        self,
+        request: SteeredRequest,
+        headers: Mapping[str, str],
+        tenant: str,
+        key: str,
+        now: float,
+    ) -> tuple[Resolved, Conversation]:
+        """The resolved request and its conversation; `now` in seconds of the epoch.
+
+        `key`: the name of the gateway key that was sent. An id that several conversations may share
+        does not say which one it is.
+        """
+        identity = identify(headers, request.body, self._settings)
+        if identity.value is None or identity.weak:
+            identity = Identity(source=FINGERPRINT)
+        given = conversation_id(tenant, identity.value) if identity.value is not None else None
+        owner = (tenant, key, request.dialect.name, request.model)
+        grown = None
+        if given is not None:
+            found = await self._known(tenant, identity.value, given)
+        else:
+            grown = await self._grown(request, headers, owner)
+            earlier = grown.conversation_id if grown is not None else None
+            found = await self._earlier(tenant, earlier) if earlier is not None else None
+        incoming = _without_history(request, headers, tenant, found)
+        kind = MatchKind.NEW if found is None else MatchKind.CONTINUE
+        verdict = ConversationMatch(kind=kind, conversation_id=found.id if found else None)
+        if found is None:
+            found = open_conversation(self._index, verdict, identity, given, incoming, tenant, now)
+            # No hash: a request that is read later finds it by its id alone, and begins a run.
+            branch = replace(found.history.branch, served_hash=b"", awaits=Awaits.ANYTHING)
+            found.history.branch = branch
+        if grown is not None:
+            self._index.growing_bodies.keep(owner, replace(grown, conversation_id=found.id))
+        read = found.history.prefix
+        self._index.used(found, len(read.raw) if read is not None else 0)
+        resolved = Resolved(
+            label=identity_label(identity.source, kind),
+            source=identity.source,
+            match=verdict,
+            incoming=incoming,
+            conversation=found,
+            conversation_id=found.id,
+        )
+        return resolved, found
+
+    async def _grown(
+        self, request: SteeredRequest, headers: Mapping[str, str], owner: tuple[str, ...]
+    ) -> Growth | None:
+        """The body and the earlier one that it continues; None if its messages have no place."""
+        messages = messages_of(request.raw, request.spans(request.list_key))
+        if messages is None:
+            return None
+        return await self._index.growing_bodies.find(
+            owner, messages, again=is_client_retry(headers)
+        )
+
+    async def _earlier(self, tenant: str, name: str) -> Conversation | None:
+        """The conversation of an earlier body, from memory or the store."""
+        if self._index.get(name) is None:
+            with suppress(StoreError):
+                await self._loader.load(tenant, name)
+        return self._index.get(name)
+
+    async def _known(
+        self, tenant: str, value: str | None, given: str | None
+    ) -> Conversation | None:
+        """The conversation that the client's id names, from memory or the store."""
+        if value is None or given is None:
+            return None
+        if self._index.get(given) is None:
+            with suppress(StoreError):
+                await self._loader.load_key(tenant, value)
+        return self._index.get(given)
+
+
+def _without_history(
+    request: SteeredRequest,
+    headers: Mapping[str, str],
+    tenant: str,
+    conversation: Conversation | None,
+) -> Incoming:
+    """The request with a history that equals no other, as long as what is known of this one."""
+    chain = conversation.history.chain if conversation is not None else None
+    root = secrets.token_bytes(16)
+    count = chain.count if chain is not None else 0
+    state = ChainState(root=root, digest=root, count=count)
+    incoming = read_request(headers, request.body, tenant, own=())
+    hashes = replace(incoming.hashes, start=count, digests=(root,), state=state)
+    return replace(incoming, hashes=hashes)
+
+
+async def off_the_loop(
+    request: SteeredRequest,
+    read: Callable[[], Incoming],
+    resume: ChainState | None,
+    tail: bytes = b"",
+) -> Incoming:
+    """The result of `read`, made in a thread for a big request: digests take a tenth of a second.
+
+    `resume`: the chain of the messages that need not be read again; `tail`: their tail hash.
+    """
+    new = len(request.transcript) - (resume.count if resume is not None else 0)
+    is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
+    return await asyncio.to_thread(lambda: with_tails(read(), tail)) if is_big else read()
+
+
+def resumed_chain(known: History | None) -> ChainState | None:
+    """The chain of the latest request of a conversation, when that had all of its messages."""
+    if known is None or known.prefix is None or known.chain is None:
+        return None
+    return known.chain if known.chain.count == known.prefix.count else None
+
+
+def read_incoming(
+    request: SteeredRequest, headers: Mapping[str, str], tenant: str, resume: ChainState | None
+) -> Incoming:
+    """The request as matching reads it; `resume`: the chain of the messages it begins with."""
+    if request.earlier is not None:
+        chain, transcript = request.earlier.chain, request.transcript
+        own = request.own_messages
+        return read_request(
+            headers, request.body, tenant, resume=chain, own=own, messages=transcript
+        )
+    incoming = read_whole(headers, request, tenant, resume)
+    if resume is not None and incoming.hashes.state.count == resume.count:
+        # The same request again: a retry, or another run with an equal history so far. Only
+        # the whole history distinguishes the two.
+        return read_whole(headers, request, tenant)
+    return incoming
+
+
+def read_whole(
+    headers: Mapping[str, str],
+    request: SteeredRequest,
+    tenant: str,
+    resume: ChainState | None = None,
+) -> Incoming:
+    """A request that contains its whole history, possibly with references to stored items."""
+    messages = request.transcript if request.named else None
+    own = request.own_messages
+    return read_request(headers, request.body, tenant, resume=resume, own=own, messages=messages)
+
+
+def is_settled(
+    verdict: ConversationMatch,
+    incoming: Incoming,
+    known: _Known,
+    branches: Mapping[str, Branch],
+    *,
+    shared: bool,
+) -> bool:
+    """Whether the store could not change the match: it may know more than memory when another
+    gateway, or this one before its last start, served requests of the same history.
+
+    `shared`: other gateways use the store at the same time. Then memory lacks the latest requests
+    of conversations that it knows, and conversations that fit better.
+    """
+    if shared and verdict.kind in (MatchKind.RETRY, MatchKind.COMPACTION):
+        return False
+    match verdict.kind:
+        case MatchKind.RETRY:
+            # Other call ids than those served may be a later turn of an agent that repeats itself.
+            served = branches[str(verdict.conversation_id)].served_calls
+            return not incoming.calls or served in ((), incoming.calls)
+        case MatchKind.SIDE:
+            return bool(branches) or not incoming.hashes.state.turns
+        case MatchKind.COMPACTION:
+            return branches[str(verdict.conversation_id)].awaits_results_of(incoming)
+        case MatchKind.CONTINUE:
+            # Another gateway may have served what the client marks as a retry.
+            if incoming.client_retry:
+                return False
+            return _is_next(verdict, incoming, known, echoed=shared)
+        case MatchKind.NEW if verdict.conversation_id is None:
+            # Without assistant turns the request is new: the store could only know a history.
+            return not (incoming.hashes.state.turns or incoming.client_retry)
+        case _:
+            return False
+
+
+def _is_next(
+    verdict: ConversationMatch, incoming: Incoming, known: _Known, *, echoed: bool
+) -> bool:
+    """Whether the request is exactly one reply ahead of what memory knows.
+
+    `echoed`: only if that reply is known as the client sends it. Another conversation may have had
+    the same request, and this reply to it.
+    """
+    ahead = incoming.hashes.turns_after(verdict.position)
+    if echoed and ahead:
+        return False
+    prefix_hash = verdict.prefix_hash
+    if prefix_hash is None or ahead > 1:
+        return False
+    refs = [r for r in known[prefix_hash] if r.conversation_id == verdict.conversation_id]
+    # No turn ahead: the hash covers the reply already. One turn: it must be the hash of a request.
+    return not ahead or any(ref.served == prefix_hash for ref in refs)
+
+
+def apart(
+    verdict: ConversationMatch, tenant: str, given: str | None, incoming: Incoming
+) -> ConversationMatch:
+    """A new conversation while the store cannot be read: under an id that nothing stored can have,
+    so that no row of another run is mixed with its own. What the client's id stands for is named as
+    its parent when the request has a history."""
+    name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
+    parent = given if incoming.hashes.state.turns else None
+    return replace(verdict, conversation_id=name, parent=verdict.parent or parent)

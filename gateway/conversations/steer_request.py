@@ -1,30 +1,32 @@
 """Steering one request: the pure decision of `steering.steer`, and what it has to wait for.
 
 That is: logged steps of a run that are not in the request, a model's score of the newest step, and
-the look-up of patterns.
+the look-up of patterns. A long transcript is read in parts, between which other requests are
+served: a history of thousands of messages is new as a whole to a gateway that was restarted without
+its store, or that a client turns to in the middle of its work.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
 from gateway.conversations.judge import StepJudge, judge_newest
-from gateway.conversations.long_transcripts import fold_transcript, tasks_of
-from gateway.conversations.own_time import OwnTime
-from gateway.conversations.prompts import later_prompts, opening_prompts
-from gateway.conversations.refused_places import Client, RefusedPlaces, places_of
-from gateway.conversations.run_workloads import RunWorkloads
+from gateway.conversations.records import later_prompts, opening_prompts
 from gateway.conversations.steering_result import SteeringResult
-from gateway.conversations.timed import timed
+from gateway.conversations.workloads import RunWorkloads
 from gateway.dialects import SteeredRequest
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
 from gateway.steering.guidance.decide import Decided
+from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.placement import Placed
@@ -48,10 +50,29 @@ from gateway.steering.steer import (
     repeat,
 )
 from gateway.steering.transcript.steps import Step
+from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage
+from gateway.tasks import OwnTime
 from gateway.wire.body_prefix import AsMappings
 from gateway.wire.coerce import as_list
 from gateway.wire.messages import tool_names
+
+REFUSED_STATUSES = frozenset({400, 413, 422})
+"""Answers to a request whose form or size is wrong. Source: RFC 9110, 15.5; the 422 of servers that
+validate with pydantic."""
+_MOST_KEPT = 2_000  # clients and models are named by clients
+MESSAGES_AT_ONCE = 64
+"""New messages that are read in one go: about 15 ms of processor time for messages of 2 kB."""
+_MOST_ON_THE_LOOP = 2**20
+"""Characters that are read on the loop in one go: as many take up to 50 ms."""
+_CHARACTERS_OF_A_PART = 4096
+"""A message, a part of its content and a call take as long as so many characters of text."""
+_DEPTH = 3
+"""Message, its calls or parts of content, and the function of a call."""
+_MOST_CALLS = 128
+"""Calls of one step that are scored on the loop: about 10 ms."""
+Advise = Callable[[], Awaitable[Advice]]
+"""Asks the call's budgets for their advice."""
 
 
 class PatternLookup(Protocol):
@@ -69,10 +90,6 @@ class LessonLookup(Protocol):
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]: ...
 
 
-Advise = Callable[[], Awaitable[Advice]]
-"""What the call's budgets ask of it."""
-
-
 class StepHistory(Protocol):
     """Reads the recorded steps of a run."""
 
@@ -81,8 +98,9 @@ class StepHistory(Protocol):
     ) -> Sequence[Step]: ...
 
 
-class ModelTraits(Struct, frozen=True, kw_only=True):
-    """What is known of the models that may be asked.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTraits:
+    """Properties of the models that may be asked.
 
     `target_of`: how guidance may be placed in a request to a model. `refusal`: why a model cannot
     serve a request; None when it can.
@@ -163,10 +181,10 @@ class RequestSteerer:
 
     def _place_earlier(self, result: SteeringResult, request: SteeredRequest) -> None:
         current = result.conversation.run
-        if result.mode == "off" or result.run != current.index:
+        if result.mode == "off" or result.position.run != current.index:
             return  # nothing is injected, or a new run begins
         decided = repeat(
-            current.memory, result.step, server_keeps_history=request.earlier is not None
+            current.memory, result.position.step, server_keeps_history=request.earlier is not None
         )
         result.placed = self._placed(result, request, decided)
 
@@ -432,3 +450,115 @@ def marked(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What can have cache markers beside the messages: the tools, and the request as a whole."""
     tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
     return [*tools, {"cache_control": body.get("cache_control")}]
+
+
+class Client(NamedTuple):
+    """Requests of one kind: those that one program of a tenant sends to one model."""
+
+    tenant: str
+    agent: str
+    dialect: str
+    model: str
+
+
+class RefusedPlaces:
+    """The places where guidance made an upstream refuse a client's requests, by client.
+
+    Clients send kinds of items that no documentation names yet, and upstreams check requests
+    strictly. A request that was refused with guidance and accepted as the client wrote it shows
+    that the guidance was at a wrong place: it is not used again for this client. Those that were
+    closed longest ago are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._closed: OrderedDict[Client, frozenset[Place]] = OrderedDict()
+
+    def closed(self, client: Client) -> frozenset[Place]:
+        """The places where this client's requests take no guidance."""
+        if not self._closed:  # a client without a refusal pays for no look-up
+            return frozenset()
+        return self._closed.get(client, frozenset())
+
+    def close(self, client: Client, places: frozenset[Place]) -> None:
+        """Do not use these places again for this client."""
+        self._closed[client] = self.closed(client) | places
+        self._closed.move_to_end(client)
+        if len(self._closed) > _MOST_KEPT:
+            self._closed.popitem(last=False)
+
+
+def places_of(edits: Sequence[Edit]) -> frozenset[Place]:
+    """The kinds of places that edits use."""
+    return frozenset(map(_place_of, edits))
+
+
+def _place_of(edit: Edit) -> Place:
+    if isinstance(edit, InsertMessage):
+        return "message"
+    return "result" if isinstance(edit, AppendToResult) else "system"
+
+
+async def fold_transcript(
+    fold: ConversationFold, transcript: Sequence[Any]
+) -> Sequence[StepOutcome]:
+    """The outcomes of the new steps of a transcript, as `ConversationFold.extend` gives them."""
+    in_thread, goes_on = False, fold.consumed < len(transcript)
+    while goes_on:
+        new = transcript[fold.consumed : fold.consumed + MESSAGES_AT_ONCE]
+        in_thread = in_thread or sum(map(_weight, new)) > _MOST_ON_THE_LOOP
+        in_thread = in_thread or fold.open_calls > _MOST_CALLS
+        if in_thread:
+            goes_on = await asyncio.to_thread(fold.read_ahead, transcript, MESSAGES_AT_ONCE)
+        else:
+            goes_on = fold.read_ahead(transcript, MESSAGES_AT_ONCE)
+            if goes_on:
+                await asyncio.sleep(0)
+    starts_over = fold.starts_over and len(transcript) > MESSAGES_AT_ONCE
+    if in_thread or starts_over or fold.open_calls > _MOST_CALLS:
+        return await asyncio.to_thread(fold.extend, transcript)
+    return fold.extend(transcript)
+
+
+async def tasks_of(runs: Sequence[RunFold], transcript: Sequence[Any]) -> dict[int, str]:
+    """The user's task in each of these runs, by the index of the run."""
+    tasks = {}
+    for count, run in enumerate(runs, start=1):
+        tasks[run.index] = task_of(transcript, run.start)
+        if count % MESSAGES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return tasks
+
+
+def _weight(message: object, depth: int = _DEPTH) -> int:
+    """About how long a message takes to read, in characters of plain text."""
+    weight = _CHARACTERS_OF_A_PART
+    if not isinstance(message, dict):
+        return weight
+    for value in message.values():
+        if isinstance(value, str):
+            weight += len(value)
+        elif depth > 1 and isinstance(value, dict):
+            weight += _weight(value, depth - 1)
+        elif depth > 1 and isinstance(value, list):
+            for part in value:
+                if isinstance(part, dict):
+                    weight += _weight(part, depth - 1)
+    return weight
+
+
+class timed:
+    """Adds the elapsed time to `timings`, in milliseconds, unless the block fails."""
+
+    __slots__ = ("_begun", "_name", "_timings")
+
+    def __init__(self, timings: dict[str, float], name: str) -> None:
+        self._timings = timings
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            spent_ms = (time.perf_counter() - self._begun) * 1000
+            self._timings[self._name] = self._timings.get(self._name, 0.0) + spent_ms

@@ -1,12 +1,23 @@
-"""What steering found and decided about one request, from its first moment to its record."""
+"""The record of how one request was steered, from the client's headers to those of the answer.
+
+ControlHeaders   the client's orders to the gateway itself, and the tags of its run
+SteeringResult   the findings and decisions, from the first moment of the request to its record
+..._headers      response headers and log fields: names and numbers, no content
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from msgspec import Struct
 
 from gateway.conversations.conversation import Conversation, RoutedCall
 from gateway.conversations.resolve import Resolved
-from gateway.steering.fold import StepOutcome
+from gateway.errors import BadRequest
+from gateway.steering.experiments import MODES
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.edits import Edit
@@ -14,11 +25,76 @@ from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import Delivery, MatchKind
 from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
 from gateway.stores.records import PromptMessage, StepRow
+from gateway.upstream.base import RawHeaders
+
+_TAG_PREFIX = "x-gateway-tag-"
+_MOST_TAGS = 16
+_TAG_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_LONGEST_TAG = 120
+_OUTCOMES = ("success", "failure")
+STATE_HEADER = b"x-gateway-state"
+_GUIDANCE_HEADER = b"x-gateway-guidance"
 
 
-@dataclass(slots=True, kw_only=True)
-class SteeringResult:
-    """What steering found and decided about one request.
+class ControlHeaders(Struct, frozen=True, kw_only=True):
+    """The request headers that control the gateway itself.
+
+    `experiment` and `arm`: of a conversation that takes part in an experiment, with its `unit`.
+    """
+
+    mode: str | None = None
+    outcome: str | None = None
+    unit: str | None = None
+    budget: str | None = None
+    tags: Mapping[str, str] = {}
+    agent: str = ""
+    experiment: str | None = None
+    arm: str | None = None
+
+    @classmethod
+    def read(cls, headers: Mapping[str, str]) -> ControlHeaders:
+        """The orders in a request's headers.
+
+        Raises:
+            BadRequest: a value that is not allowed; `param` names the header.
+        """
+        return cls(
+            mode=_one_of(headers, "x-gateway-mode", MODES),
+            outcome=_one_of(headers, "x-gateway-outcome", _OUTCOMES),
+            unit=headers.get("x-gateway-experiment-unit"),
+            budget=headers.get("x-gateway-budget"),
+            tags=tags_of(headers),
+            agent=headers.get("user-agent", "").split(" ")[0][:80],
+        )
+
+
+def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if value not in allowed:
+        raise BadRequest(f"{name} must be one of {', '.join(allowed)}", param=name)
+    return value
+
+
+def tags_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """The tags under which a client files its run, names in lower case; long values are cut, and
+    other names left out. They are not forwarded.
+
+    A tag never makes a request fail: it is about the books, not about the call.
+    """
+    found: dict[str, str] = {}
+    for header, value in headers.items():
+        if not header.startswith(_TAG_PREFIX):
+            continue
+        name, text = header.removeprefix(_TAG_PREFIX), value.strip()[:_LONGEST_TAG]
+        if _TAG_NAME.fullmatch(name) and text.isprintable() and text and len(found) < _MOST_TAGS:
+            found[name] = text
+    return found
+
+
+class SteeringResult(Struct, kw_only=True):
+    """The findings and decisions about one request.
 
     `state_after`: the position's state, or END when the answer was final. `observed`: whether the
     request's steps are scored; before that `position` is the expected one. `unsteered`: why no
@@ -30,6 +106,7 @@ class SteeringResult:
     `usable`: whether the answer says or calls anything; a client asks again after one without.
     `unread`: the request's messages were not read, so that its answer continues no known history.
     `memory_before`: the run's memory before the decision; `kept`: what the run remembers of it.
+    `applies`: whether the request is changed by what was decided.
     """
 
     resolved: Resolved
@@ -43,22 +120,26 @@ class SteeringResult:
     unsteered: str = ""
     placed: Placed | None = None
     decision: Decision | None = None
-    tasks: dict[int, str] = field(default_factory=dict)
-    prompts: list[PromptMessage] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    tasks: dict[int, str] = {}
+    prompts: list[PromptMessage] = []
+    reasons: list[str] = []
     stored: bool = False
     logged: StepRow | None = None
     usable: bool = False
     unread: bool = False
-    timings_ms: dict[str, float] = field(default_factory=dict)
+    timings_ms: dict[str, float] = {}
     advice: Advice = NO_ADVICE
     memory_before: RunMemory | None = None
     kept: RoutedCall | None = None
+    applies: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.applies = self.mode == "on"
 
     @property
-    def applies(self) -> bool:
-        """Whether the request is changed by what was decided."""
-        return self.mode == "on"
+    def run_id(self) -> str:
+        """The id of the run in the store."""
+        return self.conversation.run_id(self.position.run)
 
     @property
     def decided(self) -> Decided | None:
@@ -93,26 +174,6 @@ class SteeringResult:
         history = self.conversation.history
         history.branch = history.branch.delivered(self.resolved.incoming.hashes.full, delivery)
 
-    @property
-    def run(self) -> int:
-        """Index of the run."""
-        return self.position.run
-
-    @property
-    def step(self) -> int:
-        """Scored steps of the run so far; 0 on its first call."""
-        return self.position.step
-
-    @property
-    def state(self) -> FSMState:
-        """The run's state when the call was decided."""
-        return self.position.state
-
-    @property
-    def latest(self) -> StepOutcome | None:
-        """The newest scored step."""
-        return self.position.latest
-
 
 def unobserved(
     conversation: Conversation, resolved: Resolved, mode: str, model: str
@@ -139,3 +200,78 @@ def _expected_position(conversation: Conversation, kind: MatchKind) -> RunPositi
     ahead = 0 if kind is MatchKind.RETRY else 1
     step = newest.steps + run.unscored_calls + ahead
     return RunPosition(run=newest.run, step=step, state=newest.state)
+
+
+def identity_headers(resolved: Resolved) -> RawHeaders:
+    """The headers that name the conversation of a request; a side request may belong to none."""
+    named = resolved.conversation_id.encode("ascii", "replace")
+    label = (b"x-gateway-identity", resolved.label.encode("ascii", "replace"))
+    return [(b"x-gateway-conversation-id", named), label] if named else [label]
+
+
+def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
+    """The headers with the run's state and the actions on this call.
+
+    `x-gateway-mode` is how the request is treated; the experiment's `arm` may have another name.
+    """
+    position = result.position
+    headers = [
+        (b"x-gateway-mode", result.mode.encode()),
+        (b"x-gateway-step", str(position.step).encode()),
+        (STATE_HEADER, position.state.value.encode()),
+    ]
+    if arm is not None:
+        headers.append((b"x-gateway-arm", arm.encode()))
+    if (latest := position.latest) is not None:
+        headers.append((b"x-gateway-difficulty", b"%.4f" % latest.difficulty))
+        headers.append((b"x-gateway-risk", b"%.4f" % latest.risk))
+        headers.append((b"x-gateway-monitors", ",".join(latest.readings.fired).encode()))
+    if result.applies and (label := guidance_label(result)):
+        headers.append((_GUIDANCE_HEADER, label.encode("ascii", "replace")))
+    return headers
+
+
+def unsteered_headers(reason: str) -> RawHeaders:
+    """The header of a call that goes out without a decision."""
+    return [(b"x-gateway-unsteered", reason.encode())]
+
+
+def with_state(headers: RawHeaders, state: FSMState) -> RawHeaders:
+    """The headers with another state of the run: its answer has changed it."""
+    value = state.value.encode()
+    return [(name, value if name == STATE_HEADER else old) for name, old in headers]
+
+
+def without_guidance(headers: RawHeaders) -> RawHeaders:
+    """The headers of a call that is sent without its guidance."""
+    return [(name, value) for name, value in headers if name != _GUIDANCE_HEADER]
+
+
+def guidance_label(result: SteeringResult) -> str:
+    """`tier:pattern id` of what was injected, comma separated; a monitor text has no pattern."""
+    decided = result.decided
+    if decided is None:
+        return ""
+    labels = [item.label for item in decided.items]
+    return ",".join(["skip:directive", *labels] if decided.directive else labels)
+
+
+def log_notes(result: SteeringResult, arm: str | None) -> dict[str, Any]:
+    """Steering's fields of the canonical log line; names and numbers, no content."""
+    position = result.position
+    notes: dict[str, Any] = {
+        "mode": result.mode,
+        "step": position.step,
+        "state": position.state.value,
+    }
+    if arm is not None:
+        notes["arm"] = arm
+    if (latest := position.latest) is not None:
+        notes["difficulty"] = round(latest.difficulty, 4)
+        notes["risk"] = round(latest.risk, 4)
+        notes["fired"] = latest.readings.fired
+    if label := guidance_label(result):
+        notes["guidance"] = label
+    if result.reasons:
+        notes["reasons"] = result.reasons
+    return notes

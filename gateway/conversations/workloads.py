@@ -1,7 +1,7 @@
-"""The outcomes of earlier runs, by workload: read from memory on the request path, counted and
+"""Outcomes of earlier runs, by workload: read from memory on the request path, counted and
 refreshed behind it.
 
-A run is noted when its first call is recorded. Every `routing.refresh_s` what was noted is written,
+A run is noted when its first call is recorded. Every `routing.refresh_s` the notes are written,
 outcomes that runs have got since are counted, once each, and the counts are read again.
 """
 
@@ -16,13 +16,18 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from gateway.conversations.conversation import Workload
+from gateway.conversations.steering_result import SteeringResult
+from gateway.dialects import SteeredRequest
 from gateway.observability.logging import get_logger
-from gateway.steering.routing_policy import RunChoice, WorkloadRates
+from gateway.steering.routing_policy import RunChoice, WorkloadRates, candidates
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
+from gateway.steering.steer import SteeringRules
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
 from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
 from gateway.tasks import spawn
+from gateway.wire.messages import tool_names
 
 _log = get_logger("gateway.steering")
 _KEY_BYTES = 8
@@ -34,16 +39,6 @@ REST_PER_WORK = 20.0
 _DROP_S = 3600.0
 _KEPT_S = 86_400.0
 """A run that is not in the run log a day after it began has been removed from it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What one client asks of one model with one set of tools, for one tenant."""
-
-    tenant: str
-    client: str
-    requested: str
-    key: str
 
 
 def workload_of(tenant: str, agent: str, tools: Iterable[str], requested: str) -> Workload:
@@ -106,7 +101,7 @@ class Workloads:
         return own.get(workload.requested, NO_OUTCOMES).informed_by(others)
 
     def rates(self, workload: Workload, run: str, prices: Mapping[str, float]) -> WorkloadRates:
-        """What is known for a run of the workload; `prices` by model."""
+        """The outcomes that a run of the workload is routed by; `prices` by model."""
         own = self._known.by_workload.get((workload.tenant, workload.key), {})
         tenant = self._known.by_tenant.get(workload.tenant, {})
         elsewhere = {m: _sum(all_, own.get(m, NO_OUTCOMES), -1) for m, all_ in tenant.items()}
@@ -180,3 +175,45 @@ def _sum(one: WorkloadPrior, other: WorkloadPrior, sign: int) -> WorkloadPrior:
     return WorkloadPrior(
         solved=one.solved + sign * other.solved, failed=one.failed + sign * other.failed
     )
+
+
+class RunWorkloads:
+    """The outcomes that one set of rules may use. Without `workloads` nothing is known of any run.
+
+    `price`: the price of a model, by which models are compared; None when it is not known.
+    """
+
+    def __init__(
+        self,
+        rules: SteeringRules,
+        workloads: Workloads | None = None,
+        price: Callable[[str], float | None] = lambda model: None,
+    ) -> None:
+        self._rules = rules
+        self._workloads = workloads
+        self._price = price
+
+    def prior(self, result: SteeringResult, request: SteeredRequest) -> WorkloadPrior:
+        """The outcomes of the workload of a run that would begin now."""
+        if self._workloads is None:
+            return NO_OUTCOMES
+        workload = _workload(result, request)
+        return self._workloads.prior(workload) if self._rules.routing.risk_prior else NO_OUTCOMES
+
+    def rates(self, result: SteeringResult, request: SteeredRequest) -> WorkloadRates | None:
+        """Rates of the run's workload for the learned policy; None under another policy."""
+        if self._workloads is None or self._rules.routing.policy != "learned":
+            return None
+        priced = {m: self._price(m) for m in candidates(self._rules.routes, request.model)}
+        prices = {model: price for model, price in priced.items() if price is not None}
+        run = result.run_id
+        return self._workloads.rates(_workload(result, request), run, prices)
+
+
+def _workload(result: SteeringResult, request: SteeredRequest) -> Workload:
+    """The workload of the newest run, which keeps the one that it began with."""
+    run = result.conversation.run
+    if run.workload is None:
+        tools = tool_names(request.body)
+        run.workload = workload_of(result.conversation.tenant, result.agent, tools, request.model)
+    return run.workload

@@ -18,7 +18,7 @@ from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.spending import amounts_of
 from gateway.budgets.texts import with_status
 from gateway.calls.recorder import Recorder
-from gateway.conversations.stored_responses import PendingResponses
+from gateway.conversations.index import PendingResponses
 from gateway.dialects import DIALECTS, RESPONSES, Dialect
 from gateway.endpoints.body import (
     BodyRoom,

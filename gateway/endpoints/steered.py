@@ -87,7 +87,7 @@ class SteeredEndpoint:
                 if prepared.hides_usage or (prepared.result and prepared.result.applies):
                     plain = prepared.hides_usage or prepared.echo is not None
                     outgoing = readable(headers, plain=plain)
-                prepared.keeps_sent = self._runtime.raw_calls is not None
+                prepared.keeps_sent = self._runtime.opened.raw_calls is not None
                 call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
                 call.packed = packed
                 await require_own(self._runtime, services, principal, call, request)

@@ -416,15 +416,13 @@ class Host(Protocol):
     @property
     def services(self) -> ModelServices: ...
 
-    @property
-    def store(self) -> GuardedStateStore: ...
-
     def degraded(self) -> object | None: ...
 
 
 def open_learning(
     host: Host,
     stores: Stores,
+    states: GuardedStateStore,
     embedder: Embedder | None,
     lookup_failed: Callable[[Exception], None],
 ) -> Learning:
@@ -435,7 +433,7 @@ def open_learning(
         embedder,
         similarity=lambda: host.settings.learning.similarity,
         failed=lookup_failed,
-        read=host.store.read_beside,
+        read=states.read_beside,
     )
     if not host.settings.storage.store_content:
         if host.settings.learning.trials == "on":
@@ -444,7 +442,7 @@ def open_learning(
     learner = Learner(
         stores.learning,
         stores.runs,
-        host.store,
+        states,
         lambda: host.settings.learning,
         has_secret=has_secret,
         embedder=embedder,

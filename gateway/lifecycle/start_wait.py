@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
@@ -22,6 +22,12 @@ from gateway.wire.search import use_engine
 T = TypeVar("T")
 
 _SAID_EVERY_S = 10.0
+
+
+class Wait(Protocol):
+    """Repeats work until the database answers."""
+
+    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T: ...
 
 
 class StartWait:

@@ -1,4 +1,4 @@
-"""Which gateways of this user run on this machine, and where what has no place of its own is kept.
+"""The gateways of this user that run on this machine, and the default places of their files.
 
 Each gateway that serves writes a small file while it runs, so that commands find its database from
 any folder. Nothing here may keep a gateway from serving: what cannot be written is left out.
@@ -67,7 +67,7 @@ def running_gateways() -> list[RunningGateway]:
 
 
 def state_folder() -> Path:
-    """Where `gateway wrap` keeps its database and log: `$XDG_STATE_HOME`, or `~/.local/state`."""
+    """Directory of `gateway wrap`'s database and log: `$XDG_STATE_HOME`, or `~/.local/state`."""
     home = os.environ.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local" / "state") / "steering-gateway"
 

@@ -1,4 +1,4 @@
-"""What is checked before the start, and at a reload: settings that fit together.
+"""Checks before the start and at a reload: settings that fit together.
 
 Each value was accepted by its own section; here several of them, or the machine, say no.
 """

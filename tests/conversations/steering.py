@@ -13,7 +13,6 @@ from gateway.config.storage import StorageSettings
 from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.own_time import DeadlinePassed, OwnTime
 from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import ModelTraits, RequestSteerer
 from gateway.conversations.steering_result import SteeringResult, unobserved
@@ -27,6 +26,7 @@ from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import ConversationSettings
 from gateway.steering.steer import Found
 from gateway.steering.transcript.steps import Step
+from gateway.tasks import DeadlinePassed, OwnTime
 
 TENANT = "team"
 REQUESTED = "asked"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.conversations.body_tree import BodyTree
 from gateway.conversations.conversation import Conversation, History
-from gateway.conversations.known_bodies import KnownBodies
+from gateway.conversations.known_prefixes import BodyTree, KnownBodies
 from gateway.steering.identity import Branch
 from gateway.wire.body_prefix import BodyPrefix
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.conversations.growing_bodies import GrowingBodies, messages_of
+from gateway.conversations.known_prefixes import GrowingBodies, messages_of
 
 OWNER = ("tenant", "key", "chat", "m")
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gateway.conversations.conversation import SeenDigests
-from gateway.conversations.long_transcripts import (
+from gateway.conversations.records import later_prompts, opening_prompts
+from gateway.conversations.steer_request import (
     MESSAGES_AT_ONCE,
     fold_transcript,
     tasks_of,
 )
-from gateway.conversations.prompts import later_prompts, opening_prompts
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.identity import read_request
 from gateway.steering.identity.rebuilt import extend_tail, with_tails

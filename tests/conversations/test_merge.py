@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.conversations.conversation import Conversation, CurrentRun
-from gateway.conversations.merge import merge
+from gateway.conversations.loading import merge
 from gateway.steering.policy import Policy
 from tests.conversations.test_priors import a_conversation
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gateway.conversations.own_time import DeadlinePassed, OwnTime
+from gateway.tasks import DeadlinePassed, OwnTime
 
 LONG_S = 30.0
 
@@ -56,7 +56,7 @@ async def test_the_deadline_is_met_where_the_work_looks() -> None:
 
 async def test_a_step_that_blocks_the_loop_counts_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """It uses no processor time, but nothing else runs meanwhile."""
-    monkeypatch.setattr("gateway.conversations.own_time.HELD_LOOP_S", 0.01)
+    monkeypatch.setattr("gateway.tasks.HELD_LOOP_S", 0.01)
     own_time = OwnTime(LONG_S)
 
     async def blocks() -> None:

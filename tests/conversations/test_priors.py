@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gateway.conversations.codec import from_record, to_record
 from gateway.conversations.conversation import Conversation, CurrentRun, History
-from gateway.conversations.merge import merge
+from gateway.conversations.loading import merge
 from gateway.conversations.workloads import workload_of
 from gateway.steering.identity import Branch
 from gateway.steering.policy import Policy

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversations.prompts import later_prompts, opening_prompts
+from gateway.conversations.records import later_prompts, opening_prompts
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gateway.conversations.conversation import RunStart
-from gateway.conversations.own_time import DeadlinePassed
 from gateway.dialects.history import EarlierHistory
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fsm import FSMState
@@ -16,6 +15,7 @@ from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
 from gateway.steering.identity.branch import Awaits
 from gateway.steering.steer import Advice
+from gateway.tasks import DeadlinePassed
 from tests.conversations.steering import (
     EAGER,
     REQUESTED,
@@ -165,12 +165,12 @@ async def test_a_passed_deadline_ends_the_decision(check: int, asked: int) -> No
         await agent.steerer.steer(result, agent.request, 2.0, Expiring(check))
     assert bool(patterns.asked) is bool(asked)
     assert bool(lessons.asked) is (check == 3)
-    assert (result.observed, result.step) == (True, 1)
+    assert (result.observed, result.position.step) == (True, 1)
     assert result.conversation.unsaved.steps
     assert result.conversation.run.memory.guidance == before.guidance
     # Nothing is scored again for the record.
     await agent.steerer.catch_up(result, agent.request, 3.0)
-    assert (result.step, result.conversation.run.unscored_calls) == (1, 0)
+    assert (result.position.step, result.conversation.run.unscored_calls) == (1, 0)
 
 
 async def test_an_unsteered_call_repeats_what_was_injected() -> None:
@@ -216,7 +216,7 @@ async def test_an_unsteered_call_of_a_new_run_has_nothing_to_repeat() -> None:
     last.conversation.unsaved.ended_run = 0
     agent.messages.append({"role": "user", "content": "Now the lexer."})
     late = await agent.resolved()
-    assert late.run == 1
+    assert late.position.run == 1
     agent.steerer.repeat_earlier(late, agent.request, "deadline")
     assert late.placed is None
 
@@ -265,7 +265,7 @@ async def test_scoring_that_fails_is_made_up_for_from_the_transcript(
             agent.lost(result)
     late = await agent.resolved()
     await agent.steerer.catch_up(late, agent.request, 3.0)
-    assert (late.observed, late.step, run.unscored_calls) == (True, 1, 0)
+    assert (late.observed, late.position.step, run.unscored_calls) == (True, 1, 0)
     assert late.decision is None
 
 
@@ -287,8 +287,8 @@ async def test_what_the_judge_is_asked_for() -> None:
     await agent.turn(0)
     assert judge.asked == 0  # there was no step yet
     result = await agent.call()
-    assert result.latest is not None
-    assert (judge.asked, result.latest.difficulty) == (1, 0.99)
+    assert result.position.latest is not None
+    assert (judge.asked, result.position.latest.difficulty) == (1, 0.99)
     agent.answered(result, 1)
     await agent.call(mode="off")
     assert judge.asked == 1
@@ -338,17 +338,17 @@ async def test_what_is_recorded_of_a_call() -> None:
     # The store has nothing of this run, as if it had begun elsewhere.
     assert [prompt.text for prompt in second.prompts[-1:]] == ["Mind the lexer."]
     assert len(second.prompts) == 3
-    assert (second.state, second.state_after) == (FSMState.NORMAL, FSMState.NORMAL)
+    assert (second.position.state, second.state_after) == (FSMState.NORMAL, FSMState.NORMAL)
     second.conversation.stored(1, second.conversation.snapshot())
     third = await agent.turn(2)
     assert (third.prompts, third.tasks) == ([], {})
-    assert (third.step, third.state_after) == (2, third.state)
+    assert (third.position.step, third.state_after) == (2, third.position.state)
     assert set(third.conversation.unsaved.steps) == {(0, 2)}
     last = await agent.call()
     agent.finish(last, {"role": "assistant", "content": "Done: both work."}, "stop")
     agent.messages.append({"role": "user", "content": "Now the docs."})
     following = await agent.call()
-    assert (following.run, following.conversation.run.index) == (1, 1)
+    assert (following.position.run, following.conversation.run.index) == (1, 1)
     assert following.tasks == {1: "Now the docs."}
     assert following.conversation.run.started_at == 2.0
 
@@ -381,7 +381,7 @@ async def test_nothing_is_decided_when_steering_is_off() -> None:
     await agent.turn(0, mode="off")
     result = await agent.call(mode="off")
     assert (result.model, result.decision, patterns.asked) == (REQUESTED, None, [])
-    assert (result.step, result.observed) == (1, True)
+    assert (result.position.step, result.observed) == (1, True)
 
 
 async def test_the_control_arm_decides_when_to_act() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversations.transcripts_in_memory import TranscriptsInMemory
+from gateway.conversations.known_prefixes import TranscriptsInMemory
 
 MIB = 2**20
 

@@ -215,7 +215,7 @@ def test_an_answer_that_comes_before_its_call_is_kept(
 ) -> None:
     """A call that the store does not know yet, or never will, has not been taken by another
     gateway: it is recorded here."""
-    store = server.app.runtime.stored_answers.pending.store
+    store = server.app.runtime.opened.stores.answers
     keep = store.keep_answer
 
     async def keep_late(answer: AnswerRecord) -> None:

@@ -47,7 +47,7 @@ class Watch:
 
     def __init__(self, server: AppServer) -> None:
         self.now = Looked()
-        library = server.app.runtime.library
+        library = server.app.runtime.opened.patterns.library
         store, embedder = library.store, library.embedder
         search, universal, embed = store.search, store.universal, embedder.embed
 

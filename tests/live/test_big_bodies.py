@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.conversations import incoming
+from gateway.conversations import resolve
 from gateway.endpoints.steered import SteeredEndpoint
 from gateway.steering.identity import read_request
 from gateway.wire.request import BIG_BYTES
@@ -298,7 +298,7 @@ async def test_a_big_body_is_parsed_and_digested_off_the_loop(
         return read_request(*args, **kwargs)
 
     monkeypatch.setattr(SteeredEndpoint, "_parse", noted_parse)
-    monkeypatch.setattr(incoming, "read_request", noted_read)
+    monkeypatch.setattr(resolve, "read_request", noted_read)
     server = gateway_server()
     said = [{"role": "user", "content": f"Part {n}."} for n in range(1001)]
     many = json.dumps({"model": "m", "messages": said}).encode()

@@ -49,7 +49,7 @@ async def slow_look_up(*_args: Any, **_kwargs: Any) -> None:
 # The broken attribute, its replacement, and the kind of failure that is counted.
 STAGES = {
     "identity": ("gateway.conversations.resolve.identify", broken, "Broken"),
-    "digests": ("gateway.conversations.incoming.read_request", broken, "Broken"),
+    "digests": ("gateway.conversations.resolve.read_request", broken, "Broken"),
     "match": ("gateway.conversations.resolve.match", broken, "Broken"),
     "scorer": ("gateway.steering.run_fold.make_scorer", lambda _: BrokenPart(), "Broken"),
     "monitors": ("gateway.steering.run_fold.make_suite", lambda _: BrokenPart(), "Broken"),
@@ -147,7 +147,7 @@ async def test_a_look_up_that_fails_costs_the_guidance_only(
     async def busy(*_args: Any) -> Any:
         raise StoreBusy("locked")
 
-    monkeypatch.setattr(type(server.app.runtime.library.store), "search", busy)
+    monkeypatch.setattr(type(server.app.runtime.opened.patterns.library.store), "search", busy)
     answers = await Agent(http, server.base_url).run(5)
     assert [answer.gateway("step") for answer in answers] == list("01234")
     given = ",".join(answer.gateway("guidance") or "" for answer in answers)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.conversations.merge import merged_call
+from gateway.conversations.loading import merged_call
 from gateway.stores.guarded import GuardedStateStore
 from gateway.stores.protocols import (
     StateStore,

@@ -1,0 +1,365 @@
+"""Answers that a later request names: made in the background, or relayed by another gateway.
+
+A call whose answer is still being made goes through three states:
+
+    committing  known here at once, because a request for the answer may come before the commit
+    committed   on record without its answer; any gateway on the store can read it (`resumed`)
+    settled     the first gateway that sees the answer takes the call, pays for it and records it
+
+Memory (`StoredAnswers` in `gateway/conversations/index.py`) is asked first: for the deployment that
+stores an answer, the guidance to take out of it, and the call that it completes. The store keeps
+the same, for other gateways and after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.budgets.spending import LeftOpen, Spending, held_to_values, left_open
+from gateway.conversations.conversation import Conversation
+from gateway.conversations.resolve import Resolved
+from gateway.conversations.steering_result import ControlHeaders, SteeringResult
+from gateway.dialects import RESPONSES
+from gateway.exchange import Exchange, RequestInfo, Timing
+from gateway.observability.logging import get_logger
+from gateway.runtime import Runtime
+from gateway.services import Services
+from gateway.steering.fold import ConversationFold
+from gateway.steering.fsm import FSMState
+from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
+from gateway.steering.policy import Policy
+from gateway.steering.steer import RunPosition
+from gateway.stores.answers import AnswerRecord, AnswerStore
+from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.records import StepRow
+from gateway.tasks import spawn
+from gateway.upstream.deployments import Target
+from gateway.wire.echo import EchoFilter
+from gateway.wire.prefix_hash import ChainState, extend
+
+_CONTROL = ("outcome", "unit", "agent", "experiment", "arm")
+_UPSTREAM = ("lane", "deployment", "provider", "model", "attempts")
+_log = get_logger("gateway.steering")
+T = TypeVar("T")
+_Committed = asyncio.Future["asyncio.Task[bool] | None"]
+"""Done when a call is committed; its result is that of `BackgroundAnswers.keep`."""
+
+
+class Recordable(Protocol):
+    """A call as far as its commit reads it."""
+
+    exchange: Exchange
+    control: ControlHeaders
+    result: SteeringResult | None
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def billed_model(self) -> str: ...
+
+
+class PendingCall(Struct, kw_only=True):
+    """A call whose answer is still being made, without the messages, which may be large."""
+
+    exchange: Exchange
+    control: ControlHeaders
+    result: SteeringResult | None
+    spending: Spending | LeftOpen | None
+    model: str
+    billed_model: str
+
+
+class Record(Protocol):
+    """Commits a call with its answer, or without it while that is being made."""
+
+    def __call__(
+        self,
+        services: Services,
+        prepared: Recordable,
+        completion: Mapping[str, Any] | None,
+        *,
+        pending_id: str | None = None,
+    ) -> Awaitable[None]: ...
+
+
+class BackgroundAnswers:
+    """Keeps and reads what is known of answers; settles the calls that they complete."""
+
+    def __init__(self, runtime: Runtime, record: Record) -> None:
+        self._runtime = runtime
+        self._record = record
+
+    @property
+    def _store(self) -> AnswerStore | None:
+        # A store that is away is not asked: memory is all there is meanwhile.
+        return None if self._runtime.degraded() else self._runtime.opened.stores.answers
+
+    async def commit(
+        self,
+        services: Services,
+        call: PendingCall,
+        response_id: str,
+        target: Target | None,
+        *,
+        ready: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Commit what is known, and the rest when a request fetches the answer `response_id`,
+        which `target` stores. The commit waits for `ready`."""
+        result = call.result
+        if result is None:
+            return
+        tenant = call.exchange.request.tenant
+        committed: _Committed = asyncio.get_running_loop().create_future()
+        settle = partial(self._settle_own, services, call, response_id, committed)
+        self._runtime.stored_answers.pending.put(tenant, response_id, settle)
+        kept = None
+        try:
+            try:
+                await ready()
+            except Exception as exc:  # what is known of the call is on record all the same
+                _log.warning("not all of a call is known", reason=str(exc))
+            await self._record(services, call, None, pending_id=response_id)
+            as_json = call_to_json(call, result, time.time())
+            kept = await self.keep(services, tenant, response_id, target, as_json)
+        finally:
+            result.stored = True
+            result.resolved.incoming = replace(result.resolved.incoming, messages=())
+            committed.set_result(kept)
+
+    async def _settle_own(
+        self,
+        services: Services,
+        call: PendingCall,
+        response_id: str,
+        committed: _Committed,
+        completion: Mapping[str, Any] | None,
+        usage: dict[str, Any] | None,
+    ) -> None:
+        """Record the answer of a call of this process, once the call itself is committed."""
+        kept, result = await committed, call.result
+        assert result is not None
+        call.exchange.upstream.bill(usage)
+        conversation = result.conversation
+        # What the store does not have, no other gateway can have taken.
+        shared = kept is not None and await kept
+        if shared and not await self._take(conversation.tenant, response_id):
+            return  # another gateway has seen the answer, recorded it, and paid for it
+        # The conversation may have been dropped from memory and loaded again in the meantime.
+        result.conversation = services.index.get(conversation.id) or conversation
+        await self._settled(services, call, completion)
+
+    async def _settle_stored(
+        self,
+        services: Services,
+        answer: AnswerRecord,
+        completion: Mapping[str, Any] | None,
+        usage: dict[str, Any] | None,
+    ) -> None:
+        """Record the answer of a call that another process has made."""
+        try:
+            call = await resumed(answer, services, self._runtime.runs)
+        except StoreError:
+            return  # the next poll tries again
+        if call is None or not await self._take(answer.tenant, answer.id):
+            return
+        call.exchange.upstream.bill(usage)
+        await self._settled(services, call, completion)
+        if call.result is not None:
+            # The fold has replaced the transcript, which this process has not read.
+            call.result.conversation.run.fold = None
+
+    async def _settled(
+        self, services: Services, call: PendingCall, completion: Mapping[str, Any] | None
+    ) -> None:
+        if call.spending is not None:
+            await call.spending.settle(call.billed_model)
+        await self._record(services, call, completion)
+
+    async def _take(self, tenant: str, response_id: str) -> bool:
+        """Whether this gateway is the one that records the call of an answer. While the store is
+        away it is: a call that is recorded twice is one in the run log."""
+        store = self._store
+        if store is None:
+            return True
+        return await self._attempt(lambda: store.take_call(tenant, response_id), True)
+
+    async def keep(
+        self,
+        services: Services,
+        tenant: str,
+        response_id: str,
+        target: Target | None,
+        call: str = "",
+    ) -> asyncio.Task[bool] | None:
+        """Keep what is known of an answer, with the call that it completes as JSON. With several
+        gateways that is awaited: the next request may go to another one. Returns the task whose
+        result says whether the store has it; None when there is nothing to keep, or no store."""
+        place = services.table.place_of(target) if target is not None else ""
+        filtered = self._runtime.stored_answers.echoes.find(tenant, response_id)
+        echo = filtered.to_json() if filtered is not None else ""
+        store = self._store
+        if store is None or not (place or echo or call):
+            return None
+        answer = AnswerRecord(
+            tenant=tenant, id=response_id, at=time.time(), place=place, echo=echo, call=call
+        )
+
+        async def work() -> bool:
+            await store.keep_answer(answer)
+            return True
+
+        kept = spawn(self._attempt(work, False))
+        if self._runtime.settings.storage.shared:
+            await kept
+        return kept
+
+    async def learn(self, services: Services, tenant: str, response_id: str | None) -> None:
+        """Read what memory does not know of an answer that a request names."""
+        known, store = self._runtime.stored_answers, self._store
+        if not response_id or store is None or known.has(tenant, response_id):
+            return
+        found = await self._attempt(lambda: store.find_answer(tenant, response_id), None)
+        if found is None:
+            return
+        target = services.table.at_place(found.place) if found.place else None
+        if target is not None:
+            known.targets.put(tenant, response_id, target.for_dialect(RESPONSES))
+        if found.echo:
+            known.echoes.put(tenant, response_id, EchoFilter.from_json(found.echo))
+        if found.call:
+            settle = partial(self._settle_stored, services, found)
+            known.pending.put(tenant, response_id, settle)
+
+    async def _attempt(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        """The result, within the store's limits; `otherwise` when it fails."""
+        try:
+            return await self._runtime.store.read(work)
+        except StoreError as error:
+            _log.debug("answers are not shared at the moment", reason=str(error))
+            return otherwise
+
+
+def call_to_json(call: PendingCall, result: SteeringResult, now: float) -> str:
+    """A pending call as the gateway needs it that will see the answer. `now`: the wall clock."""
+    exchange = call.exchange
+    request, timing = exchange.request, exchange.timing
+    values = {
+        "conversation": result.conversation.id,
+        "run": result.position.run,
+        "step": result.position.step,
+        "state": result.position.state.value,
+        "mode": result.mode,
+        "identity": [result.resolved.label, result.resolved.source],
+        "reasons": result.reasons,
+        "unsteered": result.unsteered,
+        "model": call.model,
+        "billed_model": call.billed_model,
+        "request": [request.id, request.key, request.model, request.streamed],
+        "upstream": {name: getattr(exchange.upstream, name) for name in _UPSTREAM},
+        "status": exchange.response.status,
+        "began_at": now - timing.elapsed_s(),
+        "first_byte_s": timing.first_byte_s,
+        "overhead_s": timing.overhead_s,
+        "control": {name: getattr(call.control, name) for name in _CONTROL},
+        "tags": dict(call.control.tags),
+        "held": held_to_values(call.spending),
+    }
+    return json.dumps(values)
+
+
+async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> PendingCall | None:
+    """The call of an answer; None when its conversation is not stored. Raises: StoreError."""
+    values = json.loads(answer.call)
+    name, stored = await services.loader.response(answer.tenant, answer.id)
+    conversation = services.index.get(name) if stored is not None else None
+    if stored is None or conversation is None:
+        return None
+    result = _result(conversation, stored.chain, values)
+    result.logged = await _logged(runs, answer.tenant, result)
+    if result.logged is not None and result.logged.content is not None:
+        result.prompts = list(result.logged.content.messages)
+    _stand_in(conversation, services.settings.policy())
+    exchange = _exchange(answer.tenant, values)
+    held = values.get("held", [])  # a version before this one kept none
+    return PendingCall(
+        exchange=exchange,
+        control=ControlHeaders(**values["control"], tags=values["tags"]),
+        result=result,
+        spending=left_open(held, services.budgets, exchange, services.catalogue.cost),
+        model=values["model"],
+        billed_model=values["billed_model"],
+    )
+
+
+async def _logged(runs: RunStore, tenant: str, result: SteeringResult) -> StepRow | None:
+    """The step of the call as it is in the run log: what it was scored by stays."""
+    run_id, before = result.run_id, result.position.step - 1
+    trace = await runs.get_run(run_id, tenant=tenant, after_step=before, limit=1)
+    return trace.steps[0] if trace is not None and trace.steps else None
+
+
+def _stand_in(conversation: Conversation, policy: Policy) -> None:
+    """A fold at the newest stored step, which tells whether the answer ends the run."""
+    run = conversation.run
+    if run.fold is None:
+        run.fold = ConversationFold(
+            policy,
+            base=conversation.unsaved.snapshot,
+            judged=run.judged,
+            answers=run.answers,
+            priors=run.priors,
+        )
+
+
+def _result(
+    conversation: Conversation, chain: ChainState, values: Mapping[str, Any]
+) -> SteeringResult:
+    branch, (label, source) = conversation.history.branch, values["identity"]
+    resolved = Resolved(
+        label=label,
+        source=source,
+        match=ConversationMatch(kind=MatchKind.RETRY, conversation_id=conversation.id),
+        incoming=Incoming(
+            hashes=extend(chain, ()), signature=branch.signature, has_tools=branch.has_tools
+        ),
+        conversation=conversation,
+        conversation_id=conversation.id,
+    )
+    state = FSMState(values["state"])
+    return SteeringResult(
+        resolved=resolved,
+        mode=values["mode"],
+        conversation=conversation,
+        position=RunPosition(run=values["run"], step=values["step"], state=state),
+        model=values["model"],
+        state_after=state,
+        observed=True,
+        unsteered=values["unsteered"],
+        reasons=list(values["reasons"]),
+        stored=True,
+    )
+
+
+def _exchange(tenant: str, values: Mapping[str, Any]) -> Exchange:
+    name, key, model, streamed = values["request"]
+    request = RequestInfo(method="POST", path="/v1/responses", id=name, id_from_client=False)
+    request.tenant, request.key, request.model, request.streamed = tenant, key, model, streamed
+    exchange = Exchange(request)
+    for field, value in values["upstream"].items():
+        setattr(exchange.upstream, field, value)
+    exchange.response.status = values["status"]
+    exchange.timing = Timing(
+        started=time.perf_counter() - max(0.0, time.time() - values["began_at"]),
+        first_byte_s=values["first_byte_s"],
+        overhead_s=values["overhead_s"],
+    )
+    return exchange
