@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read_run
-from gateway.learning.outcomes import implicit
 from gateway.learning.templates import has_secret
+from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
 from gateway.steering.transcript.step import Step
 from gateway.wire.coerce import as_list, as_mapping

@@ -13,8 +13,8 @@ from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.embedding import Embedder, EmbeddingError, open_embedder
 from gateway.errors import ConfigError
-from gateway.learning.actions import LessonActions
 from gateway.learning.distiller import KIND
+from gateway.learning.life_cycle import LessonActions
 from gateway.learning.templates import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.codec import to_line

@@ -13,8 +13,8 @@ from typing import Any
 from gateway.auth.authenticator import process_key
 from gateway.commands.store import found_storage
 from gateway.config import DEFAULT_FILE, Settings, load_settings
-from gateway.config.environment import SET_BY
 from gateway.config.storage import StorageSettings
+from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways
 from gateway.text.sanitize import one_line

@@ -15,6 +15,10 @@ _ORIGIN_PATTERN = re.compile(
 )
 
 
+SET_BY = " (set by "
+"""Ends the fault of a value that a variable set; its name and a bracket follow."""
+
+
 class Secret(str):
     """Text that a repr, and so a log line or an error, never shows."""
 

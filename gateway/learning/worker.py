@@ -14,12 +14,18 @@ from typing import Any, Protocol
 
 from gateway.backends import Stores
 from gateway.config import Settings
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.embedding.base import Embedder
 from gateway.learning.book import LessonBook
-from gateway.learning.distiller import Distiller, job_about
+from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about
 from gateway.learning.generalise import Entry, Generaliser
-from gateway.learning.life_cycle import next_move
+from gateway.learning.life_cycle import (
+    Observation,
+    near_outcome,
+    next_move,
+    observations,
+    posterior,
+)
 from gateway.learning.mining import (
     WINDOW_CALLS,
     Finding,
@@ -30,8 +36,6 @@ from gateway.learning.mining import (
     read_run,
     task_digest,
 )
-from gateway.learning.paid_model import ModelServices, PaidModel
-from gateway.learning.posterior import Observation, near_outcome, observations, posterior
 from gateway.learning.templates import HasSecret, has_secret
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger

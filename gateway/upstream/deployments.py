@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
-from gateway.config.named_models import named_models
+from gateway.config.settings import named_models
 from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.embedding.base import Embedder
 from gateway.learning.templates import has_secret
 from gateway.learning.worker import Learner, Report

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.backends import Stores, open_stores
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.embedding.static import StaticEmbedder
 from gateway.learning.templates import has_secret

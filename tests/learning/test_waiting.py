@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any, cast
 
 from gateway.backends import open_stores
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.learning.templates import has_secret
 from gateway.learning.worker import MOST_WAITING, Learner
