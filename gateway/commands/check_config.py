@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.migrate import connect
 from gateway.commands.serve import config_file
+from gateway.commands.store import connect
 from gateway.config import (
     DEFAULT_FILE,
     OPENAI_API_BASE,
@@ -143,7 +143,6 @@ def _as_json(path: Path | None, found: _Found) -> dict[str, Any]:
 
 
 def _found(path: Path | None, *, connects: bool) -> _Found:
-    from gateway.commands.check_config import config_warnings
     from gateway.process.start_checks import check
 
     try:

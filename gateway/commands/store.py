@@ -105,3 +105,13 @@ async def _opened(
         yield stores, settings
     finally:
         await stores.close()
+
+
+async def connect(settings: Settings) -> None:
+    """Open the database as a gateway would, and close it. Raises: ConfigError."""
+    try:
+        # Opening the stores migrates them.
+        stores = await open_stores(settings.storage, vectors=settings.etraces.enabled)
+    except StoreError as exc:
+        raise ConfigError(f"storage: {exc}") from exc
+    await stores.close()
