@@ -243,8 +243,7 @@ def _report(
     html: Path | None,
     out: TextIO,
 ) -> None:
-    from gateway.offline.replay_page import page
-    from gateway.offline.replay_summary import print_comparison, print_summary
+    from gateway.offline.replay_summary import page, print_comparison, print_summary
 
     if html is not None:
         write_output(html, page(kept, fsm))
