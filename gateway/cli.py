@@ -34,8 +34,8 @@ class _Parser(argparse.ArgumentParser):
     """Errors name the command whose help has the answer; verbs have parsers of this class, too."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """What argparse gives; words that it does not know are an error of the command that has
-        them, unless that one parses the rest itself."""
+        """Parse as argparse does; unknown words are an error of their command, unless that one
+        parses the rest itself."""
         found, rest = super().parse_known_args(args, namespace)
         if rest and not getattr(found, "passes_rest", False):
             hint = "; a config file is named with --config" if _is_config(rest[0]) else ""

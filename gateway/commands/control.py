@@ -22,7 +22,7 @@ from rich.table import Table
 from gateway.auth.keyring import make_key
 from gateway.backends import Stores, copy_to_postgres
 from gateway.budgets.texts import account_view, amount
-from gateway.commands.store import add_common, add_verb, connect, say
+from gateway.commands.store import add_common, add_verb, answer, connect, say, table
 from gateway.config import Secret, Settings, load_settings
 from gateway.config.budgets import METRICS
 from gateway.config.storage import StorageSettings
@@ -159,18 +159,16 @@ def _reserved(waiting: dict[str, Any]) -> str:
 
 
 def _budget_table(views: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("budget", "subject", "last used"):
-        table.add_column(name, no_wrap=True)
-    for name in ("used", "cost", "tokens", "calls", "on the way"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("limits")
+    shown = table(
+        ("budget", "subject", "last used"), ("used", "cost", "tokens", "calls", "on the way")
+    )
+    shown.add_column("limits")
     for view in views:
         spent, guessed = view["spent"], view["estimated"]
         guessed_tokens = guessed["input_tokens"] + guessed["output_tokens"]
         tokens = formatting.count(spent["input_tokens"] + spent["output_tokens"])
         limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
-        table.add_row(
+        shown.add_row(
             view["budget"],
             view["subject"],
             formatting.ago(view["updated_at"]),
@@ -181,7 +179,7 @@ def _budget_table(views: list[dict[str, Any]]) -> Table:
             _reserved(view["reserved"]),
             "lifted" if view["lifted"] else limits,
         )
-    return table
+    return shown
 
 
 def _add_keys(commands: Any) -> None:
@@ -220,7 +218,7 @@ async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespac
     keys = await stores.keys.list_keys()
     for key in keys:
         if args.tenant in (None, key.tenant):
-            say(json.dumps(_plain_key(key)) if args.json else _key_line(key))
+            answer(args, _plain_key(key), _key_line(key))
     if settings.auth.gateway_keys:
         _note("requests need a key: auth.gateway_keys of the config has some, too")
     elif not keys:
@@ -230,14 +228,14 @@ async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespac
 async def _revoke_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     if not await stores.keys.revoke_key(args.key_id, time.time()):
         raise ConfigError(f"there is no valid key {args.key_id!r} to revoke")
-    say(json.dumps({"revoked": args.key_id}) if args.json else f"{args.key_id} revoked")
+    answer(args, {"revoked": args.key_id}, f"{args.key_id} revoked")
 
 
 async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     if not args.yes:
         await _confirm()
     deleted = await stores.keys.delete_keys()
-    say(json.dumps({"deleted": deleted}) if args.json else f"{deleted} valid keys deleted")
+    answer(args, {"deleted": deleted}, f"{deleted} valid keys deleted")
     if settings.auth.gateway_keys:
         _note("requests still need a key: auth.gateway_keys of the config has some")
     else:
@@ -318,7 +316,7 @@ async def _test_alerts(args: argparse.Namespace) -> int:
             error = await sender.send(sink, [alert], settings.alerts)
             failed += bool(error)
             result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
-            say(json.dumps(result) if args.json else f"{sink.name}: {error or 'sent'}")
+            answer(args, result, f"{sink.name}: {error or 'sent'}")
     finally:
         await sender.aclose()
     return 1 if failed else 0
@@ -329,10 +327,7 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
 
     found = await stores.alerts.list_alerts(tenant=args.tenant, limit=args.limit)
     for stored in found:
-        if args.json:
-            say(json.dumps(stored_alert_view(stored, settings)))
-        else:
-            say(_alert_line(stored))
+        answer(args, stored_alert_view(stored, settings), _alert_line(stored))
     if not found and not args.json:
         say("no alerts")
 
@@ -367,7 +362,7 @@ async def _migrate(args: argparse.Namespace) -> int:
     if not storage.in_memory:
         await connect(settings)
         result = f"{storage.place} is up to date"
-    say(json.dumps({"path": storage.place, "ok": True}) if args.json else result)
+    answer(args, {"path": storage.place, "ok": True}, result)
     return 0
 
 
@@ -397,9 +392,9 @@ async def _copy_database(settings: Settings, args: argparse.Namespace) -> int:
         except StoreError as exc:
             raise ConfigError(f"storage: {exc}") from exc
     rows = sum(copied.values())
-    if args.json:
-        report = json.dumps({"path": target.place, "ok": True, "rows": dict(copied)})
-    else:
-        report = f"{rows} rows of {source.path} are in {target.place} now; set storage.url to it"
-    say(report)
+    answer(
+        args,
+        {"path": target.place, "ok": True, "rows": dict(copied)},
+        f"{rows} rows of {source.path} are in {target.place} now; set storage.url to it",
+    )
     return 0

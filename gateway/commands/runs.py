@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from rich.text import Text
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
-from gateway.commands.store import add_verb, say
+from gateway.commands.store import add_verb, answer, say, table
 from gateway.config import Settings
 from gateway.conversations.run_tags import read_tag_filter
 from gateway.dashboard.step_text import step_text
@@ -52,6 +51,7 @@ _FILTERS = {
     "arm": "in this arm",
     "task": "whose task contains this text",
 }
+_SUMS = ("runs", "calls", "tokens", "cached", "cost", "saved")
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
 
@@ -143,7 +143,7 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
         run_id, args.outcome, source="cli", tenant=None
     ):
         raise ConfigError(f"there is no run {args.run_id!r}")
-    told = OutcomeRow(
+    row = OutcomeRow(
         run_id=run_id,
         tenant=trace.run.tenant,
         source="told_cli",
@@ -152,9 +152,8 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
         comment=mask_secrets(args.comment) if settings.storage.mask_secrets else args.comment,
         at=time.time(),
     )
-    await stores.learning.add_outcome(told)
-    kept = {"run_id": run_id, "outcome": args.outcome}
-    say(json.dumps(kept) if args.json else f"{run_id}: {args.outcome}")
+    await stores.learning.add_outcome(row)
+    answer(args, {"run_id": run_id, "outcome": args.outcome}, f"{run_id}: {args.outcome}")
 
 
 async def _run_id(store: RunStore, given: str) -> str:
@@ -188,15 +187,13 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
 
 
 def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("run", "started", "task", "model", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("steps", "peak", "guid.", "tokens", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("outcome", no_wrap=True)
+    shown = table(
+        ("run", "started", "task", "model", "state"), ("steps", "peak", "guid.", "tokens", "cost")
+    )
+    shown.add_column("outcome", no_wrap=True)
     for run in runs:
         totals = run.totals
-        table.add_row(
+        shown.add_row(
             run.id,
             formatting.ago(run.started_at),
             Text(one_line(run.task_preview, task_cells)),
@@ -209,7 +206,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
             formatting.about(formatting.money(totals.cost_usd), totals.estimated),
             run.outcome or (run.stopped.words if run.stopped else ""),
         )
-    return table
+    return shown
 
 
 def _print_run(trace: RunTrace, settings: Settings) -> None:
@@ -371,10 +368,10 @@ async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) 
             shown = {"value": group.value, "sums": sums_view(group.sums)}
             say(orjson.dumps(shown).decode())
     else:
-        table = _sums_table(args.by)
+        sums = table((args.by,), _SUMS)
         for group in groups:
-            table.add_row(one_line(group.value, 60) or "(none)", *_cells(group.sums))
-        Console(width=max(Console().width, 110)).print(table)
+            sums.add_row(one_line(group.value, 60) or "(none)", *_cells(group.sums))
+        Console(width=max(Console().width, 110)).print(sums)
 
 
 async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
@@ -402,15 +399,15 @@ def _print_tree(tree: Tree, *, as_json: bool) -> None:
         say(orjson.dumps(tree_view(tree)).decode())
         return
     parents = {node.id: node.parent_id for node in tree.nodes}
-    table = _sums_table("conversation")
+    shown = table(("conversation",), _SUMS)
     for node in tree.nodes:
         depth, above = 0, node.parent_id
         while above in parents and depth < len(parents):
             depth, above = depth + 1, parents[above]
         name = f"{'  ' * depth}{node.id}  {one_line(node.external_key or '', 30)}"
-        table.add_row(name.rstrip(), *_cells(node.sums))
-    table.add_row("all together", *_cells(tree.total))
-    Console(width=max(Console().width, 130)).print(table)
+        shown.add_row(name.rstrip(), *_cells(node.sums))
+    shown.add_row("all together", *_cells(tree.total))
+    Console(width=max(Console().width, 130)).print(shown)
 
 
 def _attribution(stores: Stores) -> AttributionStore:
@@ -418,14 +415,6 @@ def _attribution(stores: Stores) -> AttributionStore:
     if stores.attribution is None:
         raise ConfigError("this store cannot sum up runs")
     return stores.attribution
-
-
-def _sums_table(first: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column(first, no_wrap=True)
-    for name in ("runs", "calls", "tokens", "cached", "cost", "saved"):
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
 
 
 def _cells(sums: Sums) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def _dashboard(args: argparse.Namespace) -> int:
 
 
 def _key_line(key: str) -> str:
-    """What has to be known to change something on the pages; empty where an admin key is set."""
+    """The line with the key that changes on the pages need; empty where an admin key is set."""
     return f"to change something there, log in with {key}\n" if key else ""
 
 
@@ -116,7 +116,7 @@ def _by_option(fault: str, asked: Iterable[str]) -> str:
 
 
 def _announce(settings: Settings, url: str) -> None:
-    """Print what somebody at a terminal wants to know now."""
+    """Print the facts for somebody at a terminal."""
     lines = [f"  {name:<11} {one_line(text, _VALUE_CHARS)}" for name, text in facts(settings, url)]
     sys.stderr.write("\n" + "\n".join(lines) + "\n\n")
     sys.stderr.flush()
@@ -129,7 +129,7 @@ def _database(storage: StorageSettings) -> str:
 
 
 def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
-    """What the gateway at `url` will do, as names and values of one line each."""
+    """Addresses, database and mode of the gateway at `url`: names and values, one line each."""
     storage, mode = settings.storage, settings.steering.mode
     yield "agents", f"OPENAI_BASE_URL={url}/v1"
     yield "", f"ANTHROPIC_BASE_URL={url}"

@@ -17,7 +17,7 @@ RuleName = Literal[
     "unsteered",
     "store_degraded",
 ]
-"""What an alert can be about."""
+"""The conditions that alerts report."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -52,7 +52,7 @@ class AlertSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRuleSettings:
-    """When each rule reports; null switches a rule off.
+    """Thresholds of the rules; null switches a rule off.
 
     `run_stuck`: steps in a row, up to the newest, at which a monitor other than call_count fired,
     of a run that is under way. `budget`: shares of a budget. `cached_share`: the part of
@@ -167,7 +167,7 @@ class ObservabilitySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtelSettings:
-    """What the spans of model calls hold besides numbers and names.
+    """Contents of the spans of model calls, besides numbers and names.
 
     `content`: whether they hold the texts of the newest messages and of the answer, each cut to
     `max_chars` characters.

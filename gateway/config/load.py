@@ -72,7 +72,7 @@ def naming_the_variable(fault: str, env: Mapping[str, str]) -> str:
 def misspelt_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
     """(variable, the right name) of each that would set a key if its underscores were right.
 
-    Two stand between the keys and one within them: `GATEWAY_SERVER_PORT` sets nothing. Addresses
+    Two are between the keys and one within them: `GATEWAY_SERVER_PORT` sets nothing. Addresses
     that Kubernetes puts into variables of such names (`tcp://...`) are not meant as settings.
     """
     right = {_single(name): name for name in _variables(Settings, ENV_PREFIX)}
@@ -151,7 +151,7 @@ _UPSTREAM_KEYS = frozenset(
     {"model_list", "default_upstream", "router", "auth", "embedding", "alerts"}
     | {"litellm_settings", "router_settings", "general_settings"}
 )
-"""What a command does not need that only reads what is stored: it may name keys of others."""
+"""Sections that commands which only read the store leave out: they may name missing keys."""
 
 
 def load_settings(

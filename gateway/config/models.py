@@ -16,7 +16,7 @@ LITELLM_PREFIX = "litellm/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingSettings:
-    """Which embedder to use, and how to reach a provider's.
+    """The embedder, and the access to a provider's.
 
     `embedder`: `static` (built in), `hashing` (no model), or `litellm/<model>` for an embedding
     model of any provider LiteLLM knows. `dimensions`: requested of the provider, None = its
@@ -98,7 +98,7 @@ class JudgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerSettings:
-    """Which difficulty scorer, with the shipped weights or those of a file.
+    """The difficulty scorer, with the shipped weights or those of a file.
 
     `judge`: the model that the scorer `judge` asks about each new step.
     """
@@ -129,7 +129,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningSettings:
-    """What is learned from runs, and whether anything learned is given to runs.
+    """Limits of learning from runs, and the switches for mining and for giving lessons to runs.
 
     `mining`: whether runs are read for lessons when they are over; the lessons stay candidates.
     `trials`: `on` = lessons with enough support are tried, and those that pass are given.
@@ -179,7 +179,7 @@ class LearningSettings:
         return self.expire_days * DAY_S
 
     def rules(self) -> LessonSettings:
-        """What decides about lessons for a call."""
+        """The settings that decide about lessons for a call."""
         return LessonSettings(
             trials=self.trials == "on",
             per_call=self.per_call,

@@ -31,7 +31,7 @@ PresetName = Literal["default", "seeds"]
 
 # Source: reference sections 2, 3, 4 (scorer, SKIP, suite), 5 (caps, cooldowns, gate of E1), 6.1
 # (look-ups, similarity gates; written for other embedders), 7 (placement) and contradiction C1.
-# Where the reference has no rule of its own, an action is never held back or taken early.
+# Where the reference has no rule, an action is never held back or taken early.
 SEEDS: Mapping[str, Any] = {
     "difficulty": {"scorer": "heuristic"},
     "fsm": {"skip_exit": "demote"},
@@ -105,7 +105,7 @@ Mode = Literal["on", "shadow", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where the gateway listens, and what it accepts; sizes in MiB and KiB, times in seconds.
+    """Address of the gateway and limits of requests; sizes in MiB and KiB, times in seconds.
 
     `trusted_hosts`: further values of the Host header that a gateway without keys answers: names,
     `*.` and a domain for all names below it, or `*` for any.
@@ -169,7 +169,7 @@ class LoggingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRights:
-    """What a gateway key is limited to, with `*` and `?`: routes below `/v1` (`/chat/*`), and
+    """Limits of a gateway key, with `*` and `?`: routes below `/v1` (`/chat/*`), and
     models by the names that clients ask for."""
 
     routes: tuple[str, ...] = ("*",)
@@ -349,7 +349,7 @@ class Settings:
         return self.injection if kept else replace(self.injection, quotes=False)
 
     def all_budgets(self) -> tuple[BudgetSettings, ...]:
-        """The budgets, with the one that `steering.token_budget` stands for."""
+        """The budgets, with the one that `steering.token_budget` sets."""
         steering = self.steering
         if steering.token_budget is None:
             return self.budgets

@@ -62,14 +62,14 @@ def origin_pattern(value: str, name: str) -> None:
 
 
 class Faults:
-    """What was refused so far, in order; each text starts with its key path and a colon."""
+    """Refused settings so far, in order; each text starts with its key path and a colon."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[None]:
-        """Go on after a ConfigError, and keep what it says."""
+        """Continue after a ConfigError, and keep its faults."""
         try:
             yield
         except ConfigError as exc:

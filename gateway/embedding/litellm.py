@@ -85,7 +85,7 @@ def _refuse_foreign_key(settings: EmbeddingSettings, env: Mapping[str, str]) -> 
     """Refuse a provider for which LiteLLM would use another one's key or address.
 
     Raises:
-        EmbeddingError: it has no address of its own, or no key while LiteLLM finds OpenAI's.
+        EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's.
     """
     try:
         provider, _ = provider_of({"model": settings.model, "api_base": settings.api_base})

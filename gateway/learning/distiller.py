@@ -41,7 +41,7 @@ from gateway.learning.questions import (
     read_proposal,
     worth_asking,
 )
-from gateway.learning.templates import SLOT_CHARS, HasSecret, harmful
+from gateway.learning.templates import SLOT_CHARS, harmful
 from gateway.learning.verdicts import steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -57,12 +57,12 @@ from gateway.upstream.own_calls import Messages, ModelRefused, OwnAnswer, ask
 from gateway.wire.usage import token_usage
 
 CLIENT = "gateway-learning"
-"""Whose calls these are, for budgets that match a client."""
+"""The client of these calls, for budgets that match a client."""
 _REASON_CHARS = 200
 
 
 class ModelServices(Protocol):
-    """What of a gateway's services is needed; held while they are in use."""
+    """The services of a gateway that are needed; held while they are in use."""
 
     dispatcher: Dispatcher
     catalogue: ModelCatalogue
@@ -182,15 +182,15 @@ RESERVED_INPUT, RESERVED_OUTPUT = 8000, 500
 """Tokens that an attempt counts with until it has ended: twelve excerpts of 300 characters and the
 instruction in a script that takes two tokens for a character."""
 SPARE_S = 60.0
-"""How much longer than the wait for an answer a job is held."""
+"""Seconds for which a job is held beyond the wait for an answer."""
 BUDGET_REST_S = 900.0
-"""How long a tenant's jobs rest when a budget of the operator refuses a call."""
+"""Seconds for which a tenant's jobs rest when a budget of the operator refuses a call."""
 
 _log = get_logger("gateway.learning")
 
 
 class Model(Protocol):
-    """Who is asked, see PaidModel."""
+    """A model that can be asked, see PaidModel."""
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float: ...
 
@@ -219,7 +219,7 @@ def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
 
 
 def day_start(now: float) -> float:
-    """When the day of `now` began, in UTC."""
+    """Start of the day of `now`, in UTC."""
     return now - now % DAY_S
 
 
@@ -234,7 +234,6 @@ class Distiller:
         model: Model,
         settings: Callable[[], LearningSettings],
         *,
-        has_secret: HasSecret,
         counted: Callable[[str], None] = lambda result: None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -242,7 +241,6 @@ class Distiller:
         self._runs = runs
         self._model = model
         self._settings = settings
-        self._has_secret = has_secret
         self._counted = counted
         self._now = now
 
@@ -335,16 +333,12 @@ class Distiller:
         if trace is None or not isinstance(step, int):
             return None
         calls = await asyncio.to_thread(read_run, steps_of(trace))
-        return await asyncio.to_thread(
-            question_about, calls, step, str(failure), has_secret=self._has_secret
-        )
+        return await asyncio.to_thread(question_about, calls, step, str(failure))
 
     async def _keep(self, job: Job, question: Question, text: str) -> None:
         """Make a candidate of the answer, if it may be one, and end the job."""
         try:
-            proposal = await asyncio.to_thread(
-                read_proposal, text, question, has_secret=self._has_secret
-            )
+            proposal = await asyncio.to_thread(read_proposal, text, question)
         except Refused as refused:
             await self._end(job, "refused", str(refused))
             return

@@ -84,7 +84,7 @@ def _first_move(lesson: StoredLesson, config_tenants: Collection[str]) -> Move |
 
 
 def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
-    """What a candidate lacks for a trial; empty when it lacks nothing.
+    """Support that a candidate lacks for a trial; empty when it lacks nothing.
 
     All keys that a tenant has in the config bear its name, so they count as one.
     """
@@ -102,7 +102,7 @@ def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> st
 
 
 def judged(found: Posterior, *, active: bool) -> Move | None:
-    """What the decisions ask for; None between two looks."""
+    """The move that the decisions call for; None between two looks."""
     if not due(found) or found.helps is None or found.harms is None:
         return None
     if found.harms > RETIRE_HARM_ABOVE:
@@ -126,7 +126,7 @@ def due(found: Posterior) -> bool:
 def why_not_active(
     lesson: StoredLesson, *, trials: bool, config_tenants: Collection[str] = ()
 ) -> str:
-    """Why the lesson is not active, in a sentence for its page; empty when it is."""
+    """The reason why the lesson is not active, for its page; empty when it is."""
     known = lesson.pattern.lesson
     if known is None or known.status is Status.ACTIVE:
         return ""
@@ -204,8 +204,8 @@ def observations(decisions: Sequence[SettledDecision]) -> list[Observation]:
 def posterior(
     seen: Sequence[Observation], *, active: bool = False, parent: Posterior | None = None
 ) -> Posterior:
-    """What the observations come to. `active`: whether the lesson has passed its trial; `parent`:
-    the posterior of the general lesson that this one belongs to."""
+    """The posterior of the observations. `active`: whether the lesson has passed its trial;
+    `parent`: the posterior of the general lesson that this one belongs to."""
     known = parent or Posterior()
     given = _arm([o for o in seen if o.given], known.rate_given)
     held = _arm([o for o in seen if not o.given], known.rate_held)
@@ -290,7 +290,7 @@ def _density(a: float, b: float) -> list[float]:
 def near_outcome(
     decision: DecisionRow, calls: Sequence[ReadCallOfRun], *, ended: bool, last_step: int
 ) -> NearOutcome | None:
-    """What came after the decision; None as long as the window is open and the run goes on.
+    """Outcome after the decision; None while the window is open and the run continues.
 
     `last_step`: the run's newest step. A decision at step n is about the call made with it, so its
     first effect is seen in step n + 1.

@@ -34,8 +34,8 @@ USED_FROM = 0.7
 PRECISION: Mapping[str, float] = MappingProxyType(
     {"result": 0.83, "correction": 0.71, "abandoned": 0.93, "moved_on": 0.0}
 )
-"""How often each source was right. Source: `gateway learn measure` on the development runs, 58, 17
-and 29 verdicts; `moved_on` cannot be measured there, so it is not used."""
+"""Share of right verdicts by source. Source: `gateway learn measure` on the development runs, 58,
+17 and 29 verdicts; `moved_on` cannot be measured there, so it is not used."""
 
 _CORRECTS = re.compile(
     r"\b(?:still (?:fails?|failing|broken|not|does ?n.t|wrong)|(?:that|this|it)(?: is|'s| was)? "
@@ -74,7 +74,7 @@ def implicit(
     failing_state: bool = False,
     next_task: str | None = None,
 ) -> list[tuple[str, str, str]]:
-    """What can be read off a run that is over: (source, verdict, where it was read).
+    """Verdicts read off a run that is over: (source, verdict, place).
 
     `answered`: it ended with a final answer. `failing_state`: its state was SLOW or SKIP. Without
     an answer it was abandoned. `next_task`: the user's next message in the conversation, None when
@@ -128,8 +128,8 @@ class Verdicts:
         self._runs = runs
 
     async def keep(self, run: RunRecord, calls: Sequence[ReadCallOfRun]) -> int:
-        """Keep what is known of a run that is over, and what it says of the one before it in the
-        conversation; how many verdicts were new."""
+        """Keep the verdicts on a run that is over, and on the one before it in the conversation;
+        the number of new verdicts."""
         new = 0
         if run.outcome and run.outcome_source in _TOLD:
             new += await self._add(run, _TOLD[run.outcome_source], run.outcome, 1.0)
@@ -174,7 +174,7 @@ class Verdicts:
         )
 
     async def _apply_best(self, run: RunRecord) -> None:
-        """What was read off a run becomes its outcome, as long as nobody has reported one."""
+        """Make the best derived verdict the run's outcome, unless one was reported."""
         if run.outcome is not None and run.outcome_source != DERIVED:
             return
         chosen = best(await self._store.outcomes(run.tenant, run.id))

@@ -1,6 +1,6 @@
 """Reads runs that are over, off the path of requests: outcomes, lessons, and how trials go.
 
-Everything it does can be done again without effect, so a gateway that dies in between loses
+Everything it does can be done again without effect, so a gateway that dies meanwhile loses
 nothing, and two gateways may read the same run.
 """
 
@@ -36,7 +36,6 @@ from gateway.learning.mining import (
     read_run,
     task_digest,
 )
-from gateway.learning.templates import HasSecret, has_secret
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -71,7 +70,7 @@ CATCH_UP_RUNS = 200
 
 @dataclass(slots=True)
 class Report:
-    """What reading runs came to."""
+    """Counts of what was read and learned."""
 
     runs: int = 0
     fixes: int = 0
@@ -116,7 +115,6 @@ class Learner:
         states: StateStore,
         settings: Callable[[], LearningSettings],
         *,
-        has_secret: HasSecret,
         embedder: Embedder | None = None,
         changed: Callable[[], None] = lambda: None,
         failed: Callable[[StoreError], None] = lambda error: None,
@@ -128,7 +126,6 @@ class Learner:
         self._runs = runs
         self._states = states
         self._settings = settings
-        self._has_secret = has_secret
         self._generaliser = Generaliser(store, embedder, lambda: settings().similarity)
         self._changed = changed
         self._failed = failed
@@ -287,9 +284,7 @@ class Learner:
             at=run.updated_at,
             key_name=run.key_name,
         )
-        found = await asyncio.to_thread(
-            mine, mined, calls, has_secret=self._has_secret, expires_s=settings.expire_s
-        )
+        found = await asyncio.to_thread(mine, mined, calls, expires_s=settings.expire_s)
         _count(found, report)
         entries: list[Entry] = [
             (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
@@ -405,7 +400,7 @@ class Learning:
     distiller: Distiller | None
 
     def loops(self) -> Iterator[tuple[Coroutine[Any, Any, None], str]]:
-        """What has to run in the background, and its name."""
+        """Coroutines to run in the background, with their names."""
         if self.learner is not None:
             yield self.learner.follow(), "learning"
         if self.distiller is not None:
@@ -413,7 +408,7 @@ class Learning:
 
 
 class Host(Protocol):
-    """What of a gateway learning needs: settings and services change with a reload."""
+    """The parts of a gateway that learning needs: settings and services change with a reload."""
 
     settings: Settings
     metrics: Metrics
@@ -451,7 +446,6 @@ def open_learning(
         stores.runs,
         host.store,
         lambda: host.settings.learning,
-        has_secret=has_secret,
         embedder=embedder,
         changed=book.forget,
         failed=lambda error: log.warning("runs not read", reason=str(error)),
@@ -463,7 +457,6 @@ def open_learning(
         stores.runs,
         PaidModel(lambda: host.services, host.metrics),
         lambda: host.settings.learning,
-        has_secret=has_secret,
         counted=lambda result: host.metrics.distillations.labels(result).inc(),
     )
     return Learning(book=book, learner=learner, distiller=distiller)

@@ -54,7 +54,7 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
 
 
 class LossyStream:
-    """Where lines go. A line that cannot be written (a closed pipe, a full disk) is lost.
+    """A stream that drops lines which cannot be written (a closed pipe, a full disk).
 
     The alternative is that the request fails which the line tells of, after it was answered.
     """

@@ -316,7 +316,7 @@ class SharedMetrics:
         self._server = await asyncio.start_unix_server(self._serve, self._path(self._index))
 
     def close(self) -> None:
-        """Give them no more."""
+        """Stop giving them."""
         if self._server is not None:
             self._server.close()
 
@@ -410,7 +410,7 @@ class TaggedCalls:
 
 
 UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "error"]
-"""Why a call had no decision: it took more of its own time than `steering.deadline_ms`, waited
+"""Reason why a call had no decision: its own work took more than `steering.deadline_ms`, it waited
 longer than `steering.max_wait_ms`, the store failed, its body was too large or nested too deeply
 to read or compressed in a way that is not known, or something else failed."""
 

@@ -1,7 +1,7 @@
 """One recorded run through the same core that serves requests: states, readings, decisions.
 
-Each entry uses the step it stands for and the steps before it, nothing after. What would have been
-injected is what the call after that step would have got; look-ups are counted as answered, because
+Each entry uses its step and the steps before it, nothing after. Its injections are those of the
+call after that step; look-ups are counted as answered, because
 a recording does not hold the pattern store of its time.
 """
 
@@ -85,7 +85,7 @@ def library_look_ups(
 
 @contextmanager
 def _background_loop() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
-    """Runs coroutines in a thread of its own, for callers inside and outside of another loop."""
+    """Runs coroutines in a separate thread, for callers inside and outside of another loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -310,7 +310,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[s
 
 
 Line = tuple[str, str]
-"""Where a recording is found, and its text."""
+"""The place of a recording, and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +331,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What to do with each recording; travels to worker processes.
+    """Work to do with each recording; sent to worker processes.
 
     `lines` asks for JSON lines, `runs` for the replays themselves.
     """

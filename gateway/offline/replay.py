@@ -64,7 +64,7 @@ def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = Non
 
 
 def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
-    """What the gateway's settings decide, for a replay.
+    """The policy of the gateway's settings, for a replay.
 
     An experiment with no arm but `random` is replayed, with each recording's id as its unit.
     """

@@ -177,7 +177,7 @@ _OUTCOMES: Mapping[bool | None, tuple[str, str]] = {
     True: ("successful", "success"),
     None: ("outcome unknown", "other"),
 }
-"""What the page calls each value of `success`, and its style."""
+"""Name of each value of `success` on the page, and its style."""
 
 Run = Mapping[str, Any]
 

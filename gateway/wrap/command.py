@@ -250,7 +250,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _run_simply(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Where signals cannot be waited for (macOS, Windows): Ctrl-C is the child's alone."""
+    """Run without waiting for signals (macOS, Windows): Ctrl-C is the child's alone."""
     signal.signal(signal.SIGINT, lambda *_: None)
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - the user's own
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))

@@ -1,4 +1,4 @@
-"""Start or find a gateway, run the command behind it, and tell what happened."""
+"""Start or find a gateway, run the command behind it, and print a summary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUNNING = "running"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapOptions:
-    """How a command is wrapped.
+    """Options of `gateway wrap`.
 
     `gateway`: the address of one that runs, or RUNNING; None starts one. `mode`: on, shadow or off;
     None: as the settings say. `budget`, `stop_after`: see `limits.wrap_budget`. `as_json`: the
@@ -143,7 +143,7 @@ def _other(options: WrapOptions) -> OtherGateway | None:
 
 
 def _commands(options: WrapOptions, own: OwnGateway) -> tuple[str, str]:
-    """What shows one run and lists all of them, afterwards as well, while other gateways run."""
+    """Commands that show one run and list all of them, also later while other gateways run."""
     config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
     path = own.settings.storage.path
     named = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} " if path == str(state_database()) else ""
