@@ -151,10 +151,7 @@ def run_agent(
     on_turn: Callable[[Turn], None],
 ) -> Outcome:
     """Call the model until it answers without a tool call, or the limit is reached."""
-    messages: list[Any] = [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": TASK},
-    ]
+    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASK}]
     tools: Any = tool_definitions()
     turns: list[Turn] = []
     for _ in range(max_calls):

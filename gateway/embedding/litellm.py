@@ -28,11 +28,7 @@ class LiteLLMEmbedder:
     """A provider's embedding model; its id names the model and the dimensions."""
 
     def __init__(
-        self,
-        settings: EmbeddingSettings,
-        call: Call,
-        dimensions: int,
-        meter: Meter | None = None,
+        self, settings: EmbeddingSettings, call: Call, dimensions: int, meter: Meter | None = None
     ) -> None:
         self._settings = settings
         self._meter = meter

@@ -24,14 +24,7 @@ from gateway.budgets.guard import Refused as BudgetRefused
 from gateway.budgets.rules import CallSubject
 from gateway.config.models import DAY_S, LearningSettings
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
-from gateway.learning.mining import (
-    SIGNS,
-    Finding,
-    MinedRun,
-    lesson_id,
-    read_run,
-    source_of,
-)
+from gateway.learning.mining import SIGNS, Finding, MinedRun, lesson_id, read_run, source_of
 from gateway.learning.questions import (
     PROMPT_VERSION,
     Proposal,
@@ -112,12 +105,7 @@ class PaidModel:
             return await self._ask(services, model, messages, tenant, timeout_s)
 
     async def _ask(
-        self,
-        services: ModelServices,
-        model: str,
-        messages: Messages,
-        tenant: str,
-        timeout_s: float,
+        self, services: ModelServices, model: str, messages: Messages, tenant: str, timeout_s: float
     ) -> PaidAnswer:
         guard, fields = services.budgets, {"model": model, "messages": messages}
         body = CallBody(fields=fields, raw=orjson.dumps(fields))

@@ -116,12 +116,7 @@ def mine(run: MinedRun, calls: Sequence[ReadCallOfRun], *, expires_s: float) -> 
 
 
 class _Miner:
-    def __init__(
-        self,
-        run: MinedRun,
-        calls: Sequence[ReadCallOfRun],
-        expires_s: float,
-    ) -> None:
+    def __init__(self, run: MinedRun, calls: Sequence[ReadCallOfRun], expires_s: float) -> None:
         self._run = run
         self._calls = calls
         self._expires_at = run.at + expires_s
@@ -154,9 +149,7 @@ class _Miner:
         between: Sequence[ReadCallOfRun],
     ) -> Finding:
         how = difference(
-            call.action.arguments,
-            other.action.arguments,
-            shell=failure.head.startswith("$"),
+            call.action.arguments, other.action.arguments, shell=failure.head.startswith("$")
         )
         through = next((b.reading.head for b in reversed(between) if _reads(b, failure)), "")
         if not how:

@@ -268,11 +268,7 @@ class Learner:
         return found[0].posterior if found and found[0].posterior.decisions else None
 
     async def _mine(
-        self,
-        run: RunRecord,
-        steps: Sequence[Step],
-        calls: Sequence[ReadCallOfRun],
-        report: Report,
+        self, run: RunRecord, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
     ) -> None:
         settings = self._settings()
         mined = MinedRun(

@@ -40,12 +40,7 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
     )
     level = getattr(logging, settings.level.upper())
     structlog.configure(
-        processors=[
-            _complete,
-            structlog.processors.format_exc_info,
-            renderer,
-            redact,
-        ],
+        processors=[_complete, structlog.processors.format_exc_info, renderer, redact],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LossyStream(stream))),
         cache_logger_on_first_use=True,

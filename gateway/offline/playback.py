@@ -17,13 +17,7 @@ import orjson
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.offline.recordings import Recording, parse_recording, recorded_scores, recorded_steps
-from gateway.offline.replayed_calls import (
-    ANSWERED,
-    LookUps,
-    ReplayedCalls,
-    ReplayPolicy,
-    given,
-)
+from gateway.offline.replayed_calls import ANSWERED, LookUps, ReplayedCalls, ReplayPolicy, given
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy

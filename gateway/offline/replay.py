@@ -236,12 +236,7 @@ def _report_routing(
 
 
 def _report(
-    kept: Sequence[Replayed],
-    *,
-    fsm: FSMSettings,
-    as_json: bool,
-    html: Path | None,
-    out: TextIO,
+    kept: Sequence[Replayed], *, fsm: FSMSettings, as_json: bool, html: Path | None, out: TextIO
 ) -> None:
     from gateway.offline.replay_summary import page, print_comparison, print_summary
 

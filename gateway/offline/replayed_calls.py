@@ -271,11 +271,7 @@ def given(decision: Decision) -> list[dict[str, Any]]:
     for item in decision.decided.items:
         if item.tier is None:
             given.append(
-                {
-                    "source": "monitor",
-                    "failure_type": item.failure_type,
-                    "severity": item.severity,
-                }
+                {"source": "monitor", "failure_type": item.failure_type, "severity": item.severity}
             )
         elif item.tier is not Tier.E3:
             given.append({"source": item.tier.value, **_named(item)})
